@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from holdfast_daemon.core.device_waits.diagnosis import Place
+from holdfast_daemon.core.device_waits.causes import Place
 
 _THREAD = re.compile(r"^\s*(?:Current thread|Thread)\b.*")
 _MAIN = re.compile(r"MainThread|Current thread|\bmain\b", re.IGNORECASE)

@@ -5,7 +5,8 @@ from typing import Any
 
 from holdfast_cli.analysis.dump_folder import Dumps
 from holdfast_cli.analysis.host_place import place_of
-from holdfast_daemon.core.device_waits.diagnosis import Cause, Confidence, Diagnosis, Evidence, Kind, Wait, diagnose
+from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Wait
+from holdfast_daemon.core.device_waits.diagnosis import diagnose
 from holdfast_daemon.core.device_waits.wording import call_text, next_step, ranks_text, reasons_of, verdict_of
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
 

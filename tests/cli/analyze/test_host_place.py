@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast_cli.analysis.host_place import place_of
-from holdfast_daemon.core.device_waits.diagnosis import Place
+from holdfast_daemon.core.device_waits.causes import Place
 
 TORCH = "/venv/lib/python3.12/site-packages/torch"
 USER = ("train_step", "train.py", 41)

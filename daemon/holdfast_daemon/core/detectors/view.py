@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.device_waits.diagnosis import Diagnosis, Evidence, Place, diagnose
+from holdfast_daemon.core.device_waits.causes import Diagnosis, Evidence, Place
+from holdfast_daemon.core.device_waits.diagnosis import diagnose
 from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls, left_out_calls
 from holdfast_daemon.core.waits.named_calls import MismatchedCall, mismatched_calls
 from holdfast_daemon.core.waits.wait_graph import WaitAnalysis, analyse

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from holdfast_daemon.core.device_waits.diagnosis import Cause, Diagnosis, Kind
+from holdfast_daemon.core.device_waits.causes import Cause, Diagnosis, Kind
 from holdfast_daemon.core.device_waits.joints import Joint
 
 _SHOWN = 8

@@ -3,8 +3,10 @@
 from collections.abc import Collection, Mapping
 
 from holdfast_agent.evidence.recorder_dump import from_document
-from holdfast_daemon.core.device_waits.calls import GroupUses, RankCalls, calls_of
-from holdfast_daemon.core.device_waits.diagnosis import Cause, Diagnosis, Evidence, Kind, Place, diagnose
+from holdfast_daemon.core.device_waits.call_reading import calls_of
+from holdfast_daemon.core.device_waits.calls import GroupUses, RankCalls
+from holdfast_daemon.core.device_waits.causes import Cause, Diagnosis, Evidence, Kind, Place
+from holdfast_daemon.core.device_waits.diagnosis import diagnose
 from holdfast_daemon.core.device_waits.groups import group_keys
 from tests.support.recorder_documents import Document
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_daemon.core.device_waits.diagnosis import Confidence, Kind, Place
+from holdfast_daemon.core.device_waits.causes import Confidence, Kind, Place
 from tests.daemon.core.device_waits.jobs import judge, named, only_cause
 from tests.support.recorder_documents import Document
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast_daemon.core.device_waits.diagnosis import Cause, Confidence, Kind
+from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Kind
 from holdfast_daemon.core.device_waits.joints import Joint
 from holdfast_daemon.core.device_waits.wording import call_text, next_step, ranks_text, reasons_of, verdict_of
 from tests.daemon.core.device_waits.jobs import judge, only_cause

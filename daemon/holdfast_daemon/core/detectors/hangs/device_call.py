@@ -10,7 +10,7 @@ from typing import ClassVar
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.device_waits.diagnosis import Cause, Confidence, Diagnosis, Kind
+from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Kind
 from holdfast_daemon.core.device_waits.wording import next_step, reasons_of, verdict_of
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -1,0 +1,269 @@
+"""Who holds up a job on devices, from the recorders of its ranks: wait-for reasoning over asynchronous calls.
+
+On devices a pending call proves little: a host may run a hundred calls ahead, and a call may wait behind another one in
+the same queue. So a rank is named only where the recorders leave nothing else:
+
+* Others wait for a call that it has certainly not made, and it has no pending call of its own: its host is elsewhere.
+* It is dead, and others wait for it.
+* It made another call than the others under the same number, or calls in the opposite order.
+* The devices of others have reached a call, and its own has not, although nothing older is pending there; or its host
+  does not return from making that call.
+
+If all ranks have made a call and nothing older is pending, then a device or the network does not complete it, and no
+rank is named. The edges lead from a rank to the calls that are pending on it, and from a call to the ranks that it
+misses, or that cannot come to it before another one ends. Causes are where no edge leads on.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from holdfast_daemon.core.device_waits.calls import GroupKey, RankCalls
+from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Kind, Place
+from holdfast_daemon.core.device_waits.joints import Joint, earlier_mismatch
+from holdfast_daemon.core.device_waits.routine import known_next_groups
+from holdfast_daemon.core.waits.strong_components import strong_components
+
+_SHORT_HISTORY = 10
+"""Number of calls below which a ring is too short to show a routine."""
+
+_LONG_SEQUENCE = 1000
+"""Number of a group's call from which on all communicators are taken to exist, if the ring is too short to tell."""
+
+
+_MANY = 3
+"""Ranks that must agree in a call for a single other one to be taken for the one that differs."""
+
+_NOT_TO_BLAME = (Place.CALL, Place.LAUNCH, Place.SET_UP)
+"""Places in which a host waits for other ranks, although the recorder shows no call."""
+
+
+class CauseSearch:
+    """Follows the edges to where none leads on."""
+
+    def __init__(
+        self,
+        ranks: Mapping[int, RankCalls],
+        found: list[Joint],
+        dead: Collection[int],
+        unread: Collection[int],
+        places: Mapping[int, Place],
+        *,
+        guessed: Collection[GroupKey],
+    ) -> None:
+        self._ranks = ranks
+        self._joints = found
+        self._dead = dead
+        self._unread = unread
+        self._places = places
+        self._guessed = guessed
+        self._nodes = sorted({*ranks, *dead, *unread, *(rank for joint in found for rank in joint.group[1])})
+        self._awaited: dict[int, list[Joint]] = {}
+        for joint in found:
+            # Only a rank's oldest pending call holds it up for certain: it waits in a later one for that one, too.
+            if joint.fronts:
+                for rank in joint.missing:
+                    self._awaited.setdefault(rank, []).append(joint)
+
+    def causes(self) -> Iterator[Cause]:
+        """Yield all causes, the most certain first."""
+        if not self._joints:
+            yield from self._dead_ranks()
+            yield from self._of_idle_ranks(has_other_ends=False)
+            return
+        mismatches = list(self._mismatches())
+        # Who made other calls no longer means the same call by one number: nobody misses a later one there.
+        apart = {cause.joint.group for cause in mismatches if cause.joint is not None}
+        for rank, awaiting in self._awaited.items():
+            self._awaited[rank] = [joint for joint in awaiting if joint.group not in apart]
+        ends = list(self._of_ends())
+        blamed = [*self._dead_ranks(), *mismatches, *self._of_idle_ranks(has_other_ends=bool(ends))]
+        if not blamed:
+            blamed += self._inversions()
+        if self._dead and blamed:
+            # The end of a rank leaves others in all sorts of places: nothing but a stack accuses another one then.
+            ends = []
+        # What does not complete for no rank's fault may well be a consequence, if there is any other cause.
+        named = [cause for cause in (*blamed, *ends) if cause.ranks or cause.kind == Kind.MISMATCHED_CALL]
+        yield from named or [*blamed, *ends] or [Cause(Kind.UNKNOWN, (), self._joints[0], Confidence.LOW)]
+
+    def _dead_ranks(self) -> Iterator[Cause]:
+        awaited = [rank for rank in sorted(self._dead) if self._awaited.get(rank)]
+        if self._dead:
+            # All of them are dead, whoever is waited for; where nothing shows who is, that is the likeliest reason.
+            confidence = Confidence.HIGH if awaited else Confidence.MEDIUM
+            joint = self._longest(awaited[0]) if awaited else None
+            yield Cause(Kind.DEAD_RANK, tuple(sorted(self._dead)), joint, confidence)
+
+    def _mismatches(self) -> Iterator[Cause]:
+        for joint in self._joints:
+            found = joint if joint.sides else earlier_mismatch(self._ranks, joint)
+            if found is not None:
+                largest, others = found.sides[0][1], [rank for _, side in found.sides[1:] for rank in side]
+                # A majority is a hint and no proof: the many may have made the wrong call together.
+                named = tuple(others) if len(others) == 1 and len(largest) >= _MANY else ()
+                yield Cause(Kind.MISMATCHED_CALL, named, found, Confidence.LOW, tuple(sorted((*largest, *others))))
+
+    def _of_idle_ranks(self, *, has_other_ends: bool) -> Iterator[Cause]:
+        """Yield the ranks whose host is elsewhere: they have nothing pending, and others wait for them."""
+        idle = [rank for rank, calls in self._ranks.items() if calls.is_idle and rank not in self._dead]
+        in_set_up = [rank for rank in idle if self._places.get(rank) in _NOT_TO_BLAME]
+        if in_set_up:
+            elsewhere = [rank for rank in idle if self._place(rank) not in (*_NOT_TO_BLAME, Place.UNKNOWN)]
+            unknown = [rank for rank in idle if self._place(rank) == Place.UNKNOWN]
+            awaited = [rank for rank in elsewhere if self._awaited.get(rank)]
+            named = awaited or (elsewhere if len(elsewhere) == 1 and not unknown else [])
+            if named:
+                yield Cause(Kind.MISSING_RANK, tuple(named), self._longest(named[0]), Confidence.HIGH)
+            else:
+                yield Cause(Kind.UNKNOWN, (), None, Confidence.LOW, (*elsewhere, *unknown))
+            return
+        awaited = [rank for rank in idle if self._awaited.get(rank)]
+        if not awaited:
+            return
+        is_alone = len(idle) == 1 and not (has_other_ends or self._dead or self._ranks[idle[0]].hides_transfers)
+        certain = [rank for rank in awaited if is_alone or self._is_certain(rank)]
+        if certain:
+            longest = self._longest(certain[0])
+            confidence = Confidence.MEDIUM if self._unread else Confidence.HIGH
+            yield Cause(Kind.MISSING_RANK, tuple(certain), longest, confidence)
+        else:
+            yield Cause(Kind.UNKNOWN, (), self._longest(awaited[0]), Confidence.LOW, tuple(awaited))
+
+    def _is_certain(self, rank: int) -> bool:
+        """Return whether nothing that recorders do not show can be what an idle rank waits for."""
+        calls = self._ranks[rank]
+        if self._place(rank) in (Place.USER_CODE, Place.DATA, Place.TEAR_DOWN):
+            return True
+        if self._dead:
+            return False  # it may wait for the dead rank in a way that no recorder shows
+        if calls.hides_transfers:
+            return False
+        groups = known_next_groups(calls.history)
+        if len(calls.history) < _SHORT_HISTORY:
+            groups = {group for group, seq in calls.arrived.items() if seq >= _LONG_SEQUENCE}
+        return any(joint.group in groups for joint in self._awaited[rank])
+
+    def _place(self, rank: int) -> Place:
+        return self._places.get(rank, Place.UNKNOWN)
+
+    def _longest(self, rank: int) -> Joint | None:
+        """Return the call in which most ranks wait for ``rank``."""
+        return max(self._awaited.get(rank, ()), key=lambda joint: (len(joint.waiters), -joint.seq), default=None)
+
+    def _of_ends(self) -> Iterator[Cause]:
+        """Yield the circles of ranks, and the calls that all have made, at which the edges end."""
+        number = {rank: i for i, rank in enumerate(self._nodes)}
+        first_joint = len(self._nodes)
+        edges: list[list[int]] = [[] for _ in range(first_joint + len(self._joints))]
+        for i, joint in enumerate(self._joints):
+            for rank in joint.fronts:
+                edges[number[rank]].append(first_joint + i)
+            if joint.sides:
+                continue
+            edges[first_joint + i] = [number[rank] for rank in self._awaited_in(joint)]
+        components = strong_components(edges)
+        component_of = {node: i for i, component in enumerate(components) for node in component}
+        for i, component in enumerate(components):
+            if any(component_of[to] != i for node in component for to in edges[node]):
+                continue
+            ranks = [self._nodes[node] for node in component if node < first_joint]
+            found = [self._joints[node - first_joint] for node in component if node >= first_joint]
+            yield from self._of_end(ranks, found)
+
+    @staticmethod
+    def _awaited_in(joint: Joint) -> Iterable[int]:
+        return {*joint.missing, *joint.unclear} or joint.behind
+
+    def _of_end(self, ranks: list[int], found: list[Joint]) -> Iterator[Cause]:
+        if not found:
+            yield from self._of_unread([rank for rank in ranks if rank in self._unread])
+        elif not ranks:
+            if found[0].is_complete and found[0].fronts:
+                yield self._incomplete(found[0])
+        else:
+            yield self._circle(ranks, found)
+
+    def _of_unread(self, ranks: list[int]) -> Iterator[Cause]:
+        """Yield the ranks without a dump at which the edges end. Only a stack shows that such a rank is elsewhere."""
+        unclear = [joint for joint in self._joints if joint.fronts and set(ranks) & set(joint.unclear)]
+        longest = max(unclear, key=lambda joint: len(joint.fronts), default=None)
+        places = (Place.USER_CODE, Place.DATA, Place.TEAR_DOWN)
+        elsewhere = tuple(rank for rank in ranks if self._place(rank) in places)
+        if longest is None:
+            return
+        if elsewhere:
+            yield Cause(Kind.MISSING_RANK, elsewhere, longest, Confidence.MEDIUM)
+        else:
+            yield Cause(Kind.UNKNOWN, (), longest, Confidence.LOW, tuple(ranks))
+
+    def _incomplete(self, joint: Joint) -> Cause:
+        """Return the cause of a call that all have made and nothing older holds up."""
+        if joint.group in self._guessed:
+            return Cause(Kind.UNKNOWN, (), joint, Confidence.LOW)
+        if joint.unstarted:
+            return Cause(Kind.STUCK_DEVICE, joint.unstarted, joint, Confidence.MEDIUM)
+        launching = {rank for rank in joint.waiters if self._place(rank) == Place.LAUNCH}
+        inside = tuple(sorted({*joint.inside, *launching}))
+        if inside and len(inside) < len(joint.group[1]):
+            return Cause(Kind.INSIDE_CALL, inside, joint, Confidence.MEDIUM)
+        return Cause(Kind.GPU_OR_NETWORK, (), joint, Confidence.MEDIUM)
+
+    def _circle(self, ranks: list[int], found: list[Joint]) -> Cause:
+        """Return the cause of ranks that wait for each other."""
+        inside = set(ranks)
+        is_shown = all(joint.is_counted and not joint.unclear for joint in found)
+        if not is_shown or any(rank in self._unread for rank in ranks):
+            return Cause(Kind.UNKNOWN, (), found[0], Confidence.LOW, tuple(ranks))
+        counts = {
+            rank: sum(
+                len([waiter for waiter in joint.fronts if waiter in inside and waiter != rank])
+                for joint in found
+                if rank in joint.missing
+            )
+            for rank in ranks
+        }
+        most = max(counts.values())
+        # Without a missing call, each rank has made all of them, and begins with one that is not another one's turn.
+        first = min(rank for rank in ranks if counts[rank] == most)
+        joint = max(found, key=lambda one: len(one.fronts) if first in (one.missing if most else one.behind) else 0)
+        return Cause(Kind.OPPOSITE_ORDER, _shortest_circle(first, found), joint, Confidence.MEDIUM)
+
+    def _inversions(self) -> Iterator[Cause]:
+        """Yield the collectives of two groups that ranks have made in opposite orders, and that are pending."""
+        found = [joint for joint in self._joints if joint.seq and joint.fronts]
+        for i, first in enumerate(found):
+            for second in found[i + 1 :]:
+                if first.group == second.group:
+                    continue
+                one = [rank for rank in first.fronts if self._has_before(rank, first, second)]
+                other = [rank for rank in second.fronts if self._has_before(rank, second, first)]
+                if one and other:
+                    both = tuple(sorted((*one, *other)))
+                    fewer = min(one, other, key=len)
+                    named = both if len(one) == len(other) else tuple(sorted(fewer))
+                    yield Cause(Kind.OPPOSITE_ORDER, named, first, Confidence.MEDIUM, both)
+
+    def _has_before(self, rank: int, first: Joint, second: Joint) -> bool:
+        calls = self._ranks[rank].at
+        a, b = calls.get((first.group, first.seq)), calls.get((second.group, second.seq))
+        return a is not None and b is not None and a.order < b.order and self._ranks[rank].front is a
+
+
+def _shortest_circle(start: int, found: Iterable[Joint]) -> tuple[int, ...]:
+    """Return the ranks of a shortest circle of waits through ``start``, ascending."""
+    waits: dict[int, set[int]] = {}
+    for joint in found:
+        for rank in joint.fronts:
+            waits.setdefault(rank, set()).update(joint.missing or joint.behind)
+    came_from: dict[int, int] = {}
+    queue = deque([start])
+    while queue and start not in came_from:
+        rank = queue.popleft()
+        for awaited in sorted(waits.get(rank, ())):
+            if awaited not in came_from and awaited != rank:
+                came_from[awaited] = rank
+                queue.append(awaited)
+    circle = {start}
+    while start in came_from and (start := came_from[start]) not in circle:
+        circle.add(start)
+    return tuple(sorted(circle))
