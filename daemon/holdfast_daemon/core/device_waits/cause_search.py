@@ -106,7 +106,10 @@ class CauseSearch:
     def _of_idle_ranks(self, *, has_other_ends: bool) -> Iterator[Cause]:
         """Yield the ranks whose host is elsewhere: they have nothing pending, and others wait for them."""
         idle = [rank for rank, calls in self._ranks.items() if calls.is_idle and rank not in self._dead]
-        in_set_up = [rank for rank in idle if self._places.get(rank) in _NOT_TO_BLAME]
+        # A recorder that is off shows no call either. Then a rank that is in one is where it would be anyway.
+        is_recorded = any(calls.history for calls in self._ranks.values())
+        waiting = _NOT_TO_BLAME if is_recorded else (Place.SET_UP,)
+        in_set_up = [rank for rank in idle if self._place(rank) in waiting]
         if in_set_up:
             elsewhere = [rank for rank in idle if self._place(rank) not in (*_NOT_TO_BLAME, Place.UNKNOWN)]
             unknown = [rank for rank in idle if self._place(rank) == Place.UNKNOWN]
