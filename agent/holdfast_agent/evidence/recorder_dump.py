@@ -4,9 +4,10 @@ Dumps differ between versions of torch, and a dying rank may write anything. So 
 makes no sense is left out and counted. Fields and their meaning: torch/csrc/distributed/c10d/FlightRecorder.hpp.
 """
 
+import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,12 @@ LARGEST_DUMP_BYTES = 1 << 30
 """A dump of 20,000 calls with stacks has some 100 MB."""
 
 LONGEST_TEXT = 4096
+_LONGEST_REASON = 200
+_DIGITS = 20
+_MOST_GROUPS = 4096
+
+HIGHEST_RANK = (1 << 16) - 1
+"""A larger number in a dump or in the name of a file is no rank."""
 
 CALLS_KEPT = 256
 """Newest calls of a shortened dump. Hosts were seen to run 120 calls ahead (NVIDIA/nccl issue 1730)."""
@@ -55,14 +62,20 @@ def read_dump(data: bytes) -> recorder.RecorderDump:
         raise NoDumpError(reason) from None
     except (ValueError, RecursionError) as error:
         raise NoDumpError(str(error)) from None
-    return from_document(document)
+    try:
+        return from_document(document)
+    except NoDumpError:
+        raise
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise NoDumpError(str(error)[:_LONGEST_REASON] or type(error).__name__) from None
 
 
 def from_document(document: object) -> recorder.RecorderDump:
     """Return the content of a dump that is parsed already. Raises NoDumpError if it is none."""
     if not isinstance(document, dict) or not any(isinstance(document.get(key), dict | list) for key in _KEYS):
         raise NoDumpError("it has none of entries, pg_status and pg_config, which dumps of a Flight Recorder have")
-    version = str(document.get("version", ""))
+    version = document.get("version", "")
+    version = _plain_text(version) if isinstance(version, str | int) else "without a number"
     if version and not version.startswith("2."):
         raise NoDumpError(f"its format is version {version[:16]}, and only 2.x can be read")
     return _Reader(document, version).read()
@@ -108,8 +121,9 @@ class _Reader:
     def _read_members(self, config: object) -> None:
         for key, described in config.items() if isinstance(config, dict) else ():
             try:
-                name = str(described.get("name") or key)
-                self._group(name, str(described.get("desc", ""))).members.extend(_members(described.get("ranks")))
+                name = _plain_text(described.get("name") or key)
+                members = _members(described.get("ranks"))
+                self._group(name, _plain_text(described.get("desc"))).members.extend(members)
             except (AttributeError, TypeError, ValueError):
                 self._dump.bad_entries += 1
 
@@ -118,7 +132,7 @@ class _Reader:
         for entry in entries:
             try:
                 calls.append(self._call(entry))
-            except (LookupError, TypeError, ValueError, AttributeError):
+            except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
                 self._dump.bad_entries += 1
         calls.sort(key=lambda call: call.order)
         self._dump.calls.extend(calls)
@@ -128,12 +142,12 @@ class _Reader:
 
     def _call(self, entry: Mapping[str, Any]) -> recorder.RecordedCall:
         name, description = _group_name(entry)
-        self._ids[str(entry.get("pg_id", name))] = name
+        self._ids[_plain_text(entry.get("pg_id", name))] = name
         self._group(name, description)
         op = _text(entry["profiling_name"])
         if op.startswith(_UNFOLLOWED):
             self._unfollowed.add(name)
-        state = _STATES.get(str(entry.get("state")), recorder.CALL_STATE_UNSPECIFIED)
+        state = _STATES.get(_plain_text(entry.get("state")), recorder.CALL_STATE_UNSPECIFIED)
         return recorder.RecordedCall(
             order=_number(entry.get("record_id", 0)),
             group=self._indices[name],
@@ -156,10 +170,10 @@ class _Reader:
             self._dump.has_unnamed_status = True
             return
         names = self._ids or _names_of_ids(status, self._indices)
-        for key, counters in status.items():
+        for key, counters in itertools.islice(status.items(), _MOST_GROUPS):
             # The status knows groups by id alone, and the ring need not show any longer which group an id means.
-            name = names.get(str(key))
-            if name is None and str(key) == _WORLD and _WORLD in self._indices and _WORLD not in names.values():
+            name = names.get(_plain_text(key))
+            if name is None and key in (_WORLD, 0) and _WORLD in self._indices and _WORLD not in names.values():
                 name = _WORLD  # the first group that a process makes
             if name is None or name in self._unfollowed:
                 self._dump.has_unnamed_status = True
@@ -175,8 +189,10 @@ class _Reader:
 
     def _group(self, name: str, description: str) -> recorder.RecordedGroup:
         if name not in self._indices:
-            self._indices[name] = len(self._dump.groups)
-            self._dump.groups.add(name=name[:LONGEST_TEXT], description=description[:LONGEST_TEXT])
+            if len(self._indices) >= _MOST_GROUPS:
+                raise ValueError("more groups than a rank can have")
+            self._dump.groups.add(name=name, description=description)
+            self._indices[name] = len(self._dump.groups) - 1
         return self._dump.groups[self._indices[name]]
 
 
@@ -187,8 +203,8 @@ def _names_of_ids(status: Mapping[object, object], names: Iterable[str]) -> dict
     are made. So if there are as many names as ids, all of them numbers, their orders are the same.
     """
     named = list(names)
-    ids = [str(key) for key in status]
-    if len(ids) != len(named) or not all(text.isdecimal() for text in (*ids, *named)):
+    ids = [_plain_text(key) for key in status] if len(status) == len(named) else []
+    if not ids or not all(text.isdecimal() and len(text) < _DIGITS for text in (*ids, *named)):
         return {}
     return dict(zip(sorted(ids, key=int), sorted(named, key=int), strict=True))
 
@@ -196,8 +212,8 @@ def _names_of_ids(status: Mapping[object, object], names: Iterable[str]) -> dict
 def _group_name(entry: Mapping[str, Any]) -> tuple[str, str]:
     named = entry.get("process_group")
     if isinstance(named, list | tuple) and len(named) >= 1:
-        return str(named[0]), str(named[1]) if len(named) > 1 else ""
-    return str(entry.get("pg_name", entry["pg_id"])), ""
+        return _plain_text(named[0]), _plain_text(named[1]) if len(named) > 1 else ""
+    return _plain_text(entry.get("pg_name", entry["pg_id"])), ""
 
 
 def _members(ranks: object) -> list[int]:
@@ -206,7 +222,7 @@ def _members(ranks: object) -> list[int]:
     if not isinstance(numbers, list | tuple):
         raise TypeError("ranks are neither a text nor a list")
     members = [_number(number) for number in numbers]
-    if any(member >= 1 << 32 for member in members) or len(set(members)) < len(members):
+    if any(member > HIGHEST_RANK for member in members) or len(set(members)) < len(members):
         raise ValueError("no list of ranks")
     return members
 
@@ -220,15 +236,41 @@ def _number(value: object) -> int:
 
 def _signed(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError("no number")
+    if isinstance(value, str) and len(value) > _DIGITS:
+        raise ValueError("a number of too many digits")
     number = int(value)
     if abs(number) > _LARGEST:
         raise ValueError("too large")
     return number
 
 
+def _plain_text(value: object) -> str:
+    """Return a text, or a small number as one. Raises TypeError for anything else, which may be of any size."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        # Lone surrogates, which JSON may spell, are no text for a message.
+        return value[:LONGEST_TEXT].encode(errors="replace").decode()
+    return str(_signed(value))
+
+
 def _text(value: object) -> str:
-    return "" if value is None else str(value)[:LONGEST_TEXT]
+    """Return a text, or lists of texts and numbers as Python writes them. Raises TypeError for anything else."""
+    return "".join(itertools.islice(_pieces(value, depth=3), LONGEST_TEXT))[:LONGEST_TEXT]
+
+
+def _pieces(value: object, depth: int) -> Iterator[str]:
+    if not isinstance(value, list | tuple):
+        yield _plain_text(value) if depth == 3 or not isinstance(value, str) else f"'{_plain_text(value)}'"
+        return
+    if not depth:
+        raise TypeError("lists in lists in lists")
+    yield "["
+    for number, item in enumerate(value):
+        yield ", " if number else ""
+        yield from _pieces(item, depth - 1)
+    yield "]"
 
 
 def _user_frame(frames: object) -> str:
@@ -237,7 +279,8 @@ def _user_frame(frames: object) -> str:
         return ""
     for frame in frames:
         if isinstance(frame, dict):
-            file = str(frame.get("filename", ""))
+            file = _plain_text(frame.get("filename"))
             if file and not _LIBRARY.search(file):
-                return f"{file}:{frame.get('line', '?')} {frame.get('name', '')}"[:LONGEST_TEXT]
+                line, function = _plain_text(frame.get("line", "?")), _plain_text(frame.get("name"))
+                return f"{file}:{line} {function}"[:LONGEST_TEXT]
     return ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast_agent.evidence.recorder_dump import LARGEST_DUMP_BYTES, NoDumpError, read_dump
+from holdfast_agent.evidence.recorder_dump import HIGHEST_RANK, LARGEST_DUMP_BYTES, NoDumpError, read_dump
 from holdfast_cli.analysis.one_job import DumpFile, of_one_job
 from holdfast_cli.errors import CommandError
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
@@ -33,6 +33,8 @@ class Dumps:
     stacks: dict[int, str] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     """One line for each file that looks like a dump and is none, or that does not belong to the others."""
+    written_ns: list[int] = field(default_factory=list)
+    """When the files of dumps were written, wall clock."""
 
 
 def read_folder(folder: Path, *, without: Path | None = None) -> Dumps:
@@ -75,11 +77,11 @@ def _files(folder: Path, without: Path | None) -> Iterator[Path]:
 
 def _read(path: Path, folder: Path, found: Dumps) -> DumpFile | None:
     """Return the dump in a file. Stacks go into ``found``, and so does the reason why something is no dump."""
-    name = path.relative_to(folder)
+    name = printable(str(path.relative_to(folder)))
     rank = _rank_of(path)
-    if _STACKS.search(str(name)):
+    if _STACKS.search(name):
         is_text = path.suffix != ".json" and path.stat().st_size <= _LARGEST_STACKS_BYTES
-        if rank is not None and rank not in found.stacks and is_text:
+        if rank is not None and rank <= HIGHEST_RANK and rank not in found.stacks and is_text:
             found.stacks[rank] = path.read_text(errors="replace")
         return None
     if path.suffix == ".txt":
@@ -92,7 +94,16 @@ def _read(path: Path, folder: Path, found: Dumps) -> DumpFile | None:
     if rank is None:
         found.refused.append(f"{name}: its name has no rank in it, as in rank-3.json")
         return None
-    return DumpFile(rank, str(name), dump)
+    if rank > HIGHEST_RANK:
+        found.refused.append(f"{name}: {rank} is too large for a rank")
+        return None
+    found.written_ns.append(path.stat().st_mtime_ns)
+    return DumpFile(rank, name, dump)
+
+
+def printable(text: str) -> str:
+    """Return a text without characters that steer a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _content(path: Path) -> bytes:

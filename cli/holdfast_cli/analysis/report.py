@@ -1,6 +1,7 @@
 """The diagnosis of a folder of dumps, as lines for people and as one object for scripts."""
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from holdfast_cli.analysis.dump_folder import Dumps
@@ -10,6 +11,9 @@ from holdfast_daemon.core.device_waits.diagnosis import diagnose
 from holdfast_daemon.core.device_waits.wording import call_text, next_step, ranks_text, reasons_of, verdict_of
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
+_WORLD = "0"
+_QUIET_S = 10.0
+"""Least time between the newest call and the dumps after which they show a job that stands still."""
 _WAITS_SHOWN = 20
 _WAITS_KEPT = 4096
 
@@ -36,7 +40,24 @@ def diagnose_dumps(
         for rank in sorted({*found.dumps, *found.stacks, *dead})
     }
     size = world_size or max(named_ranks(found, dead)) + 1
-    return diagnose(evidence, size, is_world_known=world_size is not None)
+    diagnosis = diagnose(evidence, size, is_world_known=world_size is not None)
+    if before or not was_busy(found):
+        return diagnosis
+    # In a job that runs, some rank is always a call behind the others.
+    unsure = tuple(replace(cause, confidence=Confidence.LOW) for cause in diagnosis.causes)
+    return replace(diagnosis, causes=unsure)
+
+
+def was_busy(found: Dumps) -> bool:
+    """Return whether ranks made calls until just before the dumps, as far as the files show when they were written."""
+    newest_ns = max((call.created_ns for dump in found.dumps.values() for call in dump.calls), default=0)
+    return bool(newest_ns) and 0 <= max(found.written_ns, default=0) - newest_ns < _QUIET_S * 1e9
+
+
+def world_of(found: Dumps) -> tuple[int, ...]:
+    """Return the members of the group of all ranks, as a dump names them; empty if none does."""
+    groups = (group for dump in found.dumps.values() for group in dump.groups)
+    return next((tuple(group.members) for group in groups if group.name == _WORLD and group.members), ())
 
 
 def named_ranks(found: Dumps, dead: Collection[int] = ()) -> set[int]:
@@ -151,6 +172,10 @@ def _basis(found: Dumps, diagnosis: Diagnosis) -> Iterator[str]:
         parts.append(f"stacks of {ranks_text(found.stacks)}")
     if any(calls.hides_transfers for calls in diagnosis.ranks.values()):
         parts.append("no point-to-point calls, which the recorder of gloo leaves out")
+    if was_busy(found):
+        parts.append(
+            f"calls until less than {_QUIET_S:g} s before the dumps: with --earlier it shows whether the job runs"
+        )
     if bad := sum(dump.bad_entries for dump in dumps):
         parts.append(f"{bad} {'entry' if bad == 1 else 'entries'} without sense left out")
     yield f"based on: {'; '.join(parts)}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from holdfast_cli.analysis.dump_folder import Dumps, read_folder
 from holdfast_cli.analysis.one_job import is_comparable
-from holdfast_cli.analysis.report import as_lines, as_object, diagnose_dumps, named_ranks
+from holdfast_cli.analysis.report import as_lines, as_object, diagnose_dumps, named_ranks, world_of
 from holdfast_cli.errors import CommandError, UsageError
 from holdfast_cli.flags.watching import AnalyzeFlags
 from holdfast_cli.views.output import print_json
@@ -22,6 +22,9 @@ def analyze(flags: AnalyzeFlags) -> None:
     newest = max(named_ranks(found, dead))
     if flags.world_size is not None and flags.world_size <= newest:
         raise UsageError(f"--world-size {flags.world_size} is too small: there is a rank {newest}")
+    world = world_of(found)
+    if world and (strangers := dead - set(world)):
+        raise UsageError(f"--dead {min(strangers)}: the dumps name {len(world)} ranks, and this is none of them")
     earlier = _earlier(flags, found)
     diagnosis = diagnose_dumps(found, dead=dead, world_size=flags.world_size, earlier=earlier)
     if flags.json:

@@ -165,6 +165,7 @@ class AnalyzeFlags:
             help="A rank that is known to have died before the others stood still. Can be repeated.",
             metavar="RANK",
             min=0,
+            max=65535,
         ),
     ] = field(default_factory=list)
     earlier: Annotated[
@@ -179,7 +180,12 @@ class AnalyzeFlags:
     world_size: Annotated[
         int | None,
         typer.Option(
-            "--world-size", help="Number of ranks.", show_default="those that the dumps name", metavar="N", min=1
+            "--world-size",
+            help="Number of ranks.",
+            show_default="those that the dumps name",
+            metavar="N",
+            min=1,
+            max=65536,
         ),
     ] = None
     json: Json = False

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent.evidence.recorder_dump import NoDumpError, from_document, read_dump
+from holdfast_agent.evidence.recorder_dump import HIGHEST_RANK, NoDumpError, from_document, read_dump
 from holdfast_proto.v1 import recorder_pb2 as recorder
 from tests.support.recorder_documents import Document
 
@@ -264,3 +264,43 @@ def test_the_frame_is_the_innermost_of_the_users_code(frames: object, expected: 
 
 def test_long_texts_are_cut() -> None:
     assert len(changed_entry(profiling_name="x" * 100_000).calls[1].op) == 4096
+
+
+def nested(depth: int) -> list[object]:
+    """Return lists in lists, of which each holds the same one ten times: few bytes that spell very many."""
+    inner: list[object] = [1]
+    for _ in range(depth):
+        inner = [inner] * 10
+    return inner
+
+
+@pytest.mark.parametrize("field", ["input_sizes", "profiling_name", "process_group", "frames", "record_id"])
+def test_an_entry_that_would_spell_too_much_is_left_out(field: str) -> None:
+    written = document()
+    written["entries"][1][field] = nested(12)
+    data = pickle.dumps(written, protocol=2)
+    assert len(data) < 10_000
+    assert read_dump(data).bad_entries <= 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": nested(12)},
+        {"pg_status": {"9" * 5000: {}}},
+        {"pg_config": {"0": {"name": "0", "desc": "", "ranks": "[0, 4294967295]"}}},
+        {"pg_config": {"0": {"name": nested(12), "desc": "", "ranks": "[0]"}}},
+    ],
+)
+def test_a_damaged_dump_is_refused_or_read_in_part(change: dict[str, object]) -> None:
+    data = pickle.dumps(document() | change, protocol=2)
+    try:
+        dump = read_dump(data)
+    except NoDumpError as error:
+        assert len(str(error)) < 300
+    else:
+        assert all(rank <= HIGHEST_RANK for group in dump.groups for rank in group.members)
+
+
+def test_half_a_letter_in_json_does_no_harm() -> None:
+    assert read_dump(b'{"version": "2.\\ud800", "entries": []}').version == "2.?"

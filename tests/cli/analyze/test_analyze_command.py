@@ -55,7 +55,7 @@ def test_the_text_has_the_verdict_first_and_then_why_what_to_do_the_basis_and_th
     assert result.stdout.splitlines() == [
         "rank 2 has not made call 4 (all_reduce) of group 0, in which ranks 0, 1 and 3 wait (confidence: high)",
         "  why: rank 2 has no call of its own pending, and its newest call there is 3",
-        "  next: look at the stack and the log of rank 2: its host has not come to this call",
+        "  next: look at the stack and the log of rank 2: what keeps the host from this call",
         "based on: 4 dumps (format 2.10); no times of the devices (TORCH_NCCL_ENABLE_TIMING=1 records them)",
         "who waits for whom:",
         "  ranks 0, 1 and 3 in call 4 (all_reduce) of group 0: for rank 2",
@@ -80,7 +80,7 @@ def test_scripts_get_one_object(late: Path) -> None:
         "seq": 4,
         "confidence": "high",
         "message": "rank 2 has not made call 4 (all_reduce) of group 0, in which ranks 0, 1 and 3 wait",
-        "next": "look at the stack and the log of rank 2: its host has not come to this call",
+        "next": "look at the stack and the log of rank 2: what keeps the host from this call",
         "suspects": [],
         "dumps": 4,
         "ranks_without_dump": [],

@@ -143,7 +143,7 @@ def test_a_part_of_a_gpu_has_the_uuid_of_the_part(cuda: FakeCuda) -> None:
     assert RankMemory(device).uuid() == "MIG-00-0"
 
 
-@pytest.mark.parametrize("wrong", ["cdua:0", "gpu", "", 3, "cuda:x"])
+@pytest.mark.parametrize("wrong", ["cdua:0", "gpu", "", True, -1, "cuda:x"])
 def test_nonsense_is_refused_in_one_line(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^attach\(device=.*\): torch knows no such device: give a name") as e:
         checked_name(wrong)
@@ -151,8 +151,9 @@ def test_nonsense_is_refused_in_one_line(wrong: Any) -> None:
 
 
 def test_names_and_devices_of_torch_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [checked_name(device) for device in (None, "cuda:1", torch.device("cuda", 1), "cpu", "mps")] == [
+    assert [checked_name(device) for device in (None, "cuda:1", torch.device("cuda", 1), 1, "cpu", "mps")] == [
         None,
+        "cuda:1",
         "cuda:1",
         "cuda:1",
         "cpu",

@@ -115,6 +115,8 @@ def checked_name(device: object) -> str | None:
     """Return torch's name of a device that a user gave. Raises ConfigurationError if torch knows no such device."""
     if device is None:
         return None
+    if isinstance(device, int) and not isinstance(device, bool):
+        device = f"cuda:{device}"  # as torch takes a number
     name, torch = str(device), sys.modules.get("torch")
     try:
         is_known = bool(_WITHOUT_TORCH.fullmatch(name)) if torch is None else bool(torch.device(name))

@@ -70,8 +70,11 @@ class _Reading:
             return not self._doubtful
         if self._dump.is_partial:
             return all(order > front.order for order in self._doubtful)
-        if front.order > min(self._members, default=-1) or not self._dump.has_wrapped:
-            return front.order >= 0 or sum(1 for call in self._calls.pending if call.order < 0) == 1
+        lost = sum(1 for call in self._calls.pending if call.order < 0)
+        if lost > 1:
+            return False  # nothing shows which of them came first
+        if not lost and (front.order > min(self._members, default=-1) or not self._dump.has_wrapped):
+            return True
         # The ring begins with a pending call, and may have lost older ones. The status shows whether it has, where it
         # can be read: then these calls are in ``pending``.
         return not self._has_unread_status

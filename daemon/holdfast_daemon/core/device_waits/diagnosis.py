@@ -1,6 +1,6 @@
 """Reads the recorders of all ranks and says who holds up the job. The rules are in ``cause_search.py``."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from holdfast_daemon.core.device_waits.call_reading import calls_of
 from holdfast_daemon.core.device_waits.calls import GroupUses
@@ -38,7 +38,7 @@ def diagnose(evidence: Mapping[int, Evidence], world_size: int, *, is_world_know
         causes: tuple[Cause, ...] = (Cause(Kind.MOVING, (), None, Confidence.HIGH, tuple(moving)),)
     else:
         causes = tuple(CauseSearch(ranks, found, dead, unread, places, guessed=guessed).causes())
-    return Diagnosis(causes, tuple(_waits(found)), ranks, unread)
+    return Diagnosis(tuple(dict.fromkeys(causes)), tuple(_waits(found)), ranks, unread)
 
 
 def _has_moved(known: Evidence) -> bool:
@@ -54,8 +54,14 @@ def _progress(dump: recorder.RecorderDump) -> tuple[object, ...]:
     return max((call.order for call in dump.calls), default=-1), done, len(dump.calls), status
 
 
-def _waits(found: Iterable[Joint]) -> Iterator[Wait]:
+def _waits(found: list[Joint]) -> Iterator[Wait]:
+    # A rank may have several equal transfers pending: the first one says it all.
+    seen = set()
     for joint in found:
+        alike = (joint.group, joint.seq, joint.op, joint.waiters, joint.missing, joint.unclear, joint.behind)
+        if alike in seen:
+            continue
+        seen.add(alike)
         for rank in joint.waiters:
             for awaited in joint.missing:
                 yield Wait(rank, awaited, joint, is_certain=True)

@@ -8,7 +8,7 @@ from holdfast_daemon.core.device_waits.joints import Joint
 _SHOWN = 8
 
 _NEXT = {
-    Kind.MISSING_RANK: "look at the stack and the log of {ranks}: its host has not come to this call",
+    Kind.MISSING_RANK: "look at the stack and the log of {ranks}: what keeps the host from this call",
     Kind.DEAD_RANK: "look at the log of {ranks} for the reason of its end",
     Kind.MISMATCHED_CALL: "compare the code that leads {suspects} to these calls: a branch differs between them",
     Kind.OPPOSITE_ORDER: "compare the order of the calls of {ranks}, and look for one that was left out",
@@ -34,7 +34,7 @@ def ranks_text(ranks: Iterable[int]) -> str:
 def call_text(joint: Joint) -> str:
     """Return ``call 42 (all_reduce) of group 0``."""
     if not joint.seq:
-        return f"{joint.op} of group {joint.group[0]}"
+        return f"{joint.op} of group {joint.group[0]} (by ranks of the group)"
     op = f" ({joint.op})" if joint.op else ""
     return f"call {joint.seq}{op} of group {joint.group[0]}"
 
@@ -48,7 +48,8 @@ def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each ki
         case Kind.MISSING_RANK if joint is None:
             return f"{named} {have} not come to the set-up of a process group in which others wait"
         case Kind.MISSING_RANK:
-            return f"{named} {have} not made {call}, in which {_waiters(joint)}"
+            side = "" if joint is None or joint.seq else "the other side of "
+            return f"{named} {have} not made {side}{call}, in which {_waiters(joint)}"
         case Kind.DEAD_RANK:
             waiting = f"in {call} {_waiters(joint)}" if joint is not None else "no recorder shows who waits for that"
             return f"{named} {'is' if len(cause.ranks) == 1 else 'are'} dead, and {waiting}"

@@ -29,7 +29,7 @@ def test_ranks_are_listed_and_many_are_counted(ranks: list[int], text: str) -> N
 def test_a_call_has_its_number_its_operation_and_its_group() -> None:
     assert call_text(CALL) == "call 7 (all_reduce) of group 0"
     assert call_text(Joint(GROUP, 7, "", (0,))) == "call 7 of group 0"
-    assert call_text(Joint(GROUP, 0, "send 0->1", (0,))) == "send 0->1 of group 0"
+    assert call_text(Joint(GROUP, 0, "send 0->1", (0,))) == "send 0->1 of group 0 (by ranks of the group)"
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -51,7 +51,7 @@ def test_a_missing_rank_in_words() -> None:
     assert list(reasons_of(cause, diagnosis)) == [
         "rank 3 has no call of its own pending, and its newest call there is 1"
     ]
-    assert next_step(cause) == "look at the stack and the log of rank 3: its host has not come to this call"
+    assert next_step(cause) == "look at the stack and the log of rank 3: what keeps the host from this call"
 
 
 def test_both_sides_of_a_mismatch_are_shown() -> None:
