@@ -41,7 +41,7 @@ def attach(
     *,
     state: Mapping[str, Stateful] | None = None,
     coordinates: Mapping[str, int] | None = None,
-    device: "str | torch.device | None" = None,
+    device: "str | int | torch.device | None" = None,
     check_replicas: bool = True,
 ) -> "Hooks":
     """Attach Holdfast to this training process.
@@ -84,7 +84,7 @@ class Hooks:
         *,
         state: Mapping[str, Stateful],
         coordinates: Mapping[str, int],
-        device: "str | torch.device | None",
+        device: "str | int | torch.device | None",
         check_replicas: bool,
     ) -> None:
         self._pid = os.getpid()

@@ -213,8 +213,21 @@ OUTSIDE = (
 _PLACES = {
     common.ACTIVITY_DATA: Place.DATA,
     common.ACTIVITY_COLLECTIVE: Place.CALL,
-    **dict.fromkeys((one for one in OUTSIDE if one != common.ACTIVITY_DATA), Place.USER_CODE),
+    **dict.fromkeys(
+        (
+            common.ACTIVITY_STOPPED,
+            common.ACTIVITY_USER_CODE,
+            common.ACTIVITY_FILE_LOCK,
+            common.ACTIVITY_PIPE,
+            common.ACTIVITY_PROCESS,
+            common.ACTIVITY_COMPILER,
+            common.ACTIVITY_DISK,
+        ),
+        Place.USER_CODE,
+    ),
 }
+"""Activities that no call on a device looks like. A rank that waits for a communicator may hold the interpreter, sleep,
+wait for a lock, or read a socket."""
 
 _DEVICE_SOURCES = (
     common.RECORDER_SOURCE_NCCL,

@@ -67,8 +67,7 @@ class CauseSearch:
     def causes(self) -> Iterator[Cause]:
         """Yield all causes, the most certain first."""
         if not self._joints:
-            yield from self._dead_ranks()
-            yield from self._of_idle_ranks(has_other_ends=False)
+            yield from list(self._of_idle_ranks(has_other_ends=False)) or self._unawaited_dead_ranks()
             return
         mismatches = list(self._mismatches())
         # Who made other calls no longer means the same call by one number: nobody misses a later one there.
@@ -84,15 +83,19 @@ class CauseSearch:
             ends = []
         # What does not complete for no rank's fault may well be a consequence, if there is any other cause.
         named = [cause for cause in (*blamed, *ends) if cause.ranks or cause.kind == Kind.MISMATCHED_CALL]
-        yield from named or [*blamed, *ends] or [Cause(Kind.UNKNOWN, (), self._joints[0], Confidence.LOW)]
+        unknown = Cause(Kind.UNKNOWN, (), self._joints[0], Confidence.LOW)
+        yield from named or list(self._unawaited_dead_ranks()) or [*blamed, *ends] or [unknown]
 
     def _dead_ranks(self) -> Iterator[Cause]:
+        """Yield the dead ranks if others wait for one of them."""
         awaited = [rank for rank in sorted(self._dead) if self._awaited.get(rank)]
+        if awaited:
+            yield Cause(Kind.DEAD_RANK, tuple(sorted(self._dead)), self._longest(awaited[0]), Confidence.HIGH)
+
+    def _unawaited_dead_ranks(self) -> Iterator[Cause]:
+        """Yield the dead ranks: where nothing shows who is waited for, they are the likeliest reason."""
         if self._dead:
-            # All of them are dead, whoever is waited for; where nothing shows who is, that is the likeliest reason.
-            confidence = Confidence.HIGH if awaited else Confidence.MEDIUM
-            joint = self._longest(awaited[0]) if awaited else None
-            yield Cause(Kind.DEAD_RANK, tuple(sorted(self._dead)), joint, confidence)
+            yield Cause(Kind.DEAD_RANK, tuple(sorted(self._dead)), None, Confidence.MEDIUM)
 
     def _mismatches(self) -> Iterator[Cause]:
         for joint in self._joints:

@@ -37,7 +37,7 @@ class DeviceCall(Detector):
     def see_tick(self, view: View) -> DetectorResult:
         """Judge once all ranks have stalled past their deadlines: one that moves may be what the others wait for."""
         diagnosis = view.device_diagnosis
-        if diagnosis is None or not hang.stands_still(view) or len(view.late) < len(view.ranks):
+        if diagnosis is None or not hang.stands_still(view) or not hang.have_stalled(view, view.ranks):
             return DetectorResult(self)
         cause = next((cause for cause in diagnosis.causes if cause.kind in _KINDS), None)
         if cause is None:

@@ -120,3 +120,22 @@ def test_two_operations_under_one_number_are_a_mismatch_without_a_culprit() -> N
     )
     assert found is not None
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_MISMATCHED_ORDER, [])
+
+
+def test_a_rank_that_has_ended_and_that_nobody_waits_for_hides_no_culprit() -> None:
+    documents = {rank: dump(9, 7) for rank in (0, 2)} | {1: dump(7, 7)}
+    for document in documents.values():
+        document["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
+    ranks = on_devices(documents)
+    ranks.end(3, code=0)
+    ranks.stack(1, common.ACTIVITY_DISK, "save (train.py:3)")
+    found = ranks.verdict(DeviceCall())
+    assert found is not None and list(found.culprits) == [1]
+
+
+def test_a_rank_in_a_socket_may_wait_for_a_communicator() -> None:
+    ranks = on_devices({0: dump(2, 1), 1: dump(1, 1), 2: dump(1, 1), 3: dump(2, 1)})
+    for rank in (1, 2):
+        ranks[rank].blocked_on.activity = common.ACTIVITY_SOCKET
+    found = ranks.verdict(DeviceCall())
+    assert found is not None and list(found.culprits) == []
