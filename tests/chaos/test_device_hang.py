@@ -1,0 +1,117 @@
+"""The whole way of a hang on devices: recorder, hooks, agent, daemon, incident, restart.
+
+The ranks have no GPU. A stand-in for NCCL's group and its recorder has calls that complete once all ranks have made
+them, and hosts that run ahead. Everything else is real.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.settings.schema import PresetName
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, VERDICT_KIND_HUNG_COLLECTIVE
+from tests.chaos.conftest import PATIENCE_S, faults
+
+pytestmark = pytest.mark.system
+
+RANKS = 3
+RANK = """
+import json, os, sys, time
+from pathlib import Path
+import torch, torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch._C import _distributed_c10d as bindings
+import holdfast_hooks
+
+RANKS, AHEAD = 3, 5
+rank, folder, start = int(os.environ["RANK"]), Path(sys.argv[1]), os.environ["TORCHELASTIC_RESTART_COUNT"]
+made = 0
+
+def of(number):
+    path = folder / f"{start}-{number}"
+    return int(path.read_text()) if path.exists() else 0
+
+def completed():
+    return min(of(number) for number in range(RANKS))
+
+class Backend:
+    uid = 0
+    def name(self):
+        return "nccl"
+    def _get_sequence_number_for_group(self):
+        return made
+
+class Group:
+    group_name, group_desc, _device_types = "0", "default_pg", ["cuda"]
+    backend = Backend()
+    def _get_backend(self, device):
+        return self.backend
+
+def dump(collectives, only_active):
+    done = min(completed(), made)
+    numbers = zip(("enqueued", "started", "completed"), (made, -1, done))
+    status = {f"last_{name}_collective": str(number) for name, number in numbers}
+    document = {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}}
+    document["pg_status"] = {"0": status} if made else {}
+    if collectives:
+        document["entries"] = [
+            {"record_id": seq - 1, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": seq,
+             "p2p_seq_id": 0, "op_id": seq, "profiling_name": "nccl:all_reduce", "is_p2p": False,
+             "state": "completed" if seq <= done else "scheduled", "retired": seq <= done,
+             "input_sizes": [[4]], "input_dtypes": ["Float"], "time_created_ns": seq}
+            for seq in range(1, made + 1)
+        ]
+    return json.dumps(document).encode()
+
+def call():
+    global made
+    made += 1
+    new = folder / f"{start}-{rank}.new"
+    new.write_text(str(made))
+    new.rename(folder / f"{start}-{rank}")
+    while made - completed() > AHEAD:  # the queue of the device is full
+        time.sleep(0.01)
+
+dist.init_process_group("gloo")
+group, ranks_of = Group(), dist.get_process_group_ranks
+dist.get_process_group_ranks = lambda one: list(range(RANKS)) if one is group else ranks_of(one)
+c10d._world.pg_map[group] = ("nccl", None)
+bindings._dump_nccl_trace_json, torch.__version__ = dump, "2.14.1"
+with holdfast_hooks.attach() as hooks:
+    for step in hooks.steps(until=40):
+        if step == 20 and rank == 1 and start == "1":
+            while True:
+                time.sleep(0.1)
+        call()
+        time.sleep(0.02)
+del c10d._world.pg_map[group]
+dist.destroy_process_group()
+"""
+
+
+def test_the_rank_that_has_not_made_the_call_is_named_by_the_recorders_and_restarted(tmp_path: Path) -> None:
+    script, folder = tmp_path / "train.py", tmp_path / "calls"
+    folder.mkdir()
+    script.write_text(RANK)
+    options = LocalRunOptions(
+        run="devices",
+        command=("python", str(script), str(folder)),
+        directory=tmp_path / "runs",
+        ranks=RANKS,
+        preset=PresetName.FAST,
+        restart_patience=0.05,
+    )
+    with LocalRun(options) as local:
+        status = local.wait(timeout_s=PATIENCE_S)
+        assert status.phase == RUN_PHASE_FINISHED, status.outcome
+        [incident] = faults(local)
+    verdict = incident.verdict
+    assert (verdict.kind, list(verdict.culprits)) == (VERDICT_KIND_HUNG_COLLECTIVE, [1])
+    assert (verdict.group, verdict.seq, verdict.op) == ("0", 21, "all_reduce")
+    assert verdict.message == (
+        "rank 1 has not made call 21 (all_reduce) of group 0, in which ranks 0 and 2 wait (by the ranks' recorders)"
+    )
+    assert list(verdict.device_call.why) == ["rank 1 has no call of its own pending, and its newest call there is 20"]
+    assert "rank-00001.flight_recorder_nccl.json" in {Path(name).name for name in incident.evidence}
