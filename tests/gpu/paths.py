@@ -33,6 +33,7 @@ _PARAMETER = "test_gradients.py::test_the_parameter_with_a_bad_gradient_is_named
 _BYTES = "test_memory.py::test_allocated_and_reserved_bytes_are_those_of_torch"
 _OWN_DEVICE = "test_own_device.py::test_the_gpu_of_the_state_is_found"
 _USED_DEVICE = "test_own_device.py::test_the_gpu_that_is_used_is_found"
+_CAPTURED = "test_captures.py::test_a_graph_is_captured_while_our_threads_have_numbers_to_wait_for"
 _ALONE = "test_device_time.py::test_the_time_of_a_kernel_is_counted_and_that_of_other_phases_is_not"
 _GRAPH = "test_device_time.py::test_a_step_with_a_cuda_graph_is_unknown"
 _OFFLOAD = "test_trainer.py::test_state_in_host_memory_gives_the_same_losses"
@@ -67,6 +68,7 @@ PATHS = (
     CudaPath(f"{_HOOKS}/telemetry/own_device.py", "checked_name", why_none="it parses a name"),
     CudaPath(f"{_HOOKS}/gpu_work.py", "GpuPoint.hold_back", _SNAPSHOT),
     CudaPath(f"{_HOOKS}/gpu_work.py", "GpuPoint.now", _OWED),
+    CudaPath(f"{_HOOKS}/capture_gate.py", "CaptureGate.install", _CAPTURED),
     CudaPath(f"{_HOOKS}/gpu_work.py", "gpu_of", _OWN_DEVICE),
     CudaPath(f"{_HOOKS}/gpu_work.py", "on_gpu", _SNAPSHOT),
     CudaPath("agent/holdfast_agent/processes/cold_rank.py", "why_no_fork", "make gpu PART=killed-rank"),

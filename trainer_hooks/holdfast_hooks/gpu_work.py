@@ -5,12 +5,18 @@ device: some hundred MB on GPU 0 for each rank of the node. So each call here se
 then leaves the thread's own device unset if it has no context there.
 """
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast_hooks.capture_gate import GATE
+
 if TYPE_CHECKING:
     import torch
+
+
+_POLL_S = 0.002
 
 
 @dataclass(frozen=True)
@@ -21,30 +27,30 @@ class GpuPoint:
     """Index of a GPU, and a torch.cuda.Event of it."""
 
     @classmethod
-    def now(cls, gpus: Iterable[int], *, blocking: bool = False) -> "GpuPoint":
-        """Return the present point in the current streams of GPUs (the thread that enqueues the work).
-
-        Args:
-            blocking: let a thread that waits sleep; else it uses up a core until then.
-        """
+    def now(cls, gpus: Iterable[int]) -> "GpuPoint":
+        """Return the present point in the current streams of GPUs (the thread that enqueues the work)."""
         import torch
 
         cuda: Any = torch.cuda
         events = []
         for gpu in gpus:
-            event = cuda.Event(blocking=blocking)
+            event = cuda.Event()
             event.record(cuda.current_stream(gpu))  # on the stream's GPU, whatever the current one is
             events.append((gpu, event))
         return cls(tuple(events))
 
     def query(self) -> bool:
-        """Whether all GPUs have come to this point. Never waits."""
-        return all(_on(gpu, event.query) for gpu, event in self.events)
+        """Whether all GPUs are known to have come to this point. Never waits. False while a graph is captured."""
+        with GATE.passing() as may_call:
+            return may_call and all(_on(gpu, event.query) for gpu, event in self.events)
 
     def synchronize(self) -> None:
-        """Wait in the calling thread until all GPUs have come to this point. Raises RuntimeError if one is lost."""
-        for gpu, event in self.events:
-            _on(gpu, event.synchronize)
+        """Wait in the calling thread until all GPUs have come to this point. Raises RuntimeError if one is lost.
+
+        It asks again and again: a call that waits would be in the way of a capture that begins meanwhile.
+        """
+        while not self.query():
+            time.sleep(_POLL_S)
 
     def hold_back(self) -> None:
         """Let the work that the calling thread enqueues from now on wait for this point, each GPU for its own."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from holdfast_hooks.capture_gate import GATE
 from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.faults.effect import Site
@@ -146,6 +147,7 @@ class Sidecar:
         # Again, in case torch.distributed was imported after attach().
         self._point_to_point.install()
         self._look_at_device(self._device.look_at_state)
+        GATE.install(self._once)
         self._device_time.install()
         if self._snapshots is None:
             return
@@ -223,6 +225,7 @@ class Sidecar:
             self._snapshots.close(max(0.0, deadline_s - monotonic()))
         end_copy_threads()
         self._desk.close(max(0.0, deadline_s - monotonic()))
+        GATE.uninstall()
 
     def give_up_slots(self) -> None:
         """Unmap the slots after :meth:`finish`. Do not call this in a rank whose GPU may hang."""

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 10.0
 
 _IDLE_BYTES = 1 << 30
-"""Memory in use at which a GPU counts as free, whoever has it: the driver's own takes less."""
+"""Memory in use at which a GPU counts as free, whichever process has it: the driver's own takes less."""
 
 _SHARE = 0.5
 """Least share of what the old ranks had reserved that must be free again. Torch's figure leaves out contexts."""

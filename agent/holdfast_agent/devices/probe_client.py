@@ -1,4 +1,4 @@
-"""Runs the process that reads the GPUs, and lets go of it when it hangs."""
+"""Runs the process that reads the GPUs, and leaves it when it hangs."""
 
 import asyncio
 import contextlib

@@ -68,10 +68,10 @@ class EvidenceGatherer:
             captured.recorders.extend(calls.recorders)
         captured.places.extend(places or ())
         # The dumps themselves are files of the same folder.
-        told = store.EvidenceCaptured()
-        told.CopyFrom(captured)
-        told.ClearField("recorders")
-        folder.write(findings(folder.node), _json(told))
+        summary = store.EvidenceCaptured()
+        summary.CopyFrom(captured)
+        summary.ClearField("recorders")
+        folder.write(findings(folder.node), _json(summary))
         captured.files.extend(folder.files())
         return captured
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from holdfast_agent.evidence.plain_pickle import load_plain
+from holdfast_proto.limits import LARGEST_COUNT, NAME_CHARACTERS
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
 LARGEST_DUMP_BYTES = 1 << 30
@@ -28,6 +29,7 @@ HIGHEST_RANK = (1 << 16) - 1
 CALLS_KEPT = 256
 """Newest calls of a shortened dump. Hosts were seen to run 120 calls ahead (NVIDIA/nccl issue 1730)."""
 _SIZES_KEPT = 96
+_LONGEST_SHORT = 1024
 _LARGEST = (1 << 63) - 1
 _WORLD = "0"
 """Both the name and the id of the world's group."""
@@ -82,14 +84,25 @@ def from_document(document: object) -> recorder.RecorderDump:
 
 
 def shortened(dump: recorder.RecorderDump) -> recorder.RecorderDump:
-    """Return a dump of the newest calls alone, as a smaller ring would hold it. Some 15 KB are left of any dump."""
+    """Return a dump of the newest calls alone, as a smaller ring would hold it. Some 15 KB are left of a usual dump.
+
+    Raises ValueError if a number is so large that no daemon would take it.
+    """
     short = recorder.RecorderDump()
     short.CopyFrom(dump)
     left_out = len(dump.calls) - CALLS_KEPT
     if left_out > 0:
         del short.calls[:left_out]
         short.has_wrapped = True
+    for group in short.groups:
+        group.name, group.description = group.name[:NAME_CHARACTERS], group.description[:NAME_CHARACTERS]
+        if max(group.last_enqueued, group.last_started, group.last_completed) > LARGEST_COUNT:
+            group.has_status = False
     for call in short.calls:
+        if max(call.order, call.seq, call.p2p_seq, call.timeout_ms) > LARGEST_COUNT:
+            raise ValueError("a call of it has a number that is out of range")
+        call.op, call.frame = call.op[:_LONGEST_SHORT], call.frame[:_LONGEST_SHORT]
+        call.dtypes = call.dtypes[:_LONGEST_SHORT]
         call.ClearField("output_sizes")
         if len(call.input_sizes) > _SIZES_KEPT:
             # Longer ones cannot be compared with those of other ranks any more.
@@ -197,7 +210,7 @@ class _Reader:
 
 
 def _names_of_ids(status: Mapping[object, object], names: Iterable[str]) -> dict[str, str]:
-    """Return the name of each id for a dump without calls, if it can be told.
+    """Return the name of each id for a dump without calls, if that is known.
 
     Ids count the groups of a process, and torch's numbers as names count all groups, both in the order in which they
     are made. So if there are as many names as ids, all of them numbers, their orders are the same.

@@ -72,7 +72,7 @@ class GpuRun:
         return rank_pids(self.local.status())[rank]
 
     def stick(self, rank: int, seconds: float) -> None:
-        """Have a rank enqueue a kernel of so many seconds."""
+        """Have a rank enqueue a kernel of N seconds."""
         file = self.folder / f"stuck-{rank}"
         partial = file.with_suffix(".partial")
         partial.write_text(str(seconds))

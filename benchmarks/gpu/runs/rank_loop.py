@@ -1,6 +1,6 @@
 """One rank of such a run: ``python rank_loop.py DEVICE BACKEND FOLDER``.
 
-With gloo, all ranks share the first GPU. A file ``stuck-RANK`` in FOLDER has the rank enqueue a kernel of so many
+With gloo, all ranks share the first GPU. A file ``stuck-RANK`` in FOLDER makes the rank enqueue a kernel of that many
 seconds in front of its next collective.
 """
 

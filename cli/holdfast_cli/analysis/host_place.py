@@ -42,7 +42,7 @@ _GIL = re.compile(r"\bgil\b", re.IGNORECASE)
 
 
 def place_of(stacks: str) -> Place:
-    """Return where the main thread is; UNKNOWN if that cannot be told."""
+    """Return where the main thread is; UNKNOWN if the stacks do not show it."""
     header, frames = _main_thread(stacks)
     if not frames:
         return Place.UNKNOWN

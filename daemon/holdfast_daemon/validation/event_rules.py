@@ -130,7 +130,7 @@ def _evidence_captured(captured: store.EvidenceCaptured, world_size: int) -> Non
     check_length(captured.recorders, "recorders", MOST_RANKS)
     for recorder in captured.recorders:
         check_rank(recorder.rank, world_size, "recorders")
-        check_recorder(recorder.dump, world_size)
+        check_recorder(recorder.dump)
     check_length(captured.places, "places", MOST_RANKS)
     for place in captured.places:
         check_rank(place.rank, world_size, "places")

@@ -98,7 +98,7 @@ class Sync:
 
 @dataclass(slots=True)
 class Python:
-    """Keep the host busy. Infinite seconds: for ever."""
+    """Keep the host busy. Infinite seconds: forever."""
 
     seconds: float
     place: str = "user"

@@ -169,7 +169,7 @@ def _reachable(waits: Mapping[int, set[int]], start: int) -> set[int]:
 
 
 _CIRCLES = ("skipped", "no_receive", "no_send")
-"""Faults after which the culprit goes on and soon waits for its victims: a circle, in which all may be named."""
+"""Faults after which the culprit continues and soon waits for its victims: a circle, in which all may be named."""
 
 
 def judge_evidence(view: View, fault: Fault, *, stacks: bool) -> Truth:

@@ -36,7 +36,7 @@ class Shape:
     layers: int
     microbatches: int
     sync_every: int
-    """The host reads the loss each so many steps, so it runs ahead in between."""
+    """The host reads the loss every N steps, so it runs ahead in between."""
     sharded: bool
     batched: bool
     messages_in_world: bool

@@ -8,6 +8,7 @@ collectives. There the GPU's waiting is mixed into its work, and the time stays 
 import logging
 import sys
 
+from holdfast_hooks.capture_gate import GATE
 from holdfast_hooks.device_time.data_parallel import DataParallelModels
 from holdfast_hooks.device_time.gpu_marks import CudaMarks, GpuMarks
 from holdfast_hooks.device_time.group_calls import GroupCalls
@@ -75,7 +76,9 @@ class DeviceTime:
         if self._before is None:
             return
         try:
-            self._spans.read()
+            with GATE.passing() as may_call:
+                if may_call:
+                    self._spans.read()
         except RuntimeError as error:  # the GPU is lost
             self._once.warn("the own time on the GPU is not measured", error)
         unknown = self._spans.unknown_steps

@@ -62,7 +62,7 @@ class CudaCopyStream:
         self._streams: dict[int, Any] = {}
 
     def copy(self, copies: Sequence[DeviceCopy]) -> GpuPoint:
-        """Enqueue copies on these streams: see CopyStream. Tensors on other devices are copied at once."""
+        """Enqueue copies on these streams: see CopyStream. Tensors on other devices are copied immediately."""
         by_gpu: dict[int, list[DeviceCopy]] = {}
         for copy in copies:
             device = copy.part.local.device
@@ -86,8 +86,7 @@ class CudaCopyStream:
             with cuda.stream(stream):
                 for place, part in copies:
                     place.copy_(part.local.detach(), non_blocking=True)
-                # The thread that waits for it must sleep: any other event would use up a core until then.
-                return GpuPoint.now([gpu], blocking=True)
+                return GpuPoint.now([gpu])
 
     def hold_back(self, event: CopyEvent) -> None:
         """Let the current streams wait: see CopyStream."""

@@ -7,10 +7,12 @@ import ctypes
 import mmap
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast_hooks.capture_gate import GATE
 from holdfast_hooks.gpu_work import on_gpu
 from holdfast_hooks.once import OnceLog
 from holdfast_proto.snapshot import Slot
@@ -20,6 +22,8 @@ _AT_ONCE_BYTES = 8 << 20
 """Bytes to map in one call. During the call no other thread of the process can get memory from the kernel."""
 _PORTABLE = 1
 """cudaHostRegisterPortable: lock memory for every GPU context."""
+
+_CAPTURE_POLL_S = 0.05
 
 # Through ctypes, because mmap.madvise() holds the interpreter's lock during the call.
 _madvise = ctypes.CDLL(None, use_errno=True).madvise
@@ -91,8 +95,13 @@ def _lock(buffer: mmap.mmap, gpu: int, once: OnceLog) -> None:
     address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     cuda: Any = torch.cuda
     runtime = cuda.cudart()
-    with on_gpu(gpu):
-        error = int(runtime.cudaHostRegister(address, len(buffer), _PORTABLE))
+    while True:
+        with GATE.passing() as may_call:
+            if may_call:
+                with on_gpu(gpu):
+                    error = int(runtime.cudaHostRegister(address, len(buffer), _PORTABLE))
+                break
+        time.sleep(_CAPTURE_POLL_S)
     if error:
         once.warn("snapshots will stall the training thread", f"cudaHostRegister failed with error {error}")
     else:

@@ -73,12 +73,12 @@ class Cause:
 
     kind: Kind
     ranks: tuple[int, ...]
-    """Ranks to look at; empty if no rank is to blame, or it cannot be told which."""
+    """Ranks to look at; empty if no rank is to blame, or nothing shows which."""
     joint: Joint | None
     """The call in which others wait."""
     confidence: Confidence
     suspects: tuple[int, ...] = ()
-    """Ranks of which one may be the cause, where it cannot be told which."""
+    """Ranks of which one may be the cause, where nothing shows which."""
 
 
 @dataclass(frozen=True)
