@@ -22,18 +22,18 @@ _HOW = """\
 """
 
 _LIMITS = """\
-## What one GPU shows, and what stays unproven
+## What one GPU can show, and what stays unproven
 
 NCCL refuses two ranks on one GPU. So a machine with one GPU has NCCL only in a world of one. Several ranks share the
 GPU with gloo, which copies through the host.
 
 | question | one GPU | more than one |
 |---|---|---|
-| Do copies, events and sums on the GPU give the right values? | shown | the same code |
-| What does NCCL's recorder show, and what does a dump cost? | shown for a world of one | unproven |
-| Is a rank named that is stopped, killed or stuck on the GPU? | shown with gloo | unproven with NCCL |
-| Does a restart find free GPU memory? | shown | the same code |
-| Does a slow GPU show in the ranks' own device time? | shown with gloo | unproven with NCCL |
+| Do copies, events and sums on the GPU give the right values? | can be shown | the same code |
+| What does NCCL's recorder show, and what does a dump cost? | can be shown for a world of one | unproven |
+| Is a rank named that is stopped, killed or stuck on the GPU? | can be shown with gloo | unproven with NCCL |
+| Does a restart find free GPU memory? | can be shown | the same code |
+| Does a slow GPU show in the ranks' own device time? | can be shown with gloo | unproven with NCCL |
 | Are hangs between ranks in NCCL's collectives named? | cannot be tried | unproven |
 | What happens after a network fault, or an error of NVLink? | cannot be tried | unproven |
 

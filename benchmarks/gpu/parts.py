@@ -33,7 +33,7 @@ PARTS = (
     Part("recorder", "What NCCL's recorder shows in a world of one, and what a dump costs.", 180, "recorder"),
     Part("run-ahead", "How far the host runs ahead of the GPU, and what the recorder shows of it.", 180, "run_ahead"),
     Part("events", "Numbers and events of the GPU are read late, without waiting.", 180, "deferred_numbers"),
-    Part("memory", "The reported memory is torch's, and watching opens no CUDA context.", 180, "gpu_memory"),
+    Part("memory", "The reported memory is torch's, and watching opens no CUDA context.", 240, "gpu_memory"),
     Part("hook-cost", "What the hooks cost the training thread on a GPU.", 300, "hook_cost"),
     Part("checkpoint-stall", "How long a snapshot of GPU memory stalls training.", 400, "checkpoint_stall"),
     Part("stuck-kernel", "A kernel that lasts is reported, and nobody is named falsely.", 400, "stuck_kernel"),

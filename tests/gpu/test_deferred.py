@@ -5,9 +5,9 @@ import time
 import pytest
 import torch
 
+from benchmarks.gpu.timing import busy_for
 from holdfast_hooks.telemetry.deferred import DeferredNumbers, to_number
 from holdfast_hooks.telemetry.gradient_sums import deferred
-from tests.gpu.long_kernel import busy_for
 
 pytestmark = pytest.mark.gpu
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 def test_a_number_behind_a_long_kernel_is_owed_and_then_right(gpu: torch.device) -> None:
     value = torch.tensor(2.5, device=gpu)
     torch.cuda.synchronize()
-    busy_for(1.0)
+    busy_for(1.0, "cuda")
     began_s = time.monotonic()
     number = to_number(value + 1)
     assert isinstance(number, DeferredNumbers)
@@ -42,7 +42,7 @@ def test_sums_on_two_gpus_are_owed_until_both_have_arrived(two_gpus: int) -> Non
     first, second = (torch.tensor(float(index), device=f"cuda:{index}") for index in range(2))
     torch.cuda.synchronize(0)
     with torch.cuda.device(1):
-        busy_for(1.0)
+        busy_for(1.0, "cuda")
         second = second + 1
     numbers = DeferredNumbers.of((first, second))
     assert numbers.read() is None

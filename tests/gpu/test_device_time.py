@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.gpu.timing import busy_for
 from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.telemetry.timeline import Timeline
-from tests.gpu.long_kernel import busy_for
 
 pytestmark = pytest.mark.gpu
 
@@ -48,13 +48,13 @@ def loop(gpu: torch.device) -> Iterator[Loop]:
 def test_the_time_of_a_kernel_is_counted_and_that_of_other_phases_is_not(loop: Loop) -> None:
     def step() -> None:
         loop.timeline.enter(Phase.DATA)
-        busy_for(0.2)
+        busy_for(0.2, "cuda")
         loop.timeline.enter(Phase.FORWARD_BACKWARD)
-        busy_for(0.05)
+        busy_for(0.05, "cuda")
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     start.record()
-    busy_for(0.05)
+    busy_for(0.05, "cuda")
     end.record()
     torch.cuda.synchronize()
     one_s = start.elapsed_time(end) / 1000
@@ -64,7 +64,7 @@ def test_the_time_of_a_kernel_is_counted_and_that_of_other_phases_is_not(loop: L
 
 
 def test_the_host_does_not_wait(loop: Loop) -> None:
-    busy_for(1.0)
+    busy_for(1.0, "cuda")
     began_s = time.monotonic()
     for number in range(3):
         loop.timeline.begin(number)
@@ -90,9 +90,9 @@ def test_calls_that_return_behind_their_wait_leave_the_time_known(loop: Loop, nc
     loop.time._calls.install()
 
     def step() -> None:
-        busy_for(0.01)
+        busy_for(0.01, "cuda")
         dist.all_reduce(value)
-        busy_for(0.01)
+        busy_for(0.01, "cuda")
 
     loop.run(step)
     assert loop.time.steps >= 5

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.gpu.timing import busy_for
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.replicas.sets import held_parameters
 from holdfast_hooks.restore.slot_restore import restore
@@ -15,7 +16,6 @@ from holdfast_hooks.snapshots.slot_memory import SlotPreparation
 from holdfast_hooks.state import random_states
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1.session_pb2 import SnapshotTaken
-from tests.gpu.long_kernel import busy_for
 
 pytestmark = pytest.mark.gpu
 MakeSlots = Callable[..., list[Path]]
@@ -57,7 +57,7 @@ def test_a_snapshot_holds_the_state_at_the_end_of_its_step_although_the_next_ste
     paths = make_slots(3, nbytes=8 << 20)
     run.grant(paths)
     expected = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
-    busy_for(0.5)
+    busy_for(0.5, "cuda")
     assert run.end(1) is None, "the training thread has waited for the copies"
     train()
     taken = late.wait()

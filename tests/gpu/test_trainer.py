@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.gpu.timing import busy_for
 from holdfast_hooks import ConfigurationError
 from holdfast_trainer.config import DataConfig, DistributedConfig, PrecisionConfig, TrainerConfig
 from holdfast_trainer.data import corpus
@@ -16,7 +17,6 @@ from holdfast_trainer.moe.grouped_product import can_group, grouped_swiglu
 from holdfast_trainer.pipeline.bubble import CudaClock, make_meter
 from holdfast_trainer.precision.fp8 import require_fp8
 from holdfast_trainer.start_checks import expect_usable_here, has_gpu
-from tests.gpu.long_kernel import busy_for
 from tests.gpu.trainers import losses
 
 pytestmark = pytest.mark.gpu
@@ -77,7 +77,7 @@ def test_the_clock_of_the_pipeline_meter_measures_the_gpu(gpu: torch.device) -> 
     clock = CudaClock()
     torch.cuda.synchronize()
     start = clock.mark()
-    busy_for(0.3)
+    busy_for(0.3, "cuda")
     end = clock.mark()
     assert not clock.is_past(end)
     torch.cuda.synchronize()

@@ -1,16 +1,19 @@
 """The memory that the hooks report, what asking costs, and whether watching opens a CUDA context of its own."""
 
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import psutil
 import torch
 
 from benchmarks.gpu.outcome import Check, Outcome
+from benchmarks.gpu.runs.gpu_run import GpuRun
 from benchmarks.gpu.timing import median_us, mib, us
 from benchmarks.hook_overhead import attached
+from holdfast_cli.control import rank_pids
+from holdfast_cli.settings.schema import ModeName
 from holdfast_hooks.telemetry.device_memory import RankMemory
 from holdfast_hooks.telemetry.own_device import OwnDevice
 
@@ -34,8 +37,7 @@ def measure(device: str) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="hf-") as folder, attached(Path(folder)) as hooks:
         for _ in hooks.steps(until=20):
             hooks.report(loss=torch.ones((), device=device))
-    if device == "cuda":
-        checks += _only_this_process(figures)
+    checks += _only_ranks_have_contexts(device, figures)
     return Outcome.of(figures, checks)
 
 
@@ -54,16 +56,29 @@ def _watching_touches_no_gpu() -> Check:
     )
 
 
-def _only_this_process(figures: dict[str, str]) -> list[Check]:
-    """Ask the driver which processes have a context. In a container it may show no process at all."""
-    what = "no other process of ours has a context on the GPU"
-    try:
-        command = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        figures[what] = f"unknown: nvidia-smi does not answer ({error})"
+def _only_ranks_have_contexts(device: str, figures: dict[str, str]) -> list[Check]:
+    """Ask the driver which processes of a run have a context. In a container it may show none of them."""
+    with (
+        tempfile.TemporaryDirectory(prefix="hf-") as folder,
+        GpuRun(device, Path(folder), ranks=2, mode=ModeName.OBSERVE) as run,
+    ):
+        run.train_on()
+        ranks = set(rank_pids(run.local.status()).values())
+        others = {child.pid for child in psutil.Process().children(recursive=True)} - ranks
+        users = _users_of_the_gpu()
+    what = "of all processes of a run, only the ranks have a context on the GPU"
+    if not users & ranks:
+        figures[what] = "unknown: the driver does not show the contexts of the ranks"
         return []
-    children = {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
-    users = {int(line.split(",")[0]) for line in listed.splitlines() if line.strip()}
-    figures["processes with a context, by the driver"] = str(len(users))
-    return [Check(what, not users & children, f"{len(users)} processes are listed")]
+    found = f"{len(users & ranks)} of {len(ranks)} ranks and {len(users & others)} of {len(others)} others are listed"
+    return [Check(what, not users & others, found)]
+
+
+def _users_of_the_gpu() -> set[int]:
+    """Return the processes that the driver lists; none if it does not answer."""
+    try:
+        command = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        return set(map(int, listed.split()))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return set()

@@ -22,6 +22,8 @@ import torch.distributed as dist
 from benchmarks.gpu.measure import NeedsMoreError
 from benchmarks.gpu.outcome import Check, Outcome
 from benchmarks.gpu.timing import busy_for, median_us, synchronize, us
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.session.worker_server import WorkerServer
 
 _CALLS = 50
 _FULL_RING = 2000
@@ -157,17 +159,16 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def _ask_worker_server(figures: dict[str, str], *, is_nccl: bool) -> Check:
-    """Ask the server that answers without the interpreter's lock."""
-    make: Any = getattr(torch._C._distributed_c10d, "_WorkerServer", None)
+    """Ask the server that answers without the interpreter's lock, started as the hooks start it."""
     needed = "dump_nccl_trace_json" if is_nccl else "fr_trace_json"
     what = f"the worker server answers {needed}"
-    if make is None:
-        return Check(what, False, "this torch has no worker server")
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
-        path = Path(folder) / "worker.sock"
-        server = make(str(path))
-        answered = {handler: _ask(path, handler, figures) for handler in _HANDLERS}
-        server.shutdown()
+        server = WorkerServer(f"unix:{folder}/agent.sock", OnceLog(), {})
+        server.start()
+        if not server.path:
+            return Check(what, False, "it did not start: the log says why")
+        answered = {handler: _ask(Path(server.path), handler, figures) for handler in _HANDLERS}
+        server.close()
     return Check(what, answered[needed], ", ".join(name for name, held in answered.items() if held))
 
 

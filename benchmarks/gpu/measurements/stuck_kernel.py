@@ -9,7 +9,7 @@ from benchmarks.gpu.runs.gpu_run import GpuRun
 from holdfast_cli.settings.schema import ModeName
 
 _STUCK_S = 40.0
-"""A fast GPU takes half of that."""
+"""Seconds that are asked for. A fast GPU takes half of that."""
 _CULPRIT = 1
 
 
