@@ -25,7 +25,7 @@ _TRAINER = "trainer/holdfast_trainer"
 _SNAPSHOT = (
     "test_snapshots.py::test_a_snapshot_holds_the_state_at_the_end_of_its_step_although_the_next_step_changes_it"
 )
-_LOCKED = "test_snapshots.py::test_slots_are_locked_for_the_gpu_and_unlocked_when_they_go"
+_LOCKED = "test_snapshots.py::test_slots_are_locked_for_the_gpu_and_again_after_they_went"
 _RANDOM = "test_snapshots.py::test_random_numbers_of_the_gpu_continue_where_they_were"
 _OWED = "test_deferred.py::test_a_number_behind_a_long_kernel_is_owed_and_then_right"
 _MODULE = "test_gradients.py::test_the_module_that_makes_a_bad_gradient_is_named"

@@ -108,6 +108,7 @@ class Snapshots:
         for path in self.paths:
             allocate(path, self._desk.needed_bytes)
         self._desk.receive(SlotGrant(paths=[str(path) for path in self.paths]))
+        self._desk.next_request()  # the reporter calls it in each poll: it locks the slots for the GPU
         for thread in threading.enumerate():
             if thread.name == "holdfast-slots":
                 thread.join()
