@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from holdfast_daemon.core.device_waits.calls import GroupKey, RankCalls
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Kind, Place
 from holdfast_daemon.core.device_waits.joints import Joint, earlier_mismatch
-from holdfast_daemon.core.device_waits.routine import known_next_groups
+from holdfast_daemon.core.device_waits.routine import known_next_calls
 from holdfast_daemon.core.waits.strong_components import strong_components
 
 _SHORT_HISTORY = 10
@@ -144,10 +144,24 @@ class CauseSearch:
             return False  # it may wait for the dead rank in a way that no recorder shows
         if calls.hides_transfers:
             return False
-        groups = known_next_groups(calls.history)
         if len(calls.history) < _SHORT_HISTORY:
             groups = {group for group, seq in calls.arrived.items() if seq >= _LONG_SEQUENCE}
-        return any(joint.group in groups for joint in self._awaited[rank])
+            return any(joint.group in groups for joint in self._awaited[rank])
+        known = known_next_calls(calls.history)
+        return any(self._is_answered_by(call, rank, joint) for call in known for joint in self._awaited[rank])
+
+    def _is_answered_by(self, call: tuple[GroupKey, str], rank: int, joint: Joint) -> bool:
+        """Return whether a call of ``rank``, by group and signature, is the one for which others wait."""
+        group, signature = call
+        if group != joint.group:
+            return False
+        if joint.seq:
+            made = (self._ranks[waiter].at.get((group, joint.seq)) for waiter in joint.waiters)
+            return any(one is not None and one.signature == signature for one in made)
+        own = group[1].index(rank)
+        peers = [group[1].index(waiter) for waiter in joint.waiters]
+        wanted = {text for peer in peers for text in (f"send {own}->{peer}", f"recv {own}<-{peer}")}
+        return not wanted.isdisjoint(part.rpartition(" x ")[2] for part in signature.split(" + "))
 
     def _place(self, rank: int) -> Place:
         return self._places.get(rank, Place.UNKNOWN)
