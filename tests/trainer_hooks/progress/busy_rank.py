@@ -15,7 +15,7 @@ from holdfast_hooks.progress.flight_recorder import find_dump
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
 
-DUMPS_WITHIN_A_CALL = 20
+DUMPS_WITHIN_A_CALL = 5
 
 
 def is_within_a_call() -> bool:

@@ -108,6 +108,8 @@ class _Reading:
                     for member in members:
                         found.pop(member.order, None)
                         self._doubtful.append(member.order)
+            # Nothing shows here whether such a call is pending or part of a CUDA graph: see _find_captured.
+            self._doubtful += [entry.order for entry in self._dump.calls if _ONE_CALL.search(entry.op)]
         return found
 
     def _find_captured(self, followed: list[recorder.RecordedCall]) -> set[int]:
@@ -122,7 +124,8 @@ class _Reading:
                 by_group.setdefault(entry.group, []).append(entry)
         found: set[int] = set()
         for entries in by_group.values():
-            newest_done = max((entry.order for entry in entries if entry.retired), default=-1)
+            # A closing entry may be complete before its calls are: its event is on another stream (endCoalescing).
+            newest_done = max((entry.order for entry in entries if entry.retired and not _closes(entry)), default=-1)
             for i, entry in enumerate(entries):
                 if entry.retired or entry.state == recorder.CALL_STATE_COMPLETED:
                     continue
@@ -298,6 +301,10 @@ _EQUAL_INPUTS = frozenset(
         "reduce_scatter",
         "_reduce_scatter_base",
         "all_reduce_barrier",
+        # The fast paths of coalesced calls: the sizes of all their tensors are in one entry.
+        "allreduce_coalesced",
+        "all_gather_into_tensor_coalesced",
+        "reduce_scatter_tensor_coalesced",
     )
 )
 """Operations whose inputs have equal sizes and types on all ranks."""

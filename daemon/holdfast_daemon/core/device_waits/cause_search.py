@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from holdfast_daemon.core.device_waits.calls import GroupKey, RankCalls
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Kind, Place
-from holdfast_daemon.core.device_waits.joints import Joint, earlier_mismatch
+from holdfast_daemon.core.device_waits.joints import Joint, earlier_mismatch, later_mismatch
 from holdfast_daemon.core.device_waits.routine import known_next_calls
 from holdfast_daemon.core.waits.strong_components import strong_components
 
@@ -100,6 +100,8 @@ class CauseSearch:
     def _mismatches(self) -> Iterator[Cause]:
         for joint in self._joints:
             found = joint if joint.sides else earlier_mismatch(self._ranks, joint)
+            if found is None and joint.is_complete:
+                found = later_mismatch(self._ranks, joint)
             if found is not None:
                 largest, others = found.sides[0][1], [rank for _, side in found.sides[1:] for rank in side]
                 # A majority is a hint and no proof: the many may have made the wrong call together.

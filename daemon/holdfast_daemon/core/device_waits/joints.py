@@ -1,6 +1,6 @@
 """Pending calls in which ranks meet: who has not made the call, who made another one, who cannot come to it yet."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from holdfast_daemon.core.device_waits.calls import Call, GroupKey, RankCalls, Transfer, Way
@@ -109,13 +109,25 @@ def earlier_mismatch(ranks: Mapping[int, RankCalls], joint: Joint) -> Joint | No
 
     NCCL may complete such calls all the same. From there on, the members no longer mean the same call by one number.
     """
+    return _first_mismatch(ranks, joint, lambda seq: seq < joint.seq)
+
+
+def later_mismatch(ranks: Mapping[int, RankCalls], joint: Joint) -> Joint | None:
+    """Return the first call after a joint in which its members made different ones, None if there is none.
+
+    A sound program never makes such calls. Where the ring has lost what differs in the joint itself, they show it.
+    """
+    return _first_mismatch(ranks, joint, lambda seq: seq > joint.seq)
+
+
+def _first_mismatch(ranks: Mapping[int, RankCalls], joint: Joint, is_wanted: Callable[[int], bool]) -> Joint | None:
     if not joint.seq:
         return None
     members = [rank for rank in joint.group[1] if rank in ranks]
     made: dict[int, dict[int, Call]] = {}
     for rank in members:
         for (group, seq), call in ranks[rank].at.items():
-            if group == joint.group and seq < joint.seq:
+            if group == joint.group and is_wanted(seq):
                 made.setdefault(seq, {})[rank] = call
     for seq in sorted(made):
         if sides := _sides(made[seq]):
