@@ -128,7 +128,8 @@ class CauseSearch:
         awaited = [rank for rank in idle if self._awaited.get(rank)]
         if not awaited:
             return
-        is_alone = len(idle) == 1 and not (has_other_ends or self._dead or self._ranks[idle[0]].hides_transfers)
+        perhaps_idle = [rank for rank, calls in self._ranks.items() if not calls.pending and rank not in self._dead]
+        is_alone = len(perhaps_idle) == 1 and not (has_other_ends or self._dead or self._ranks[idle[0]].hides_transfers)
         certain = [rank for rank in awaited if is_alone or self._is_certain(rank)]
         if certain:
             longest = self._longest(certain[0])
