@@ -126,7 +126,7 @@ class CauseSearch:
         awaited = [rank for rank in idle if self._awaited.get(rank)]
         if not awaited:
             return
-        is_alone = len(idle) == 1 and not (has_other_ends or self._dead or self._ranks[idle[0]].hides_transfers)
+        is_alone = len(idle) == 1 and not (has_other_ends or self._dead or self._ranks[idle[0]].hides_waits)
         certain = [rank for rank in awaited if is_alone or self._is_certain(rank)]
         if certain:
             longest = self._longest(certain[0])
@@ -142,7 +142,7 @@ class CauseSearch:
             return True
         if self._dead:
             return False  # it may wait for the dead rank in a way that no recorder shows
-        if calls.hides_transfers:
+        if calls.hides_waits:
             return False
         groups = known_next_groups(calls.history)
         if len(calls.history) < _SHORT_HISTORY:
