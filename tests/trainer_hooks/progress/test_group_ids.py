@@ -67,6 +67,16 @@ def test_groups_get_their_names_from_calls_in_flight(nccl2: Nccl2) -> None:
     assert nccl2.asked == 2
 
 
+def test_a_group_without_a_hook_is_named_with_the_size_that_gets_it_one(
+    nccl2: Nccl2, caplog: pytest.LogCaptureFixture
+) -> None:
+    del nccl2.world.hooks[nccl2.add("0")]
+    assert nccl2.world.poll().poll() == []
+    (record,) = caplog.records
+    assert "no recorder for backend nccl2" in record.getMessage()
+    assert "set TORCH_FR_BUFFER_SIZE=2000 for the ranks" in record.getMessage()
+
+
 def test_nobody_asks_once_all_are_known(nccl2: Nccl2) -> None:
     nccl2.add("0")
     nccl2.add("tp")

@@ -167,10 +167,10 @@ def _advice(backend: str) -> str:
             "a dump of TorchComms' own recorder can crash a rank, and shows no pending call:"
             " unset TORCH_DISTRIBUTED_USE_TORCHCOMMS, and leave torch.distributed.config.use_torchcomms False"
         )
+    if has_backend_recorders():  # torch attaches its hook to every group, unless the size is 0
+        return "set TORCH_FR_BUFFER_SIZE=2000 for the ranks before they start"
     if not backend.startswith("nccl"):
-        return "torch's Flight Recorder does not know it"
-    if has_backend_recorders():
-        return "set TORCH_FR_BUFFER_SIZE=2000 for the ranks, or attach torch's FlightRecorderHook to the group"
+        return "torch's Flight Recorder does not know it before torch 2.15"
     return "set TORCH_DIST_USE_NCCL2=0 and use backend nccl, or use torch 2.15 or later"
 
 
