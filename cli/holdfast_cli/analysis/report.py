@@ -171,7 +171,7 @@ def _basis(found: Dumps, diagnosis: Diagnosis) -> Iterator[str]:
     if found.stacks:
         parts.append(f"stacks of {ranks_text(found.stacks)}")
     if any(calls.hides_transfers for calls in diagnosis.ranks.values()):
-        parts.append("no point-to-point calls, which the recorder of gloo leaves out")
+        parts.append("perhaps not all pending point-to-point calls: the recorders of gloo and nccl2 leave them out")
     if blind := [rank for rank, calls in diagnosis.ranks.items() if calls.ends_at_issue]:
         parts.append(f"a recorder of {ranks_text(blind)} that {BLIND}")
     if was_busy(found):

@@ -53,7 +53,7 @@ class _Reading:
     def result(self) -> RankCalls:
         self._members = self._find_batches()
         entries = self._dump.calls
-        self._calls.hides_transfers = any(entry.op.startswith("gloo:") for entry in entries)
+        self._calls.hides_transfers = any(map(_hides_transfers, entries))
         self._calls.ends_at_issue = any(map(_ended_at_issue, entries))
         timed = any(entry.state == recorder.CALL_STATE_STARTED for entry in entries)
         self._calls.knows_started = timed or any(group.last_started >= 0 for group in self._groups_with_status())
@@ -280,6 +280,15 @@ class _Reading:
             entry for entry in self._dump.calls if entry.state == recorder.CALL_STATE_COMPLETED and not entry.retired
         ]
         return len(kept) > 1
+
+
+def _hides_transfers(entry: recorder.RecordedCall) -> bool:
+    """Return whether a call shows that its recorder may leave out pending transfers.
+
+    Gloo's has none. Torch's hook takes each member of a batch for complete when it is made, because nccl2 returns a
+    ``CompletedWork`` for it (``ProcessGroupNCCL::send`` in c10d/nccl2), and it never sees the batch itself.
+    """
+    return entry.op.startswith("gloo:") or (entry.p2p and not entry.op.startswith(_OWN_RECORDERS))
 
 
 def _ended_at_issue(entry: recorder.RecordedCall) -> bool:

@@ -75,7 +75,8 @@ class RankCalls:
     front_is_certain: bool = True
     """Whether nothing older than the oldest call in ``pending`` can be pending."""
     hides_transfers: bool = False
-    """Whether the recorder shows no point-to-point calls: an idle rank may wait in one. So it is with gloo."""
+    """Whether the recorder leaves out pending point-to-point calls: an idle rank may wait in one. Gloo's and that of
+    nccl2 do."""
     ends_at_issue: bool = False
     """Whether the recorder ends calls when they are made, not when they complete: then nothing shows who is in one."""
     may_hide: bool = False

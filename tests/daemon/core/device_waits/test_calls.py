@@ -100,6 +100,13 @@ def test_gloo_hides_transfers() -> None:
     assert not read_calls(Document(PAIR).call()).hides_transfers
 
 
+def test_nccl2_hides_batches_of_transfers_and_nccl_does_not() -> None:
+    """The members of a batch are complete when they are made, and nothing shows the batch."""
+    assert read_calls(Document(PAIR, backend="nccl2").call().transfer("recv", 0, 1)).hides_transfers
+    assert not read_calls(Document(PAIR, backend="nccl2").call()).hides_transfers
+    assert not read_calls(Document(PAIR).call().transfer("recv", 0, 1)).hides_transfers
+
+
 @pytest.mark.parametrize(
     ("backend", "state", "is_at_issue"),
     [

@@ -121,6 +121,16 @@ def test_an_idle_rank_of_gloo_may_wait_in_a_transfer_that_its_recorder_does_not_
     assert named(judge(documents, places={0: Place.USER_CODE})) == (Kind.MISSING_RANK, (0,))
 
 
+def test_an_idle_rank_of_nccl2_may_wait_in_a_batch_of_transfers() -> None:
+    def stage(*, idle: bool) -> Document:
+        document = Document({"0": WORLD}, backend="nccl2").call().call()
+        return document.transfer("recv", 0, 3) if idle else document.pending()
+
+    documents = {rank: stage(idle=rank == 0) for rank in WORLD}
+    assert named(judge(documents)) == (Kind.UNKNOWN, ())
+    assert named(judge(documents, places={0: Place.USER_CODE})) == (Kind.MISSING_RANK, (0,))
+
+
 @pytest.mark.parametrize("place", [Place.UNKNOWN, Place.CALL])
 def test_an_idle_rank_may_wait_in_a_call_that_its_recorder_has_ended_when_it_was_made(place: Place) -> None:
     def hooked() -> Document:
