@@ -130,6 +130,43 @@ def makers_of_groups() -> None:
         assert maker.__code__.co_filename.endswith("distributed_c10d.py")
 
 
+def torchcomms_backends() -> None:
+    """Torch itself knows TorchComms' backends by this class, and has it only where the package is installed."""
+    source = inspect.getsource(dist.distributed_c10d)
+    assert ("_TORCHCOMM_AVAILABLE" in source) == ("isinstance(backend, _BackendWrapper)" in source)
+    is_installed = getattr(dist.distributed_c10d, "_TORCHCOMM_AVAILABLE", False)
+    assert hasattr(dist.distributed_c10d, "_BackendWrapper") == is_installed
+
+
+def hooked_recorders() -> None:
+    """Since 2.15 a hook fills a recorder for each backend. Only a call in flight shows a group's id and its name."""
+    dump = bindings_of_c10d._dump_fr_trace_json
+    if "backend: str = 'gloo'" not in dump.__doc__:
+        pytest.skip("a recorder for each backend came with 2.15")
+    world: Any = dist.distributed_c10d._world
+    assert isinstance(world.pg_flight_recorder_hooks, dict)
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")  # it registers the backend
+    groups: list[Any] = [dist.new_group([0], backend="fake") for _ in range(2)]
+    hooks = [bindings_of_c10d.FlightRecorderHook.attach(group, [0]) for group in groups]
+    try:
+        for group in groups:
+            dist.all_reduce(torch.ones(1), group=group)
+        document = json.loads(dump(True, True, backend="fake"))
+        ids = [str(entry["pg_id"]) for entry in document["entries"]]
+        assert [entry["process_group"][0] for entry in document["entries"]] == [group.group_name for group in groups]
+        assert document["pg_status"].keys() == set(ids) and len(set(ids)) == 2
+        # Its status counts operations from 0, and this backend never reports the end of one.
+        assert [document["pg_status"][key]["last_enqueued_collective"] for key in ids] == ["0", "0"]
+        assert {(entry["collective_seq_id"], entry["state"], entry["retired"]) for entry in document["entries"]} == {
+            (1, "scheduled", True)
+        }
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for group in groups:
+            dist.destroy_process_group(group)
+
+
 def coalescing() -> None:
     assert callable(dist.ProcessGroup._start_coalescing)
 

@@ -58,6 +58,10 @@ NAMES = (
     TorchName(
         "torch.distributed.distributed_c10d._new_process_group_helper", NCCL, distributed_checks.makers_of_groups
     ),
+    TorchName("torch.distributed.distributed_c10d._BackendWrapper", NCCL, distributed_checks.torchcomms_backends),
+    TorchName(
+        "torch.distributed.distributed_c10d._world.pg_flight_recorder_hooks", NCCL, distributed_checks.hooked_recorders
+    ),
     TorchName("torch.distributed.ProcessGroup._start_coalescing", GPU_TIME, distributed_checks.coalescing),
     TorchName("torch.cuda._sleep", BENCHMARKS, distributed_checks.sleeping_kernel),
     TorchName("torch._C", PROGRESS, distributed_checks.bindings),

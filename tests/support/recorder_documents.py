@@ -100,6 +100,24 @@ class Document:
             written["entries"] = self.entries
         return written
 
+    def of_torchcomms(self) -> dict[str, Any]:
+        """Return the document as torchcomms writes it: see ``FlightRecorder::record`` in its hooks/fr, 2026.
+
+        It has no status, the id 0 for all groups that torch makes, ranks within the group, the name of the backend as
+        the description, and one number for the calls of all groups.
+        """
+        entries = [
+            entry
+            | {"pg_id": 0, "process_group": [entry["process_group"][0], self._backend], "is_p2p": False}
+            | {"collective_seq_id": number, "p2p_seq_id": 0, "op_id": number, "state": "scheduled"}
+            for number, entry in enumerate(self.entries)
+        ]
+        config = {
+            name: {"name": name, "desc": self._backend, "ranks": f"[{','.join(map(str, range(len(members))))}]"}
+            for name, members in self._groups.items()
+        }
+        return {"version": "2.10", "comm_lib_version": "", "pg_config": config, "pg_status": {}, "entries": entries}
+
     def _note(self, group: str, number: int, *, done: bool) -> None:
         if self._status is not None:
             _, started, completed = self._status[group]

@@ -45,6 +45,13 @@ _UNFOLLOWED = ("gloo:", "c10d:", "mpi:", "ucc:")
 """Backends of which the generic recorder writes "scheduled" forever: only ``retired`` moves. Point-to-point calls of
 gloo have no entries, and move the numbers of the status all the same."""
 
+_TORCHCOMMS = (
+    "it is of TorchComms' recorder, which numbers the calls of all groups together and ends them when they are made:"
+    " it cannot show who hangs"
+)
+"""``FlightRecorder::record`` and ``TorchComm::postHook`` of meta-pytorch/torchcomms, 2026. Its ``ranks`` count within
+the group, too (``TorchComm::initRanks``)."""
+
 _LIBRARY = re.compile(
     r"/(site|dist)-packages/|/lib/python3|^<frozen|^torch/|/torch/(distributed|nn|autograd|_dynamo)/|\?\?"
 )
@@ -128,8 +135,15 @@ class _Reader:
         entries = self._document.get("entries")
         # JSON leaves the key out if there are no entries; the pickle of a status alone has an empty list.
         self._read_calls(entries if isinstance(entries, list | tuple) else ())
+        if self._is_of_torchcomms():
+            raise NoDumpError(_TORCHCOMMS)
         self._read_status(self._document.get("pg_status"))
         return self._dump
+
+    def _is_of_torchcomms(self) -> bool:
+        """Return whether all groups are described by the name of their backend, as TorchComms alone does it."""
+        calls, groups = self._dump.calls, self._dump.groups
+        return bool(calls) and all(call.op.startswith(f"{groups[call.group].description}:") for call in calls)
 
     def _read_members(self, config: object) -> None:
         for key, described in config.items() if isinstance(config, dict) else ():

@@ -8,7 +8,7 @@ from holdfast_cli.analysis.dump_folder import Dumps
 from holdfast_cli.analysis.host_place import place_of
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Wait
 from holdfast_daemon.core.device_waits.diagnosis import diagnose
-from holdfast_daemon.core.device_waits.wording import call_text, next_step, ranks_text, reasons_of, verdict_of
+from holdfast_daemon.core.device_waits.wording import BLIND, call_text, next_step, ranks_text, reasons_of, verdict_of
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
 _WORLD = "0"
@@ -171,7 +171,9 @@ def _basis(found: Dumps, diagnosis: Diagnosis) -> Iterator[str]:
     if found.stacks:
         parts.append(f"stacks of {ranks_text(found.stacks)}")
     if any(calls.hides_transfers for calls in diagnosis.ranks.values()):
-        parts.append("no point-to-point calls, which the recorder of gloo leaves out")
+        parts.append("perhaps not all pending point-to-point calls: the recorders of gloo and nccl2 leave them out")
+    if blind := [rank for rank, calls in diagnosis.ranks.items() if calls.ends_at_issue]:
+        parts.append(f"a recorder of {ranks_text(blind)} that {BLIND}")
     if was_busy(found):
         parts.append(
             f"calls until less than {_QUIET_S:g} s before the dumps: with --earlier it shows whether the job runs"

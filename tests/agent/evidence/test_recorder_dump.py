@@ -304,3 +304,11 @@ def test_a_damaged_dump_is_refused_or_read_in_part(change: dict[str, object]) ->
 
 def test_half_a_letter_in_json_does_no_harm() -> None:
     assert read_dump(b'{"version": "2.\\ud800", "entries": []}').version == "2.?"
+
+
+def test_a_dump_of_torchcomms_is_refused_and_one_with_another_description_is_read() -> None:
+    """Its numbers count the calls of all groups, and its ranks count within the group."""
+    made = Document({"0": (0, 1), "a": (2, 3)}, backend="ncclx").call().call(group="a")
+    with pytest.raises(NoDumpError, match="it is of TorchComms' recorder"):
+        from_document(made.of_torchcomms())
+    assert len(from_document(made.document()).calls) == 2

@@ -239,3 +239,24 @@ def test_many_waits_are_counted_in_the_text_and_complete_in_the_object(tmp_path:
     folder = write(tmp_path / "dumps", documents | {50: Document(pairs)})
     assert "  and 10 more: --json has all" in holdfast("analyze", folder).stdout.splitlines()
     assert len(answer(folder)["waits"]) == 30
+
+
+def test_dumps_of_torchs_hook_say_that_they_cannot_show_who_hangs(tmp_path: Path) -> None:
+    """As torch 2.14.1 writes them for nccl2: all calls are retired, although one of them hangs."""
+    made = Document({"0": (0, 1)}, backend="c10d").call("allreduce", state="scheduled", retired=True)
+    folder = write(tmp_path / "dumps", {0: made, 1: made})
+    why = "the recorder of ranks 0 and 1 ends calls when they are made, not when they complete, so it cannot show"
+    why += " who hangs"
+    lines = holdfast("analyze", folder).stdout.splitlines()
+    assert lines[0].startswith("no recorder shows a call that others wait in")
+    assert lines[1] == f"  why: {why}"
+    assert [line.count("cannot show who hangs") for line in lines if line.startswith("based on")] == [1]
+    found = answer(folder)
+    assert (found["kind"], found["culprits"], found["causes"][0]["why"]) == ("nothing_pending", [], [why])
+
+
+def test_dumps_of_torchcomms_are_left_out_because_their_numbers_are_not_of_groups(late: Path) -> None:
+    (late / "rank-3.json").write_text(json.dumps(loop().pending().of_torchcomms()))
+    found = answer(late)
+    (refused,) = found["refused"]
+    assert refused.startswith("rank-3.json: it is of TorchComms' recorder") and found["ranks_without_dump"] == [3]

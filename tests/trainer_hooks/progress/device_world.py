@@ -26,6 +26,10 @@ class Backend:
         return self.calls
 
 
+class TorchCommsBackend(Backend):
+    """Stands for the ``_BackendWrapper`` of torchcomms: see ``getBackendName`` in its BackendWrapper.cpp."""
+
+
 class Group:
     """A process group: a backend for each device."""
 
@@ -61,6 +65,14 @@ class DeviceWorld:
 
     def add(self, group: Group) -> None:
         self.groups[group] = None
+
+    def add_torchcomms(self, monkeypatch: pytest.MonkeyPatch, name: str, backend: str, **others: Backend) -> Group:
+        """Make a group as torch does where torchcomms is installed. Torch 2.15 attaches its own hook as well."""
+        monkeypatch.setattr(c10d, "_BackendWrapper", TorchCommsBackend, raising=False)
+        group = Group(name, [0, 1], cuda=TorchCommsBackend(backend), **others)
+        self.add(group)
+        self.hooks[group] = None
+        return group
 
     def poll(self) -> DevicePoll:
         return DevicePoll(lambda: self.place, self.opening, OnceLog(), has_gloo=lambda: False)

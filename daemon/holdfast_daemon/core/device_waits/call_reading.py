@@ -15,6 +15,12 @@ from holdfast_proto.v1 import recorder_pb2 as recorder
 _CLOSING = re.compile(r"(^|:)(coalesced|\w+_coalesced)$")
 _ONE_CALL = re.compile(r"(allreduce|tensor)_coalesced$")
 """The fast paths of coalesced calls, which make one ordinary entry."""
+_OWN_RECORDERS = ("nccl:", "xccl:")
+"""Calls of backends that fill a recorder themselves. Torch's hook fills it for others: its status does not have the
+numbers of the calls, but of all operations of a group, and begins with 0 (FlightRecorderHook.cpp)."""
+_NO_END = ("c10d:", "mpi:", "ucc:")
+"""Calls that only the hook records, and of which it learns no end: in torch 2.14 all ("c10d:"), later those of backends
+that report none."""
 _TRANSFER = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)$")
 
 
@@ -47,7 +53,8 @@ class _Reading:
     def result(self) -> RankCalls:
         self._members = self._find_batches()
         entries = self._dump.calls
-        self._calls.hides_transfers = any(entry.op.startswith("gloo:") for entry in entries)
+        self._calls.hides_transfers = any(map(_hides_transfers, entries))
+        self._calls.ends_at_issue = any(map(_ended_at_issue, entries))
         timed = any(entry.state == recorder.CALL_STATE_STARTED for entry in entries)
         self._calls.knows_started = timed or any(group.last_started >= 0 for group in self._groups_with_status())
         followed = [entry for entry in entries if entry.order in self._members]
@@ -204,7 +211,8 @@ class _Reading:
         """
         group = self._dump.groups[entry.group]
         is_newest = self._newest[entry.group] is entry
-        if entry.retired or not group.has_status or not is_newest or entry.order in self._captured:
+        has_numbers = group.has_status and entry.op.startswith(_OWN_RECORDERS)
+        if entry.retired or not has_numbers or not is_newest or entry.order in self._captured:
             return False
         before = self._before[entry.group]
         if before is entry:
@@ -275,6 +283,25 @@ class _Reading:
             entry for entry in self._dump.calls if entry.state == recorder.CALL_STATE_COMPLETED and not entry.retired
         ]
         return len(kept) > 1
+
+
+def _hides_transfers(entry: recorder.RecordedCall) -> bool:
+    """Return whether a call shows that its recorder may leave out pending transfers.
+
+    Gloo's has none. Torch's hook takes each member of a batch for complete when it is made, because nccl2 returns a
+    ``CompletedWork`` for it (``ProcessGroupNCCL::send`` in c10d/nccl2), and it never sees the batch itself.
+    """
+    return entry.op.startswith("gloo:") or (entry.p2p and not entry.op.startswith(_OWN_RECORDERS))
+
+
+def _ended_at_issue(entry: recorder.RecordedCall) -> bool:
+    """Return whether a call was retired when it was made.
+
+    Torch's hook does so where it learns no end, and leaves the state at "scheduled". In a recorder of its own, a
+    backend leaves a call like that if it has timed out.
+    """
+    is_unfinished = entry.state == recorder.CALL_STATE_SCHEDULED and not entry.op.startswith(_OWN_RECORDERS)
+    return entry.retired and (is_unfinished or entry.op.startswith(_NO_END))
 
 
 def _closes(entry: recorder.RecordedCall) -> bool:

@@ -75,7 +75,10 @@ class RankCalls:
     front_is_certain: bool = True
     """Whether nothing older than the oldest call in ``pending`` can be pending."""
     hides_transfers: bool = False
-    """Whether the recorder shows no point-to-point calls: an idle rank may wait in one. So it is with gloo."""
+    """Whether the recorder leaves out pending point-to-point calls: an idle rank may wait in one. Gloo's and that of
+    nccl2 do."""
+    ends_at_issue: bool = False
+    """Whether the recorder ends calls when they are made, not when they complete: then nothing shows who is in one."""
     may_hide: bool = False
     """Whether the ring may have lost a pending call, so that an empty ``pending`` proves nothing."""
 
@@ -83,6 +86,11 @@ class RankCalls:
     def front(self) -> Call | None:
         """The oldest pending call."""
         return self.pending[0] if self.pending else None
+
+    @property
+    def hides_waits(self) -> bool:
+        """Whether a rank without a pending call may wait in one all the same."""
+        return self.hides_transfers or self.ends_at_issue
 
     @property
     def is_idle(self) -> bool:

@@ -129,7 +129,7 @@ class CauseSearch:
         if not awaited:
             return
         perhaps_idle = [rank for rank, calls in self._ranks.items() if not calls.pending and rank not in self._dead]
-        is_alone = len(perhaps_idle) == 1 and not (has_other_ends or self._dead or self._ranks[idle[0]].hides_transfers)
+        is_alone = len(perhaps_idle) == 1 and not (has_other_ends or self._dead or self._ranks[idle[0]].hides_waits)
         certain = [rank for rank in awaited if is_alone or self._is_certain(rank)]
         if certain:
             longest = self._longest(certain[0])
@@ -145,7 +145,7 @@ class CauseSearch:
             return True
         if self._dead:
             return False  # it may wait for the dead rank in a way that no recorder shows
-        if calls.hides_transfers:
+        if calls.hides_waits:
             return False
         if len(calls.history) < _SHORT_HISTORY:
             groups = {group for group, seq in calls.arrived.items() if seq >= _LONG_SEQUENCE}

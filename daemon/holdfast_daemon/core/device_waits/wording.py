@@ -21,6 +21,10 @@ _NEXT = {
 }
 
 
+BLIND = "ends calls when they are made, not when they complete, so it cannot show who hangs"
+"""What there is to say about such a recorder."""
+
+
 def ranks_text(ranks: Iterable[int]) -> str:
     """Return ``rank 3``, ``ranks 1 and 2``, or of many the first ones and how many more."""
     numbers = sorted(set(ranks))
@@ -77,6 +81,9 @@ def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
     if cause.kind == Kind.MISSING_RANK:
         for rank in cause.ranks[:_SHOWN]:
             yield _own_place(rank, joint, diagnosis)
+    blind = [rank for rank, calls in diagnosis.ranks.items() if calls.ends_at_issue]
+    if cause.kind == Kind.NOTHING_PENDING and blind:
+        yield f"the recorder of {ranks_text(blind)} {BLIND}"
     if joint is not None:
         for signature, members in joint.sides:
             yield f"{ranks_text(members)} made {signature}"

@@ -1,5 +1,7 @@
 """What one rank's recorder shows: its pending calls, its position in each group, and what the ring may have lost."""
 
+import pytest
+
 from holdfast_daemon.core.device_waits.calls import Way
 from tests.daemon.core.device_waits.jobs import read_calls
 from tests.support.recorder_documents import Document
@@ -96,3 +98,29 @@ def test_a_status_with_transfers_in_it_is_no_position() -> None:
 def test_gloo_hides_transfers() -> None:
     assert read_calls(Document(PAIR, backend="gloo").call()).hides_transfers
     assert not read_calls(Document(PAIR).call()).hides_transfers
+
+
+def test_nccl2_hides_batches_of_transfers_and_nccl_does_not() -> None:
+    """The members of a batch are complete when they are made, and nothing shows the batch."""
+    assert read_calls(Document(PAIR, backend="nccl2").call().transfer("recv", 0, 1)).hides_transfers
+    assert not read_calls(Document(PAIR, backend="nccl2").call()).hides_transfers
+    assert not read_calls(Document(PAIR).call().transfer("recv", 0, 1)).hides_transfers
+
+
+@pytest.mark.parametrize(
+    ("backend", "state", "is_at_issue"),
+    [
+        ("c10d", "scheduled", True),  # torch 2.14
+        ("ucc", "scheduled", True),  # torch 2.15: a backend that reports no end of a call
+        ("mine", "scheduled", True),
+        ("nccl2", "completed", False),
+        ("nccl", "scheduled", False),  # it has timed out
+        ("gloo", "scheduled", False),  # whose recorder writes no other state
+    ],
+)
+def test_a_recorder_that_ends_calls_when_they_are_made_is_known_by_them(
+    backend: str, state: str, is_at_issue: bool
+) -> None:
+    calls = read_calls(Document(PAIR, backend=backend).call(state=state, retired=True))
+    assert calls.ends_at_issue == is_at_issue
+    assert not read_calls(Document(PAIR, backend=backend).pending()).ends_at_issue

@@ -121,6 +121,26 @@ def test_an_idle_rank_of_gloo_may_wait_in_a_transfer_that_its_recorder_does_not_
     assert named(judge(documents, places={0: Place.USER_CODE})) == (Kind.MISSING_RANK, (0,))
 
 
+def test_an_idle_rank_of_nccl2_may_wait_in_a_batch_of_transfers() -> None:
+    def stage(*, idle: bool) -> Document:
+        document = Document({"0": WORLD}, backend="nccl2").call().call()
+        return document.transfer("recv", 0, 3) if idle else document.pending()
+
+    documents = {rank: stage(idle=rank == 0) for rank in WORLD}
+    assert named(judge(documents)) == (Kind.UNKNOWN, ())
+    assert named(judge(documents, places={0: Place.USER_CODE})) == (Kind.MISSING_RANK, (0,))
+
+
+@pytest.mark.parametrize("place", [Place.UNKNOWN, Place.CALL])
+def test_an_idle_rank_may_wait_in_a_call_that_its_recorder_has_ended_when_it_was_made(place: Place) -> None:
+    def hooked() -> Document:
+        return Document({"0": WORLD}, backend="c10d").call(state="scheduled", retired=True)
+
+    documents = {rank: hooked() if rank == 0 else hooked().pending() for rank in WORLD}
+    assert named(judge(documents, places={0: place})) == (Kind.UNKNOWN, ())
+    assert named(judge(documents, places={0: Place.USER_CODE})) == (Kind.MISSING_RANK, (0,))
+
+
 # Dead ranks.
 
 
@@ -310,6 +330,19 @@ def test_a_host_that_does_not_return_from_its_call_is_named() -> None:
     inside = steps().call(retired=False).status("0", 6, -1, 6)
     documents = {rank: steps().pending() for rank in (0, 1, 3)}
     assert named(judge(documents | {2: inside})) == (Kind.INSIDE_CALL, (2,))
+
+
+def test_the_status_of_nccl2_is_one_short_at_all_times_and_says_nothing_of_a_host() -> None:
+    """Torch's hook writes the number of the operation, which begins with 0."""
+
+    def nccl2(ahead: int) -> Document:
+        document = Document({"0": WORLD}, backend="nccl2").call().call()
+        for _ in range(1 + ahead):
+            document.pending()
+        return document.status("0", 2 + ahead, -1, 1)
+
+    documents = {rank: nccl2(ahead=0 if rank == 2 else 1) for rank in WORLD}
+    assert named(judge(documents)) == (Kind.GPU_OR_NETWORK, ())
 
 
 def test_nobody_is_inside_if_all_are() -> None:

@@ -76,3 +76,12 @@ def test_members_that_are_a_guess_are_said_to_be_one() -> None:
         "ranks 0 and 1 made it, and no dump says whether group 0 has other members"
     ]
     assert next_step(cause) == "add the dumps of all ranks, or say how many ranks there are"
+
+
+def test_a_recorder_that_ends_calls_when_they_are_made_is_no_proof_that_nobody_waits() -> None:
+    cause = Cause(Kind.NOTHING_PENDING, (), None, Confidence.LOW)
+    hooked, own = (Document({"0": (0, 1)}, backend=name).call(retired=True) for name in ("c10d", "nccl"))
+    assert list(reasons_of(cause, judge({0: own, 1: own}))) == []
+    assert list(reasons_of(cause, judge({0: own, 1: hooked}))) == [
+        "the recorder of rank 1 ends calls when they are made, not when they complete, so it cannot show who hangs"
+    ]

@@ -13,6 +13,9 @@ _NCCL = frozenset(("nccl", "nccl-legacy"))
 _NO_DEVICE = frozenset(("gloo", "mpi", "fake"))
 """Backends whose groups are not looked at here: gloo's are, elsewhere; the others have no recorder on any device."""
 
+TORCHCOMMS = "torchcomms"
+"""Begins the names of all backends that TorchComms runs."""
+
 
 @dataclass(frozen=True)
 class DeviceGroup:
@@ -21,7 +24,7 @@ class DeviceGroup:
     source: "common.RecorderSource"
     """Recorder of its calls; RECORDER_SOURCE_NONE: none records them."""
     backend: str
-    """Name that the backend gives itself, e.g. ``nccl``."""
+    """Name that the backend gives itself, e.g. ``nccl``. With TorchComms, see :func:`_name`."""
     name: str
     members: tuple[int, ...]
     """Global ranks, ascending."""
@@ -51,7 +54,7 @@ class DeviceGroups:
             if group not in self._known:
                 self._known[group] = [_describe(group, backend, world) for backend in _backends(group)]
             if self._known[group]:
-                counts = {backend.name(): _count(backend) for backend in _backends(group)}
+                counts = {_name(backend): _count(backend) for backend in _backends(group)}
                 found.update((one, counts.get(one.backend)) for one in self._known[group])
         return found
 
@@ -63,7 +66,7 @@ def _backends(group: Any) -> Iterator[Any]:  # noqa: ANN401
         backend = group._get_backend(device)
         # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper around each backend.
         backend = getattr(backend, "wrapped_pg", backend)
-        name = backend.name()
+        name = _name(backend)
         if name not in _NO_DEVICE and name not in seen:
             seen.add(name)
             yield backend
@@ -73,7 +76,7 @@ def _describe(group: Any, backend: Any, world: Any) -> DeviceGroup:  # noqa: ANN
     source, recorder_id = _source(group, backend, world)
     members = sys.modules["torch.distributed"].get_process_group_ranks(group)
     return DeviceGroup(
-        source, backend.name(), group.group_name, tuple(sorted(members)), group.group_desc or "", recorder_id
+        source, _name(backend), group.group_name, tuple(sorted(members)), group.group_desc or "", recorder_id
     )
 
 
@@ -82,12 +85,29 @@ def _source(group: Any, backend: Any, world: Any) -> "tuple[common.RecorderSourc
 
     NCCL's recorder files a group under the number of its ProcessGroupNCCL object, which ``uid`` returns
     (``getUid`` in ProcessGroupNCCL.hpp). Hooks number their groups, too, but show no number.
+
+    Torch 2.15 hooks the groups of TorchComms as well. But the hook takes what TorchComms calls "nccl" for a backend
+    that records itself, and records nothing. Of other backends it ends each call when it is made.
     """
+    if _is_torchcomms(backend):
+        return common.RECORDER_SOURCE_NONE, None
     if backend.name() in _NCCL and hasattr(backend, "uid"):
         return common.RECORDER_SOURCE_NCCL, str(backend.uid)
     if has_backend_recorders() and group in getattr(world, "pg_flight_recorder_hooks", ()):
         return common.RECORDER_SOURCE_BACKEND, None
     return common.RECORDER_SOURCE_NONE, None
+
+
+def _name(backend: Any) -> str:  # noqa: ANN401
+    """Return the name of a backend. TorchComms gives its backends the names of torch's own, such as nccl."""
+    name: str = backend.name()
+    return f"{TORCHCOMMS}-{name}" if _is_torchcomms(backend) and not name.startswith(TORCHCOMMS) else name
+
+
+def _is_torchcomms(backend: Any) -> bool:  # noqa: ANN401
+    """Return whether TorchComms runs a backend. Torch has this name only where the package is installed."""
+    wrapper = getattr(sys.modules["torch.distributed.distributed_c10d"], "_BackendWrapper", None)
+    return wrapper is not None and isinstance(backend, wrapper)
 
 
 def _count(backend: Any) -> int | None:  # noqa: ANN401
