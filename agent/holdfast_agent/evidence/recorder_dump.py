@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from holdfast_agent.evidence.plain_pickle import load_plain
+from holdfast_agent.evidence.plain_pickle import NotPlainError, load_plain
 from holdfast_proto.limits import LARGEST_COUNT, NAME_CHARACTERS
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
@@ -19,7 +19,6 @@ LARGEST_DUMP_BYTES = 1 << 30
 """A dump of 20,000 calls with stacks has some 100 MB."""
 
 LONGEST_TEXT = 4096
-_LONGEST_REASON = 200
 _DIGITS = 20
 _MOST_GROUPS = 4096
 
@@ -67,16 +66,23 @@ def read_dump(data: bytes) -> recorder.RecorderDump:
         document = load_plain(data) if data.startswith(_PICKLE) else json.loads(data)
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         begun = data.lstrip().startswith(b"{")
-        reason = f"it is no complete JSON: {error}" if begun else "it is neither JSON nor a pickle"
-        raise NoDumpError(reason) from None
-    except (ValueError, RecursionError) as error:
+        place = error.pos if isinstance(error, json.JSONDecodeError) else error.start
+        damaged = f"it is no complete JSON: it is cut off or damaged at character {place}"
+        raise NoDumpError(damaged if begun else "it is neither JSON nor a pickle") from None
+    except NotPlainError as error:
         raise NoDumpError(str(error)) from None
+    except ValueError:
+        raise NoDumpError("it has a number of too many digits") from None
+    except RecursionError:
+        raise NoDumpError("its lists are nested too deeply") from None
+    except MemoryError:
+        raise NoDumpError("it needs more memory than there is") from None
     try:
         return from_document(document)
     except NoDumpError:
         raise
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise NoDumpError(str(error)[:_LONGEST_REASON] or type(error).__name__) from None
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        raise NoDumpError("it has a value that no Flight Recorder writes") from None
 
 
 def from_document(document: object) -> recorder.RecorderDump:
@@ -84,7 +90,9 @@ def from_document(document: object) -> recorder.RecorderDump:
     if not isinstance(document, dict) or not any(isinstance(document.get(key), dict | list) for key in _KEYS):
         raise NoDumpError("it has none of entries, pg_status and pg_config, which dumps of a Flight Recorder have")
     version = document.get("version", "")
-    version = _plain_text(version) if isinstance(version, str | int) else "without a number"
+    if not isinstance(version, str):
+        raise NoDumpError('its version is no text, as in "2.10"')
+    version = _plain_text(version)
     if version and not version.startswith("2."):
         raise NoDumpError(f"its format is version {version[:16]}, and only 2.x can be read")
     return _Reader(document, version).read()

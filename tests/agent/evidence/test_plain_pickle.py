@@ -82,3 +82,30 @@ def test_a_pickle_that_was_cut_off_is_refused(kept: int) -> None:
 def test_damaged_opcodes_are_refused(data: bytes) -> None:
     with pytest.raises(NotPlainError):
         load_plain(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x02]r\xf0\xff\xff\xff.",  # a place that no memory has: an exception without a text
+        b"\x80\x04\x8e" + (1 << 40).to_bytes(8, "little") + b"x.",
+        b"\x80\x02(.",
+        b"\x80\x02\x82\x01.",
+    ],
+)
+def test_a_damaged_pickle_has_a_reason_in_plain_words(data: bytes) -> None:
+    with pytest.raises(NotPlainError) as raised:
+        load_plain(data)
+    assert str(raised.value) in (
+        "it is no complete pickle: it is cut off or damaged",
+        "it is no complete pickle: it asks for more memory than there is",
+    )
+
+
+def test_the_name_that_a_pickle_refers_to_is_short_and_cannot_steer_a_terminal() -> None:
+    data = b"\x80\x02cos\x1b[31m\n" + b"x" * 5000 + b"\n."
+    with pytest.raises(
+        NotPlainError, match=r"^it refers to os\?\[31m\.x+, and a recorder's dump holds plain"
+    ) as raised:
+        load_plain(data)
+    assert len(str(raised.value)) < 200

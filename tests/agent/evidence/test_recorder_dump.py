@@ -119,7 +119,35 @@ def test_other_data_are_no_dump(data: bytes) -> None:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("version", ["3.0", 3, [2], "10.2"])
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b'{"entries": [}', "it is no complete JSON: it is cut off or damaged at character 13"),
+        (b'{"entries": "\xff"}', "it is no complete JSON: it is cut off or damaged at character 13"),
+        (b'{"entries": [' + b"9" * 5000 + b"]}", "it has a number of too many digits"),
+        (b'{"entries": ' * 100_000, "its lists are nested too deeply"),
+        (b"\x80\x02}", "it is no complete pickle: it is cut off or damaged"),
+        (b'{"version": 2.1, "entries": []}', 'its version is no text, as in "2.10"'),
+        (b'{"version": true, "entries": []}', 'its version is no text, as in "2.10"'),
+        (b'{"version": null, "entries": []}', 'its version is no text, as in "2.10"'),
+    ],
+)
+def test_the_reason_why_something_is_no_dump_is_one_clear_line(data: bytes, reason: str) -> None:
+    with pytest.raises(NoDumpError) as raised:
+        read_dump(data)
+    assert str(raised.value) == reason
+
+
+def test_the_words_of_python_for_a_value_out_of_range_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_self: object) -> None:
+        raise OverflowError("Python int too large to convert to C long")
+
+    monkeypatch.setattr("holdfast_agent.evidence.recorder_dump._Reader.read", fail)
+    with pytest.raises(NoDumpError, match=r"^it has a value that no Flight Recorder writes$"):
+        read_dump(b'{"entries": []}')
+
+
+@pytest.mark.parametrize("version", ["3.0", "10.2"])
 def test_another_format_is_refused(version: object) -> None:
     with pytest.raises(NoDumpError, match=r"only 2\.x can be read"):
         from_document(document(version=version))
