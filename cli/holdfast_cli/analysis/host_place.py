@@ -1,14 +1,9 @@
-"""Where a rank's host is, by its stack: text of py-spy, of faulthandler, or of torch's worker server."""
+"""Where a rank's host is, by the stack of its main thread."""
 
 import re
-from collections.abc import Iterator
 
+from holdfast_cli.analysis.stack_text import main_thread
 from holdfast_daemon.core.device_waits.causes import Place
-
-_THREAD = re.compile(r"^\s*(?:Current thread|Thread)\b.*")
-_MAIN = re.compile(r"MainThread|Current thread|\bmain\b", re.IGNORECASE)
-_PY_SPY_FRAME = re.compile(r"^\s+(?P<name>\S.*?) \((?P<file>[^():]+)(?::\d+)?\)\s*$")
-_FILE_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+,? in (?P<name>\S+)')
 
 _NAMES: tuple[tuple[Place, re.Pattern[str]], ...] = (
     (
@@ -34,57 +29,35 @@ _NAMES: tuple[tuple[Place, re.Pattern[str]], ...] = (
         ),
     ),
 )
-_DATA_FILE = re.compile(r"(^|/)(dataloader|fetch|_utils/(worker|fetch|pin_memory))\.py$")
+_DATA_FILE = re.compile(r"(^|/)torch/utils/data/")
+_DATA_FRAME = re.compile(r"^(_next_data|_get_iterator|_try_get_data|_shutdown_workers)$")
+"""Functions of torch's ``dataloader.py``, where a stack shows no folders. A user's file may have the same name."""
 _CALL_FILE = re.compile(r"(^|/)(distributed_c10d|c10d_logger|_functional_collectives|_fsdp_collectives|work)\.py$")
 _HIDING_FILE = re.compile(r"(^|/)(graph|_tensor|function|_ops|_compile|eval_frame|cuda_graph\w*|graphs)\.py$")
 """Python files of torch below which native code makes calls that no Python frame shows."""
-_GIL = re.compile(r"\bgil\b", re.IGNORECASE)
 
 
 def place_of(stacks: str) -> Place:
     """Return where the main thread is; UNKNOWN if the stacks do not show it."""
-    header, frames = _main_thread(stacks)
-    if not frames:
+    thread = main_thread(stacks)
+    if thread is None:
         return Place.UNKNOWN
-    for name, file in frames:
+    for name, file in thread.frames:
         found = _of_frame(name, file)
         if found is not None:
             return found
-    if _GIL.search(header):
+    if thread.holds_gil:
         return Place.USER_CODE
     # Python code that shows no native frames may wait for its device here, as in .item().
-    return Place.UNKNOWN if _HIDING_FILE.search(frames[0][1]) else Place.ELSEWHERE
+    return Place.UNKNOWN if _HIDING_FILE.search(thread.frames[0][1]) else Place.ELSEWHERE
 
 
 def _of_frame(name: str, file: str) -> Place | None:
     for place, pattern in _NAMES:
         if pattern.search(name):
             return place
-    if _DATA_FILE.search(file):
+    if _DATA_FILE.search(file) or (file == "dataloader.py" and _DATA_FRAME.search(name)):
         return Place.DATA
     if _CALL_FILE.search(file) or name.startswith(("gloo::", "c10d::ProcessGroup")):
         return Place.CALL
     return None
-
-
-def _main_thread(stacks: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return the header and the frames, the innermost first, of the main thread; of the first one if none is named."""
-    threads = list(_threads(stacks))
-    named = [thread for thread in threads if _MAIN.search(thread[0])]
-    return (named or threads or [("", [])])[0]
-
-
-def _threads(stacks: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    header: str = ""
-    frames: list[tuple[str, str]] = []
-    for line in stacks.splitlines():
-        if _THREAD.match(line):
-            if frames:
-                yield header, frames
-            header, frames = line, []
-            continue
-        frame = _PY_SPY_FRAME.match(line) or _FILE_FRAME.match(line)
-        if frame is not None:
-            frames.append((frame["name"], frame["file"]))
-    if frames:
-        yield header, frames
