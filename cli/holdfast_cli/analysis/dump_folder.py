@@ -3,25 +3,27 @@
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast_agent.evidence.recorder_dump import HIGHEST_RANK, LARGEST_DUMP_BYTES, NoDumpError, read_dump
 from holdfast_cli.analysis.one_job import DumpFile, of_one_job
+from holdfast_cli.analysis.rank_names import NoRankError, rank_in
+from holdfast_cli.analysis.stack_text import main_thread
 from holdfast_cli.errors import CommandError
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
 _MOST_FILES = 100_000
 _LARGEST_STACKS_BYTES = 16 << 20
 _STACKS = re.compile(r"stack|py-?spy|traceback", re.IGNORECASE)
-_RANK_WORD = re.compile(r"rank[-_ ]?(\d+)", re.IGNORECASE)
-_LAST_NUMBER = re.compile(
-    r"(\d+)(?:\.(?:json|pkl|pickle|txt|log|dump|trace|gz|flight_recorder\w*|stacks?))*$", re.IGNORECASE
-)
 _NO_DUMPS = frozenset((".toml", ".md", ".log", ".yaml", ".yml", ".py"))
-_OF_INCIDENTS = re.compile(r"rank-\d+\.(black_box|exit)\.json|node-.*\.findings\.json|(incident|core)\.json|.*\.binpb")
-"""Other files of an incident of Holdfast: black boxes, exits and what the nodes say."""
+_OF_INCIDENTS = re.compile(
+    r"rank-\d+\.(black_box|exit|stack)\.json|node-.*\.findings\.json|(incident|core)\.json|.*\.binpb"
+)
+"""Other files of an incident of Holdfast: black boxes, exits, stacks that are there as texts, and what nodes say."""
+_TORCHS_PIPE = ".pipe"
+"""End of the names of pipes that torch makes for orders to dump."""
 _GZIP = b"\x1f\x8b"
 
 
@@ -32,22 +34,28 @@ class Dumps:
     dumps: dict[int, RecorderDump] = field(default_factory=dict)
     stacks: dict[int, str] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
-    """One line for each file that looks like a dump and is none, or that does not belong to the others."""
+    """One line for each file that looks like a dump or stacks and is none, or that does not belong to the others."""
     written_ns: list[int] = field(default_factory=list)
     """When the files of dumps were written, wall clock."""
 
 
-def read_folder(folder: Path, *, without: Path | None = None) -> Dumps:
+def read_folder(folder: Path, *, without: Path | None = None, note: Callable[[int, int], None] | None = None) -> Dumps:
     """Return all dumps of one job in ``folder`` and below.
 
-    ``without``: a folder below it that is left out. Raises CommandError if there is no dump, or something cannot be
-    read.
+    ``without``: a folder below it that is left out. ``note`` gets the number of files that were read, and of all, after
+    each one. Raises CommandError if there is no dump, or something cannot be read.
     """
     if not folder.is_dir():
         raise CommandError(f"{folder} is no folder: name the one that holds one dump for each rank")
     found = Dumps()
+    files = []
     try:
-        files = [file for path in _files(folder, without) if (file := _read(path, folder, found)) is not None]
+        paths = list(_files(folder, without, found))
+        for number, path in enumerate(paths, start=1):
+            if (file := _read(path, folder, found)) is not None:
+                files.append(file)
+            if note is not None:
+                note(number, len(paths))
     except OSError as error:
         raise CommandError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
     kept, left_out = of_one_job(files)
@@ -60,45 +68,88 @@ def read_folder(folder: Path, *, without: Path | None = None) -> Dumps:
     return found
 
 
-def _files(folder: Path, without: Path | None) -> Iterator[Path]:
-    """Yield the files that may be dumps or stacks, those of the folder itself first."""
+def _files(folder: Path, without: Path | None, found: Dumps) -> Iterator[Path]:
+    """Yield the files that may be dumps or stacks, those of the folder itself first.
+
+    The reason why something with a rank in its name is no file goes into ``found``.
+    """
     paths = sorted(folder.rglob("*"), key=lambda path: (len(path.parts), path))
     if len(paths) > _MOST_FILES:
         raise CommandError(f"{folder} holds more than {_MOST_FILES} files: name the folder of the dumps")
     left_out = without.resolve() if without is not None else None
     for path in paths:
-        if left_out is not None and left_out in path.resolve().parents:
+        resolved = path.resolve()
+        if left_out is not None and left_out in (resolved, *resolved.parents):
             continue
-        is_other = path.suffix in _NO_DUMPS or path.name.startswith(".") or _OF_INCIDENTS.fullmatch(path.name)
+        if path.suffix in _NO_DUMPS or path.name.startswith(".") or _OF_INCIDENTS.fullmatch(path.name):
+            continue
         # Whatever is no file, such as a pipe of torch, would block the reader.
-        if path.is_file() and not is_other:
+        if path.is_file():
             yield path
+        elif reason := (_why_no_folder(path) if path.is_dir() else _why_no_file(path)):
+            found.refused.append(f"{printable(str(path.relative_to(folder)))}: {reason}")
+
+
+def _why_no_folder(path: Path) -> str:
+    """Return why what is in a folder is not looked at; empty if it is, or the name is not that of a dump."""
+    try:
+        is_empty = not any(path.iterdir())
+    except PermissionError:
+        return "it is a folder that may not be read"
+    if path.is_symlink():
+        return "it is a link to a folder, and those are not followed"
+    return "it is an empty folder" if is_empty and _has_rank(path) else ""
+
+
+def _why_no_file(path: Path) -> str:
+    """Return why something with the name of a dump cannot be read; empty if nobody could take it for a dump."""
+    if not _has_rank(path) or path.suffix == _TORCHS_PIPE:
+        return ""
+    if not path.exists():
+        return "it is a link to a file that does not exist"
+    if path.is_fifo():
+        return "it is a pipe, and no file"
+    return "it is a socket, and no file" if path.is_socket() else "it is a device, and no file"
+
+
+def _has_rank(path: Path) -> bool:
+    try:
+        rank_in(path.name)
+    except NoRankError:
+        return False
+    return True
 
 
 def _read(path: Path, folder: Path, found: Dumps) -> DumpFile | None:
     """Return the dump in a file. Stacks go into ``found``, and so does the reason why something is no dump."""
     name = printable(str(path.relative_to(folder)))
-    rank = _rank_of(path)
-    if _STACKS.search(name):
-        is_text = path.suffix != ".json" and path.stat().st_size <= _LARGEST_STACKS_BYTES
-        if rank is not None and rank <= HIGHEST_RANK and rank not in found.stacks and is_text:
-            found.stacks[rank] = path.read_text(errors="replace")
-        return None
-    if path.suffix == ".txt":
+    is_stack = bool(_STACKS.search(name))
+    if path.suffix == ".txt" and not is_stack:
         return None
     try:
+        if is_stack:
+            found.stacks.update(_stacks_in(path, found.stacks))
+            return None
         dump = read_dump(_content(path))
-    except NoDumpError as error:
+        rank = _rank_of(path)
+    except (NoDumpError, NoRankError) as error:
         found.refused.append(f"{name}: {error}")
-        return None
-    if rank is None:
-        found.refused.append(f"{name}: its name has no rank in it, as in rank-3.json")
-        return None
-    if rank > HIGHEST_RANK:
-        found.refused.append(f"{name}: {rank} is too large for a rank")
         return None
     found.written_ns.append(path.stat().st_mtime_ns)
     return DumpFile(rank, name, dump)
+
+
+def _stacks_in(path: Path, known: Mapping[int, str]) -> dict[int, str]:
+    """Return the text of a rank's stacks. Raises NoDumpError or NoRankError if they cannot be used."""
+    if path.stat().st_size > _LARGEST_STACKS_BYTES:
+        raise NoDumpError(f"it is larger than {_LARGEST_STACKS_BYTES >> 20} MiB, and no stacks are")
+    text = path.read_text(errors="replace")
+    if main_thread(text) is None:
+        raise NoDumpError("it shows no stack of a main thread, as the texts of py-spy dump and faulthandler do")
+    rank = _rank_of(path)
+    if rank in known:
+        raise NoDumpError(f"another file has the stacks of rank {rank}")
+    return {rank: text}
 
 
 def printable(text: str) -> str:
@@ -122,7 +173,8 @@ def _content(path: Path) -> bytes:
     return data
 
 
-def _rank_of(path: Path) -> int | None:
-    """Return the rank in a file's name: after the word "rank", else the number at its end."""
-    found = _RANK_WORD.search(path.name) or _LAST_NUMBER.search(path.name)
-    return int(found[1]) if found is not None and len(found[1]) < 8 else None
+def _rank_of(path: Path) -> int:
+    rank = rank_in(path.name)
+    if rank > HIGHEST_RANK:
+        raise NoRankError(f"{rank} is too large for a rank")
+    return rank

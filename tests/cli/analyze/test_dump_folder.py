@@ -4,6 +4,8 @@ import gzip
 import json
 import os
 import pickle
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.support.recorder_documents import Document
 
 WRITTEN = Document({"0": (0, 1, 2, 3)}).call().pending().document()
 JSON = json.dumps(WRITTEN).encode()
+STACK = b'Thread 7 (idle): "MainThread"\n    step (train.py:9)\n'
 PICKLE = pickle.dumps(WRITTEN, protocol=2)
 
 
@@ -78,11 +81,14 @@ def test_the_other_files_of_an_incident_are_not_looked_at(tmp_path: Path) -> Non
     write(tmp_path, "rank-00000.flight_recorder.json", "suspicion/rank-00000.flight_recorder.json")
     write(tmp_path, "rank-00000.black_box.json", "rank-00001.exit.json", "incident.json", "core.json", data=b"{}")
     write(tmp_path, "node-n0.findings.json", "observations.binpb", "rank-00000.stack.json", data=b"{}")
-    write(tmp_path, "rank-00000.stack.txt", data=b"newer")
-    write(tmp_path, "suspicion/rank-00000.stack.txt", data=b"older")
+    write(tmp_path, "rank-00000.stack.txt", data=STACK + b"newer")
+    write(tmp_path, "suspicion/rank-00000.stack.txt", data=STACK)
     found = read_folder(tmp_path)
-    assert list(found.dumps) == [0] and found.stacks == {0: "newer"}
-    assert len(found.refused) == 1 and found.refused[0].startswith("suspicion/")
+    assert list(found.dumps) == [0] and found.stacks == {0: STACK.decode() + "newer"}
+    assert found.refused == [
+        "suspicion/rank-00000.stack.txt: another file has the stacks of rank 0",
+        "suspicion/rank-00000.flight_recorder.json: rank-00000.flight_recorder.json has the dump of rank 0",
+    ]
 
 
 def test_a_folder_of_earlier_dumps_inside_is_left_out(tmp_path: Path) -> None:
@@ -93,14 +99,92 @@ def test_a_folder_of_earlier_dumps_inside_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["rank-1.stack.txt", "stacks/rank-1.txt", "py-spy/1.txt", "traceback_rank_1"])
 def test_stacks_have_the_rank_in_their_name(tmp_path: Path, name: str) -> None:
-    write(write(tmp_path, "rank-0.json"), name, data=b"Thread 1")
-    assert read_folder(tmp_path).stacks == {1: "Thread 1"}
+    write(write(tmp_path, "rank-0.json"), name, data=STACK)
+    found = read_folder(tmp_path)
+    assert (found.stacks, found.refused) == ({1: STACK.decode()}, [])
 
 
-def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
-    write(tmp_path, "rank-0.json")
-    os.mkfifo(tmp_path / "rank-1.pipe")
-    assert list(read_folder(tmp_path).dumps) == [0]
+NO_STACK = "it shows no stack of a main thread, as the texts of py-spy dump and faulthandler do"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("rank-1.txt", b"", NO_STACK),
+        ("rank-1.txt", b"\x00\xff" * 1000, NO_STACK),
+        ("rank-1.txt", b"Process 7: python train.py", NO_STACK),
+        ("rank-1.json", b"[]", NO_STACK),
+        ("rank-1", JSON, NO_STACK),
+        ("notes.txt", STACK, "its name has no rank in it, as in rank-3.json"),
+        ("rank-99999.txt", STACK, "99999 is too large for a rank"),
+    ],
+)
+def test_stacks_that_show_nothing_are_left_out_and_named(tmp_path: Path, name: str, data: bytes, reason: str) -> None:
+    write(write(tmp_path, "rank-0.json"), f"stacks/{name}", data=data)
+    found = read_folder(tmp_path)
+    assert (found.stacks, found.refused) == ({}, [f"stacks/{name}: {reason}"])
+
+
+def test_stacks_that_are_too_large_are_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast_cli.analysis.dump_folder._LARGEST_STACKS_BYTES", len(STACK) - 1)
+    write(write(tmp_path, "rank-0.json"), "stacks/rank-1.txt", data=STACK)
+    found = read_folder(tmp_path)
+    assert (found.stacks, len(found.refused)) == ({}, 1) and "it is larger than" in found.refused[0]
+
+
+def no_files(folder: Path) -> None:
+    os.mkfifo(folder / "trace_rank_1")
+    (folder / "trace_rank_2").symlink_to("gone")
+    (folder / "trace_rank_3").mkdir()
+    (folder / "trace_rank_4").symlink_to("/dev/zero")
+    (folder / "node").mkdir()
+    (folder / "node" / "trace_rank_6").symlink_to(folder / "trace_rank_1")
+    (folder / "other").symlink_to("node")
+
+
+def test_what_is_no_file_and_has_the_name_of_a_dump_is_not_opened_and_is_named(tmp_path: Path) -> None:
+    no_files(write(tmp_path, "rank-0.json"))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "trace_rank_5"))
+        found = read_folder(tmp_path)
+    assert list(found.dumps) == [0]
+    assert found.refused == [
+        "other: it is a link to a folder, and those are not followed",
+        "trace_rank_1: it is a pipe, and no file",
+        "trace_rank_2: it is a link to a file that does not exist",
+        "trace_rank_3: it is an empty folder",
+        "trace_rank_4: it is a device, and no file",
+        "trace_rank_5: it is a socket, and no file",
+        "node/trace_rank_6: it is a pipe, and no file",
+    ]
+
+
+def test_the_pipes_of_torch_are_not_opened_and_no_dumps_that_are_missing(tmp_path: Path) -> None:
+    os.mkfifo(write(tmp_path, "rank-0.json") / "rank-1.pipe")
+    (tmp_path / "rank-2").mkdir()
+    write(tmp_path, "rank-2/rank_2")
+    found = read_folder(tmp_path)
+    assert (list(found.dumps), found.refused) == ([0, 2], [])
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "rank-0.json", "node/rank-1.json")
+    real = Path.iterdir
+
+    def refuse(path: Path) -> Iterator[Path]:
+        if path.name == "node":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert "node: it is a folder that may not be read" in read_folder(tmp_path).refused
+
+
+def test_each_file_that_is_read_is_noted(tmp_path: Path) -> None:
+    noted: list[tuple[int, int]] = []
+    write(tmp_path, "rank-0.json", "rank-1.json", "rank-1.log")
+    read_folder(tmp_path, note=lambda done, total: noted.append((done, total)))
+    assert noted == [(1, 2), (2, 2)]
 
 
 def test_a_folder_without_dumps_is_refused_with_the_first_reason(tmp_path: Path) -> None:
