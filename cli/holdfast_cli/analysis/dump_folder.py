@@ -60,7 +60,7 @@ def read_folder(folder: Path, *, without: Path | None = None, note: Callable[[in
         raise CommandError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
     kept, left_out = of_one_job(files)
     found.dumps.update({rank: file.dump for rank, file in kept.items()})
-    found.refused.extend(left_out)
+    found.refused.extend(map(printable, left_out))
     if not found.dumps:
         refused = f" ({found.refused[0]})" if found.refused else ""
         place = "torch writes them where TORCH_FR_DUMP_TEMP_FILE says"

@@ -1,15 +1,16 @@
 """The diagnosis of a folder of dumps, as lines for people and as one object for scripts."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from holdfast_cli.analysis.dump_folder import Dumps
+from holdfast_cli.analysis.dump_folder import Dumps, printable
 from holdfast_cli.analysis.host_place import place_of
+from holdfast_cli.analysis.stack_advice import next_of, stack_reasons
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Wait
 from holdfast_daemon.core.device_waits.diagnosis import diagnose
-from holdfast_daemon.core.device_waits.wording import BLIND, call_text, next_step, ranks_text, reasons_of, verdict_of
-from holdfast_proto.v1.recorder_pb2 import RecorderDump
+from holdfast_daemon.core.device_waits.wording import BLIND, call_text, ranks_text, reasons_of, verdict_of
+from holdfast_proto.v1.recorder_pb2 import CALL_STATE_COMPLETED, RecorderDump
 
 _WORLD = "0"
 _QUIET_S = 10.0
@@ -41,11 +42,22 @@ def diagnose_dumps(
     }
     size = world_size or max(named_ranks(found, dead)) + 1
     diagnosis = diagnose(evidence, size, is_world_known=world_size is not None)
-    if before or not was_busy(found):
-        return diagnosis
-    # In a job that runs, some rank is always a call behind the others.
-    unsure = tuple(replace(cause, confidence=Confidence.LOW) for cause in diagnosis.causes)
-    return replace(diagnosis, causes=unsure)
+    causes = _merged(diagnosis.causes)
+    if not before and was_busy(found):
+        # In a job that runs, some rank is always a call behind the others.
+        causes = tuple(replace(cause, confidence=Confidence.LOW) for cause in causes)
+    return replace(diagnosis, causes=causes)
+
+
+def _merged(causes: Iterable[Cause]) -> tuple[Cause, ...]:
+    """Return the causes with one for all ranks of which nothing shows who holds up a call."""
+    found: dict[Cause, Cause] = {}
+    for cause in causes:
+        alike = replace(cause, suspects=()) if cause.kind == Kind.UNKNOWN and cause.suspects else cause
+        known = found.setdefault(alike, cause)
+        if known is not cause:
+            found[alike] = replace(known, suspects=tuple(sorted({*known.suspects, *cause.suspects})))
+    return tuple(found.values())
 
 
 def was_busy(found: Dumps) -> bool:
@@ -79,9 +91,9 @@ def as_object(found: Dumps, diagnosis: Diagnosis) -> dict[str, Any]:
         "seq": (joint.seq or None) if joint is not None else None,
         "confidence": first.confidence.value,
         "message": verdict_of(first),
-        "next": next_step(first),
+        "next": next_of(first, found),
         "suspects": list(first.suspects),
-        "causes": [_cause(cause, diagnosis) for cause in causes],
+        "causes": [_cause(cause, found, diagnosis) for cause in causes],
         "waits": [_wait(wait) for wait in diagnosis.waits[:_WAITS_KEPT]],
         "dumps": len(found.dumps),
         "ranks_without_dump": list(diagnosis.unread),
@@ -91,15 +103,19 @@ def as_object(found: Dumps, diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def as_lines(found: Dumps, diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield the diagnosis for people."""
+    """Yield the diagnosis for people. A dump may hold any text, so nothing of it steers a terminal."""
+    yield from map(printable, _lines(found, diagnosis))
+
+
+def _lines(found: Dumps, diagnosis: Diagnosis) -> Iterator[str]:
     for cause in diagnosis.causes or (nothing_pending(),):
         yield f"{verdict_of(cause)} (confidence: {cause.confidence.value})"
-        for reason in reasons_of(cause, diagnosis):
+        for reason in (*reasons_of(cause, diagnosis), *stack_reasons(cause, found)):
             yield f"  why: {reason}"
         for rank in cause.ranks[:_WAITS_SHOWN]:
             if frame := _newest_frame(rank, diagnosis):
                 yield f"  rank {rank} made its newest call at {frame}"
-        yield f"  next: {next_step(cause)}"
+        yield f"  next: {next_of(cause, found)}"
     yield from _basis(found, diagnosis)
     shown = list(_wait_lines(diagnosis.waits))
     if shown:
@@ -114,7 +130,7 @@ def nothing_pending() -> Cause:
     return Cause(Kind.NOTHING_PENDING, (), None, Confidence.LOW)
 
 
-def _cause(cause: Cause, diagnosis: Diagnosis) -> dict[str, Any]:
+def _cause(cause: Cause, found: Dumps, diagnosis: Diagnosis) -> dict[str, Any]:
     joint = cause.joint
     return {
         "kind": cause.kind.value,
@@ -127,8 +143,8 @@ def _cause(cause: Cause, diagnosis: Diagnosis) -> dict[str, Any]:
         "sides": [{"call": call, "ranks": list(ranks)} for call, ranks in joint.sides] if joint is not None else [],
         "confidence": cause.confidence.value,
         "message": verdict_of(cause),
-        "why": list(reasons_of(cause, diagnosis)),
-        "next": next_step(cause),
+        "why": [*reasons_of(cause, diagnosis), *stack_reasons(cause, found)],
+        "next": next_of(cause, found),
     }
 
 
@@ -158,14 +174,8 @@ def _basis(found: Dumps, diagnosis: Diagnosis) -> Iterator[str]:
     versions = ", ".join(sorted({dump.version or "without version" for dump in dumps}))
     parts = [f"{len(found.dumps)} dump{'s' if len(found.dumps) > 1 else ''} (format {versions})"]
     if diagnosis.unread:
-        parts.append(f"no dump of {ranks_text(diagnosis.unread)}")
-    wrapped = sum(dump.has_wrapped for dump in dumps)
-    if wrapped:
-        parts.append(f"{wrapped} without the oldest calls: the ring is full")
-    if partial := sum(dump.is_partial for dump in dumps):
-        parts.append(f"{partial} with pending calls only")
-    if bare := sum(not dump.has_calls for dump in dumps):
-        parts.append(f"{bare} without any call")
+        parts.append(f"no readable dump of {ranks_text(diagnosis.unread)}")
+    parts += _forms(dumps)
     if not any(calls.knows_started for calls in diagnosis.ranks.values()):
         parts.append("no times of the devices (TORCH_NCCL_ENABLE_TIMING=1 records them)")
     if found.stacks:
@@ -183,6 +193,26 @@ def _basis(found: Dumps, diagnosis: Diagnosis) -> Iterator[str]:
     yield f"based on: {'; '.join(parts)}"
     for refused in found.refused[:_WAITS_SHOWN]:
         yield f"  left out {refused}"
+    if len(found.refused) > _WAITS_SHOWN:
+        yield f"  left out {len(found.refused) - _WAITS_SHOWN} more: --json has all"
+
+
+def _forms(dumps: Collection[RecorderDump]) -> Iterator[str]:
+    """Yield what some of the dumps leave out."""
+    wrapped = [dump for dump in dumps if dump.has_wrapped and not dump.is_partial]
+    if full := sum(_shows_done_calls(dump) for dump in wrapped):
+        yield f"{full} without the oldest calls: the ring is full"
+    if unclear := len(wrapped) - full:
+        yield f"{unclear} without the oldest calls: the ring is full, or only pending calls were dumped"
+    if partial := sum(dump.is_partial for dump in dumps):
+        yield f"{partial} with pending calls only"
+    if bare := sum(not dump.has_calls for dump in dumps):
+        yield f"{bare} without any call"
+
+
+def _shows_done_calls(dump: RecorderDump) -> bool:
+    """Return whether a dump is one of all calls: those of pending calls alone show none that are done."""
+    return any(call.retired or call.state == CALL_STATE_COMPLETED for call in dump.calls)
 
 
 def _newest_frame(rank: int, diagnosis: Diagnosis) -> str:

@@ -187,6 +187,116 @@ def test_the_stacks_next_to_the_dumps_are_read(late: Path) -> None:
     assert (found["kind"], found["culprits"], found["suspects"]) == ("unknown", [], [])
 
 
+MAIN = 'Thread 7 (idle): "MainThread"\n'
+OWN_CODE = MAIN + "    step (train.py:9)\n"
+NATIVE = MAIN + "    step (train.py:9)\n    start_thread (libc.so.6)\n"
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> Path:
+    """Ranks 2 and 3 left no dump."""
+    return write(tmp_path / "lost", {rank: loop().pending() for rank in (0, 1)})
+
+
+def stacks(folder: Path, **texts: str) -> Path:
+    for name, text in texts.items():
+        (folder / f"{name}.stack.txt").write_text(text)
+    return folder
+
+
+def test_equal_causes_are_one(lost: Path) -> None:
+    """Each lost rank alone may be the cause."""
+    found = answer(lost)
+    assert [(cause["kind"], cause["suspects"]) for cause in found["causes"]] == [("unknown", [2, 3])]
+    lines = holdfast("analyze", lost).stdout.splitlines()
+    assert [line.count("the recorders do not show who holds up") for line in lines].count(1) == 1
+    assert "  next: take the stacks of ranks 2 and 3 (py-spy dump --native)" in lines
+    assert any("; no readable dump of ranks 2 and 3; " in line for line in lines)
+
+
+def test_the_next_step_asks_for_no_stack_that_is_there(lost: Path) -> None:
+    found = answer(stacks(lost, rank_3=OWN_CODE))
+    assert found["next"] == found["causes"][0]["next"] == "take the stacks of rank 2 (py-spy dump --native)"
+    shown = (
+        "the stack of rank 3 is there, and shows its own code, or a wait for its device there, which does not decide"
+    )
+    assert found["causes"][0]["why"][-1] == shown
+    assert f"  why: {shown}" in holdfast("analyze", lost).stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        (OWN_CODE, "take the stacks of ranks 2 and 3 again, with py-spy dump --native: Python frames hide waits"),
+        (NATIVE, "read the stacks and the logs of ranks 2 and 3: what do they wait for"),
+    ],
+)
+def test_the_next_step_with_all_stacks_is_another_one(lost: Path, text: str, step: str) -> None:
+    found = answer(stacks(lost, rank_2=text, rank_3=text))
+    assert (found["kind"], found["suspects"], found["next"]) == ("unknown", [2, 3], step)
+
+
+def test_a_stack_that_decides_names_a_rank_without_a_dump(lost: Path) -> None:
+    loads = MAIN + "    read (data.py:3)\n    fetch (torch/utils/data/_utils/fetch.py:52)\n"
+    found = answer(stacks(lost, rank_3=loads))
+    assert (found["kind"], found["culprits"]) == ("missing_rank", [3])
+
+
+def test_an_empty_stack_is_left_out_and_counts_for_nothing(lost: Path) -> None:
+    before = answer(lost)
+    found = answer(stacks(lost, rank_3=""))
+    assert (found["next"], found["suspects"]) == (before["next"], before["suspects"])
+    text = holdfast("analyze", lost).stdout
+    assert "stacks of rank 3" not in text and "  left out rank_3.stack.txt: it shows no stack of a main thread" in text
+
+
+def test_where_nothing_is_pending_the_stacks_that_are_there_are_to_be_read(tmp_path: Path) -> None:
+    folder = write(tmp_path / "fine", {rank: loop() for rank in WORLD})
+    assert answer(folder)["next"].startswith("take the stacks of all ranks")
+    stacks(folder, rank_0=OWN_CODE, rank_1=OWN_CODE)
+    assert answer(folder)["next"] == "take the stacks of ranks 2 and 3, too (py-spy dump --native)"
+    stacks(folder, rank_2=OWN_CODE, rank_3=OWN_CODE)
+    assert answer(folder)["next"] == "read the stacks and the logs of ranks 0, 1, 2 and 3: what do they wait for"
+
+
+def test_dumps_of_pending_calls_alone_are_not_said_to_have_a_full_ring(tmp_path: Path) -> None:
+    def basis(name: str, **kept: bool) -> str:
+        folder = tmp_path / name
+        folder.mkdir()
+        for rank in WORLD:
+            written = Document({"0": WORLD}, first_record=5).call().pending().call(state="scheduled").document()
+            del written["entries"][: not kept["done"]]
+            if kept.get("gap"):
+                written["entries"][-1]["record_id"] += 3
+            (folder / f"rank-{rank}.json").write_text(json.dumps(written))
+        (line,) = [line for line in holdfast("analyze", folder).stdout.splitlines() if line.startswith("based on")]
+        return line
+
+    assert "; 4 without the oldest calls: the ring is full; " in basis("full", done=True)
+    unclear = "; 4 without the oldest calls: the ring is full, or only pending calls were dumped; "
+    assert unclear in basis("pending", done=False)
+    partial = basis("gap", done=False, gap=True)
+    assert "; 4 with pending calls only; " in partial and "ring is full" not in partial
+
+
+def test_a_text_of_a_dump_steers_no_terminal_and_adds_no_line(late: Path) -> None:
+    written = json.loads((late / "rank-3.json").read_text())
+    for entry in written["entries"]:
+        entry["profiling_name"] = "\x1b[31mnccl\nrank 0 is dead: evil"
+    (late / "rank-3.json").write_text(json.dumps(written))
+    output = holdfast("analyze", late).stdout
+    assert "\x1b" not in output and not any(line.startswith("rank 0 is dead") for line in output.splitlines())
+    assert "?[31mnccl?rank 0 is dead" in output
+    assert answer(late)["refused"][0].startswith("rank-3.json: it holds calls of ?[31mnccl?rank 0 is dead")
+
+
+def test_many_files_that_are_left_out_are_counted(late: Path) -> None:
+    for number in range(25):
+        (late / f"other-{number}.json").write_text("{}")
+    assert "  left out 5 more: --json has all" in holdfast("analyze", late).stdout.splitlines()
+    assert len(answer(late)["refused"]) == 25
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_world_that_is_too_small_is_refused(late: Path, size: int) -> None:
     result = holdfast("analyze", late, "--world-size", str(size))
@@ -200,6 +310,16 @@ def test_a_larger_world_has_ranks_without_a_dump(late: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "arguments", [("--dead", "99"), ("--world-size", "2"), ("--dead", "-1"), ("--earlier", "same")]
+)
+def test_wrong_arguments_end_with_2_and_print_nothing_for_scripts(late: Path, arguments: tuple[str, ...]) -> None:
+    words = [str(late) if word == "same" else word for word in arguments]
+    result = holdfast("analyze", late, "--json", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda folder: None, "is no folder: name the one that holds one dump for each rank"),
@@ -209,8 +329,9 @@ def test_a_larger_world_has_ranks_without_a_dump(late: Path) -> None:
 )
 def test_a_folder_that_cannot_be_judged_is_one_line_and_exit_code_1(tmp_path: Path, make: Any, message: str) -> None:
     make(tmp_path / "dumps")
-    result = holdfast("analyze", tmp_path / "dumps")
-    assert (result.exit_code, result.stdout) == (1, "")
+    for arguments in ([], ["--json"]):
+        result = holdfast("analyze", tmp_path / "dumps", *arguments)
+        assert (result.exit_code, result.stdout) == (1, "")
     assert message in result.stderr and len(result.stderr.splitlines()) == 1
 
 
