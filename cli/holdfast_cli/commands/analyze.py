@@ -1,9 +1,11 @@
 """``holdfast analyze``: who holds up a job, from the Flight Recorder dumps of its ranks."""
 
+import sys
 from collections.abc import Mapping
 
 from holdfast_cli.analysis.dump_folder import Dumps, read_folder
 from holdfast_cli.analysis.one_job import is_comparable
+from holdfast_cli.analysis.reading_note import reading_note
 from holdfast_cli.analysis.report import as_lines, as_object, diagnose_dumps, named_ranks, world_of
 from holdfast_cli.errors import CommandError, UsageError
 from holdfast_cli.flags.watching import AnalyzeFlags
@@ -17,7 +19,8 @@ def analyze(flags: AnalyzeFlags) -> None:
     folder, before = flags.folder.resolve(), flags.earlier.resolve() if flags.earlier is not None else None
     if before is not None and (before == folder or before in folder.parents):
         raise UsageError(f"--earlier {flags.earlier} holds the newer dumps too: name a folder of earlier dumps alone")
-    found = read_folder(flags.folder, without=flags.earlier)
+    with reading_note(sys.stderr) as note:
+        found = read_folder(flags.folder, without=flags.earlier, note=note)
     dead = frozenset(flags.dead or ())
     newest = max(named_ranks(found, dead))
     if flags.world_size is not None and flags.world_size <= newest:
@@ -36,7 +39,8 @@ def analyze(flags: AnalyzeFlags) -> None:
 def _earlier(flags: AnalyzeFlags, found: Dumps) -> Mapping[int, RecorderDump]:
     if flags.earlier is None:
         return {}
-    earlier = read_folder(flags.earlier).dumps
+    with reading_note(sys.stderr) as note:
+        earlier = read_folder(flags.earlier, note=note).dumps
     both = earlier.keys() & found.dumps.keys()
     if not both:
         raise CommandError(
