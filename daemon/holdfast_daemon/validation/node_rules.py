@@ -29,6 +29,8 @@ from holdfast_proto.v1 import store_pb2 as store
 
 _COORDINATES = 64
 _THROTTLES = 16
+_NEWEST_HISTORY = 2**31
+"""A restart may add one to it, and the field has 32 bits."""
 _MOVED = frozenset({"", "cpu", "disk", "network", "processes"})
 _ROOM_BYTES = 4 * NAME_CHARACTERS + 48
 """For what follows the members in the message of a group: three numbers, a source and a description of up to 255
@@ -109,6 +111,7 @@ def check_node(
     check_count(node.failed_generation, "failed_generation")
     check_count(node.checkpoint_generation, "checkpoint_generation")
     check_steps(node.checkpoints, "checkpoints")
+    check_count(node.history, "history", _NEWEST_HISTORY)
     check_unix_s(node.reported_unix_s, "reported_unix_s")
     check_seconds(node.leave_in_s, "leave_in_s")
     check_text(node.instance, "instance", NAME_CHARACTERS)
@@ -190,6 +193,9 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
 def _check_gpu(gpu: store.GpuState) -> None:
     check_gpu_fault(gpu.fault, "gpu.fault")
     check_text(gpu.uuid, "gpu.uuid", NAME_CHARACTERS)
+    check_count(gpu.utilization_samples, "gpu.utilization_samples")
+    if not 0.0 <= gpu.utilization_sum <= gpu.utilization_samples:  # a sample is a share
+        raise RefusedError(f"gpu.utilization_sum is {gpu.utilization_sum:g} of {gpu.utilization_samples} samples")
     check_length(gpu.throttles, "gpu.throttles", _THROTTLES)
     for reason in gpu.throttles:
         check_text(reason, "gpu.throttles", NAME_CHARACTERS)

@@ -125,6 +125,12 @@ class OwnTimeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OWN_TIME_KIND_ASLEEP: _ClassVar[OwnTimeKind]
     OWN_TIME_KIND_DEVICE: _ClassVar[OwnTimeKind]
 
+class SlowSide(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SLOW_SIDE_UNSPECIFIED: _ClassVar[SlowSide]
+    SLOW_SIDE_HOST: _ClassVar[SlowSide]
+    SLOW_SIDE_GPU: _ClassVar[SlowSide]
+
 class IncidentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     INCIDENT_STATE_UNSPECIFIED: _ClassVar[IncidentState]
@@ -224,6 +230,9 @@ OWN_TIME_KIND_BUSY: OwnTimeKind
 OWN_TIME_KIND_DATA: OwnTimeKind
 OWN_TIME_KIND_ASLEEP: OwnTimeKind
 OWN_TIME_KIND_DEVICE: OwnTimeKind
+SLOW_SIDE_UNSPECIFIED: SlowSide
+SLOW_SIDE_HOST: SlowSide
+SLOW_SIDE_GPU: SlowSide
 INCIDENT_STATE_UNSPECIFIED: IncidentState
 INCIDENT_STATE_OPEN: IncidentState
 INCIDENT_STATE_RECOVERED: IncidentState
@@ -336,16 +345,20 @@ class GpuFault(_message.Message):
     def __init__(self, gpu: _Optional[int] = ..., uuid: _Optional[str] = ..., xid: _Optional[int] = ..., meaning: _Optional[str] = ..., line: _Optional[str] = ..., unix_s: _Optional[float] = ..., fatal: bool = ...) -> None: ...
 
 class GpuState(_message.Message):
-    __slots__ = ("gpu", "uuid", "fault", "throttles")
+    __slots__ = ("gpu", "uuid", "fault", "throttles", "utilization_sum", "utilization_samples")
     GPU_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     THROTTLES_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_SUM_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     gpu: int
     uuid: str
     fault: GpuFault
     throttles: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, gpu: _Optional[int] = ..., uuid: _Optional[str] = ..., fault: _Optional[_Union[GpuFault, _Mapping]] = ..., throttles: _Optional[_Iterable[str]] = ...) -> None: ...
+    utilization_sum: float
+    utilization_samples: int
+    def __init__(self, gpu: _Optional[int] = ..., uuid: _Optional[str] = ..., fault: _Optional[_Union[GpuFault, _Mapping]] = ..., throttles: _Optional[_Iterable[str]] = ..., utilization_sum: _Optional[float] = ..., utilization_samples: _Optional[int] = ...) -> None: ...
 
 class RankState(_message.Message):
     __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "recorders", "gpu")
@@ -1287,20 +1300,26 @@ class NonFiniteDetail(_message.Message):
     def __init__(self, quantity: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., finite_ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., module: _Optional[str] = ..., parameter: _Optional[str] = ..., also: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StragglerDetail(_message.Message):
-    __slots__ = ("kind", "own_s", "usual_s", "by_peers", "throttles", "gpu")
+    __slots__ = ("kind", "own_s", "usual_s", "by_peers", "throttles", "gpu", "utilization_ratio", "peers_utilization_ratio", "side")
     KIND_FIELD_NUMBER: _ClassVar[int]
     OWN_S_FIELD_NUMBER: _ClassVar[int]
     USUAL_S_FIELD_NUMBER: _ClassVar[int]
     BY_PEERS_FIELD_NUMBER: _ClassVar[int]
     THROTTLES_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_RATIO_FIELD_NUMBER: _ClassVar[int]
+    PEERS_UTILIZATION_RATIO_FIELD_NUMBER: _ClassVar[int]
+    SIDE_FIELD_NUMBER: _ClassVar[int]
     kind: OwnTimeKind
     own_s: float
     usual_s: float
     by_peers: bool
     throttles: _containers.RepeatedScalarFieldContainer[str]
     gpu: int
-    def __init__(self, kind: _Optional[_Union[OwnTimeKind, str]] = ..., own_s: _Optional[float] = ..., usual_s: _Optional[float] = ..., by_peers: bool = ..., throttles: _Optional[_Iterable[str]] = ..., gpu: _Optional[int] = ...) -> None: ...
+    utilization_ratio: float
+    peers_utilization_ratio: float
+    side: SlowSide
+    def __init__(self, kind: _Optional[_Union[OwnTimeKind, str]] = ..., own_s: _Optional[float] = ..., usual_s: _Optional[float] = ..., by_peers: bool = ..., throttles: _Optional[_Iterable[str]] = ..., gpu: _Optional[int] = ..., utilization_ratio: _Optional[float] = ..., peers_utilization_ratio: _Optional[float] = ..., side: _Optional[_Union[SlowSide, str]] = ...) -> None: ...
 
 class CorruptionDetail(_message.Message):
     __slots__ = ("part", "more_parts", "has_majority", "equal_step")
