@@ -15,7 +15,6 @@ _EXPLAINS_S = 60.0
 """Time before the end of a process in which an Xid of its work may be the reason. CUDA reports errors late."""
 
 
-
 @dataclass
 class _Utilization:
     """Samples of a GPU's utilization: the mean over any stretch of time follows from two readings of these."""
