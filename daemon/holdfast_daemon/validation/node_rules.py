@@ -6,6 +6,7 @@ from itertools import pairwise
 from holdfast_daemon.validation.rules import (
     DIRECTIONS,
     LIVES,
+    OWN_TIME_SOURCES,
     PHASES,
     RECORDER_SOURCES,
     RefusedError,
@@ -15,6 +16,7 @@ from holdfast_daemon.validation.rules import (
     check_gpu_fault,
     check_known,
     check_length,
+    check_line,
     check_pending,
     check_phase_times,
     check_seconds,
@@ -156,6 +158,9 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         and 0.0 <= rank.own_wait_s <= LONGEST_S
         and 0.0 <= rank.device_own_s <= LONGEST_S
         and rank.device_steps <= LARGEST_COUNT
+        and rank.own_time_source in OWN_TIME_SOURCES
+        and len(rank.own_time_reason) <= NAME_CHARACTERS
+        and rank.own_time_reason.isprintable()
         and 0.0 <= rank.first_step_ended_unix_s <= LATEST_UNIX_S
         and 0 <= rank.steps_done <= LARGEST_COUNT
         and rank.launched_world_size <= MOST_RANKS
@@ -228,6 +233,8 @@ def _name_bad_value(rank: store.RankState) -> None:
         raise RefusedError(f"steps_done is {rank.steps_done}")
     if rank.device_steps > LARGEST_COUNT:
         raise RefusedError(f"device_steps is {rank.device_steps}")
+    check_known(rank.own_time_source, OWN_TIME_SOURCES, "own_time_source")
+    check_line(rank.own_time_reason, "own_time_reason", NAME_CHARACTERS)
     if rank.launched_world_size > MOST_RANKS:
         raise RefusedError(f"launched_world_size is {rank.launched_world_size}")
     check_text(rank.process_state, "process_state", 1)

@@ -50,6 +50,8 @@ def good_node() -> store.NodeState:
             snapshots=[3, 4],
             coordinates={"dp": number},
             phase_s={common.PHASE_DATA: 0.5},
+            own_time_source=common.OWN_TIME_SOURCE_NONE,
+            own_time_reason="it sends messages",
             recorders=[common.Recorder(source=common.RECORDER_SOURCE_NCCL, backend="nccl")],
             pending=[common.PendingCall(rank=number, group="0", seq=7, op="gloo:all_reduce")],
         )
@@ -86,6 +88,9 @@ BAD_NODES = [
     ("ranks.0.own_wait_s", math.nan),
     ("ranks.0.device_own_s", -1.0),
     ("ranks.0.device_steps", 2**63),
+    ("ranks.0.own_time_source", UNKNOWN),
+    ("ranks.0.own_time_reason", "x" * 256),
+    ("ranks.0.own_time_reason", "a\nb"),
     ("ranks.0.first_step_ended_unix_s", -1.0),
     ("ranks.0.steps_done", -1),
     ("ranks.0.process_state", "SS"),
