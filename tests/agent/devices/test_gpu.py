@@ -39,6 +39,14 @@ def test_numbers_out_of_range_and_unknown_words_are_left_out() -> None:
     assert (dict(gpu.readings), gpu.throttles, gpu.gone) == ({}, ("hw_slowdown",), "")
 
 
+@pytest.mark.parametrize("ratio", [float("nan"), -0.01, 1.01])
+def test_a_utilization_that_is_no_share_is_left_out(ratio: float) -> None:
+    (gpu,) = sample(utilization_ratio=ratio).gpus
+    assert dict(gpu.readings) == {"temperature_celsius": 60.0}
+    (gpu,) = sample(utilization_ratio=1.0).gpus
+    assert gpu.readings["utilization_ratio"] == 1.0
+
+
 def test_a_gpu_without_a_uuid_is_none() -> None:
     assert sample_of({"gpus": [{"index": 0, "gone": "lost"}]}).gpus == ()
 

@@ -121,3 +121,35 @@ def test_only_heat_and_lack_of_power_are_throttles_of_a_rank() -> None:
     found = devices(gpu(0, throttles=("hw_thermal_slowdown", "sw_power_cap")))
     state = found.state_of(on("GPU-0"))
     assert state is not None and list(state.throttles) == ["hw_thermal_slowdown"]
+
+
+def used(index: int, ratio: float | None, **fields: object) -> Gpu:
+    return gpu(index, readings={} if ratio is None else {"utilization_ratio": ratio}, **fields)
+
+
+def utilization(found: NodeDevices, rank: Rank) -> tuple[float, int]:
+    state = found.state_of(rank)
+    assert state is not None
+    return state.utilization_sum, state.utilization_samples
+
+
+def test_samples_of_the_utilization_of_a_ranks_gpu_are_added_up() -> None:
+    found = devices(used(0, 0.5), used(1, 1.0))
+    found.take(Sample((used(0, None), used(1, 0.75))))
+    found.take(Sample((used(1, 0.25),)))  # the probe may miss a GPU
+    assert utilization(found, on("GPU-0")) == (0.5, 1)
+    assert utilization(found, on("GPU-1")) == (2.0, 3)
+    found.forget_readings()
+    assert utilization(found, on("GPU-1")) == (2.0, 3)
+
+
+def test_of_a_part_of_a_gpu_the_utilization_is_unknown() -> None:
+    found = devices(used(0, 0.5, parts=("MIG-x",), pids=(101,)))
+    assert utilization(found, on("MIG-x")) == (0.0, 0)
+    assert utilization(found, on("", number=1)) == (0.0, 0)
+
+
+def test_without_a_sample_the_utilization_is_unknown() -> None:
+    found = NodeDevices()
+    found.take_list(Sample((gpu(0),)))
+    assert utilization(found, on("GPU-0")) == (0.0, 0)
