@@ -1,10 +1,13 @@
 """What one rank's recorder shows: its pending calls, its position in each group, and what the ring may have lost."""
 
+import pytest
+
 from holdfast_daemon.core.device_waits.calls import Way
 from tests.daemon.core.device_waits.jobs import read_calls
 from tests.support.recorder_documents import Document
 
 PAIR = {"0": (0, 1)}
+TWO = {"0": (0, 1), "a": (0, 1)}
 KEY = ("0", (0, 1))
 
 
@@ -77,6 +80,53 @@ def test_the_state_of_the_newest_entry_is_not_believed_while_its_host_call_lasts
 def test_the_first_call_of_all_may_be_inside_too() -> None:
     assert [call.inside for call in read_calls(Document(PAIR).pending().status("0", -1, -1, -1)).pending] == [True]
     assert [call.inside for call in read_calls(Document(PAIR).pending()).pending] == [False]
+
+
+@pytest.mark.parametrize(
+    ("document", "is_inside"),
+    [
+        (Document(TWO).call(group="a").pending().status("0", -1, -1, -1), True),
+        # With TORCH_NCCL_BLOCKING_WAIT no number is ever written.
+        (Document(TWO).call(group="a").status("a", -1, -1, -1).pending().status("0", -1, -1, -1), False),
+        (Document(PAIR, first_record=9).pending().status("0", -1, -1, -1), False),  # it is not the first one
+        (Document(PAIR).call(state="started", retired=False).status("0", -1, -1, -1), False),  # the device has come
+    ],
+)
+def test_a_first_call_is_inside_only_if_nothing_else_explains_the_missing_number(
+    document: Document, is_inside: bool
+) -> None:
+    assert [call.inside for call in read_calls(document).pending] == [is_inside]
+
+
+def test_only_the_newest_call_of_a_group_can_be_inside() -> None:
+    document = Document(PAIR).call().pending().pending()
+    assert [call.inside for call in read_calls(document.status("0", 2, -1, 1)).pending] == [False, True]
+    assert [call.inside for call in read_calls(document.status("0", 1, -1, 1)).pending] == [False, False]
+
+
+def test_whether_a_device_has_reached_a_call_is_not_known_while_the_host_makes_it() -> None:
+    calls = read_calls(Document(PAIR).call().call(retired=False).status("0", 1, 1, 1))
+    assert [(call.inside, call.started) for call in calls.pending] == [(True, None)]
+
+
+def test_a_call_has_the_name_and_the_place_of_what_it_consists_of() -> None:
+    document = Document(PAIR).transfer("send", 0, 1, state="scheduled").pending("broadcast")
+    batch = Document(PAIR).batch(("send", 0, 1), ("recv", 0, 1), state="scheduled")
+    batch.entries[1]["frames"] = [{"filename": "/me/train.py", "line": 7, "name": "step"}]
+    assert [call.op for call in read_calls(document).pending] == ["send 0->1", "broadcast"]
+    (call,) = read_calls(batch).pending
+    assert (call.op, call.frame) == ("batch of transfers", "/me/train.py:7 step")
+    batch.entries[2]["frames"] = [{"filename": "/me/train.py", "line": 9, "name": "step"}]
+    assert read_calls(batch).pending[0].frame == "/me/train.py:9 step"
+
+
+@pytest.mark.parametrize("op", ["nccl:send", "nccl:send 0->2", "nccl:send 0->99"])
+def test_a_transfer_whose_peer_is_not_known_is_pending_and_counts_for_nobody(op: str) -> None:
+    document = Document(PAIR).transfer("send", 0, 1, state="scheduled")
+    document.entries[0]["profiling_name"] = op
+    calls = read_calls(document)
+    assert [(call.is_p2p, call.transfers) for call in calls.pending] == [(True, ())]
+    assert calls.transfers == {}
 
 
 def test_started_is_known_with_timing_only() -> None:
