@@ -172,6 +172,28 @@ def test_a_tie_or_several_odd_ranks_blame_nobody(odd: tuple[int, ...]) -> None:
     assert (cause.kind, cause.ranks) == (Kind.MISMATCHED_CALL, (0,) if len(odd) == 3 else ())
 
 
+@pytest.mark.parametrize(("sides", "named_ranks"), [((3, 2), ()), ((2, 1), ()), ((3, 1), (3,)), ((4, 2), ())])
+def test_one_alone_is_a_hint_and_two_against_more_are_none(
+    sides: tuple[int, int], named_ranks: tuple[int, ...]
+) -> None:
+    members = tuple(range(sum(sides)))
+    documents = {rank: Document({"0": members}).pending(elements=4 if rank < sides[0] else 8) for rank in members}
+    cause = only_cause(judge(documents))
+    assert (cause.kind, cause.ranks, cause.suspects) == (Kind.MISMATCHED_CALL, named_ranks, members)
+
+
+def test_a_host_inside_of_a_call_that_differs_is_not_blamed_for_it() -> None:
+    inside = steps().call(retired=False).status("0", 6, -1, 6)
+    documents = {rank: steps().pending("broadcast" if rank == 3 else "all_reduce") for rank in (0, 1, 3)}
+    assert named(judge(documents | {2: inside})) == (Kind.MISMATCHED_CALL, (3,))
+
+
+def test_a_dump_of_a_rank_that_its_own_group_does_not_name_does_no_harm() -> None:
+    documents = {0: Document({"a": (1, 2)}).pending(group="a"), 1: Document({"a": (1, 2)})}
+    diagnosis = judge(documents, 3)
+    assert 0 not in diagnosis.culprits
+
+
 def test_ranks_may_give_the_same_elements_other_shapes() -> None:
     documents = {rank: steps().pending(input_sizes=[[2, 2]] if rank == 3 else [[4]]) for rank in WORLD}
     assert named(judge(documents)) == (Kind.GPU_OR_NETWORK, ())
