@@ -1,5 +1,7 @@
 """What one rank's recorder shows: its pending calls, its position in each group, and what the ring may have lost."""
 
+from typing import Any
+
 import pytest
 
 from holdfast_daemon.core.device_waits.calls import Way
@@ -102,6 +104,45 @@ def test_only_the_newest_call_of_a_group_can_be_inside() -> None:
     document = Document(PAIR).call().pending().pending()
     assert [call.inside for call in read_calls(document.status("0", 2, -1, 1)).pending] == [False, True]
     assert [call.inside for call in read_calls(document.status("0", 1, -1, 1)).pending] == [False, False]
+
+
+def test_calls_before_the_newest_two_have_returned() -> None:
+    document = Document(PAIR).pending().pending().pending().status("0", 2, -1, 0)
+    assert [call.inside for call in read_calls(document).pending] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        *("all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "_allgather_base"),
+        *("reduce_scatter", "_reduce_scatter_base", "all_reduce_barrier"),
+    ],
+)
+def test_ranks_must_agree_in_the_sizes_of_these_operations(op: str) -> None:
+    (call,) = read_calls(Document(PAIR).pending(op, elements=6)).pending
+    assert call.signature == f"{op} of 6 elements of type Float"
+
+
+@pytest.mark.parametrize("op", ["all_to_all", "gather", "scatter", "barrier"])
+def test_ranks_may_differ_in_the_sizes_of_other_operations(op: str) -> None:
+    assert [call.signature for call in read_calls(Document(PAIR).pending(op)).pending] == [op]
+
+
+def test_a_signature_has_what_is_known() -> None:
+    shapes: dict[str, Any] = {"input_sizes": [[2, 3], [4]], "input_dtypes": ["Half", "Float"]}
+    (call,) = read_calls(Document(PAIR).pending(**shapes)).pending
+    assert call.signature == "all_reduce of 10 elements of type Float Half"
+    (call,) = read_calls(Document(PAIR).pending(input_sizes=[[2]], input_dtypes=[])).pending
+    assert call.signature == "all_reduce of 2 elements"
+    (call,) = read_calls(Document(PAIR).pending(input_sizes="")).pending
+    assert call.signature == "all_reduce"
+
+
+@pytest.mark.parametrize("op", ["allreduce_coalesced", "tensor_coalesced"])
+def test_the_fast_way_of_a_coalesced_call_is_one_entry_and_no_batch(op: str) -> None:
+    document = Document(PAIR, first_record=70).call(seq=9).pending().pending(op, input_sizes=[[4], [4]])
+    assert [call.op for call in read_calls(document).pending] == ["all_reduce", op]
+    assert read_calls(document).pending[1].signature == op
 
 
 def test_whether_a_device_has_reached_a_call_is_not_known_while_the_host_makes_it() -> None:

@@ -345,10 +345,6 @@ def test_the_device_that_does_not_come_to_a_call_is_named_by_timing() -> None:
     assert named(judge(documents | {2: stuck})) == (Kind.STUCK_DEVICE, (2,))
 
 
-def test_without_timing_the_same_job_names_nobody() -> None:
-    assert named(judge({rank: steps().pending() for rank in WORLD})) == (Kind.GPU_OR_NETWORK, ())
-
-
 # Recorders that show little.
 
 
