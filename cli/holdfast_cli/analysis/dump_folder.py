@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast_agent.evidence.recorder_dump import HIGHEST_RANK, LARGEST_DUMP_BYTES, NoDumpError, read_dump
+from holdfast_agent.evidence.recorder_dump import HIGHEST_RANK, LARGEST_DUMP_BYTES, NoDumpError, printable, read_dump
 from holdfast_cli.analysis.one_job import DumpFile, of_one_job
 from holdfast_cli.errors import CommandError
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
@@ -99,11 +99,6 @@ def _read(path: Path, folder: Path, found: Dumps) -> DumpFile | None:
         return None
     found.written_ns.append(path.stat().st_mtime_ns)
     return DumpFile(rank, name, dump)
-
-
-def printable(text: str) -> str:
-    """Return a text without characters that steer a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _content(path: Path) -> bytes:

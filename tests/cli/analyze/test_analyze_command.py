@@ -194,6 +194,12 @@ def test_a_world_that_is_too_small_is_refused(late: Path, size: int) -> None:
     assert f"--world-size {size} is too small: there is a rank 3" in result.stderr
 
 
+def test_a_dead_rank_that_the_job_does_not_have_is_refused(late: Path) -> None:
+    result = holdfast("analyze", late, "--dead", "7", "--dead", "1")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--dead 7: the dumps name 4 ranks, and this is none of them" in result.stderr
+
+
 def test_a_larger_world_has_ranks_without_a_dump(late: Path) -> None:
     found = answer(late, "--world-size", "5")
     assert found["ranks_without_dump"] == [4]

@@ -151,7 +151,6 @@ class _Reading:
     def _note_position(self, entry: recorder.RecordedCall) -> None:
         key = self._keys[entry.group]
         self._calls.arrived[key] = max(self._calls.arrived.get(key, 0), entry.seq)
-        self._calls.newest_ns = max(self._calls.newest_ns, entry.created_ns)
 
     def _add(self, entry: recorder.RecordedCall, members: list[recorder.RecordedCall]) -> None:
         key = self._keys[entry.group]
@@ -174,7 +173,6 @@ class _Reading:
             done=done,
             started=self._has_started(entry),
             inside=inside,
-            created_ns=entry.created_ns,
             frame=entry.frame or next((member.frame for member in members if member.frame), ""),
             transfers=transfers,
             is_p2p=is_p2p,
@@ -272,7 +270,6 @@ class _Reading:
                     done=False,
                     started=None,
                     inside=False,
-                    created_ns=0,
                     frame="",
                 )
             )

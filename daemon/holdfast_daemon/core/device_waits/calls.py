@@ -44,7 +44,6 @@ class Call:
     """Whether the device has reached it; None: the recorder does not say."""
     inside: bool
     """The host has not returned from making the call."""
-    created_ns: int
     frame: str
     transfers: tuple[Transfer, ...] = ()
     """Sends and receives of a point-to-point call or batch; empty for a collective."""
@@ -68,7 +67,6 @@ class RankCalls:
     """Whether ``transfers`` counts all since the start: the ring has lost none and leaves none out."""
     history: list[tuple[GroupKey, str]] = field(default_factory=list)
     """Group and signature of all calls in order: a training loop makes the same ones again and again."""
-    newest_ns: int = 0
     knows_started: bool = False
     is_partial: bool = False
     """Whether complete calls are left out, so that a batch that is not there may be complete."""

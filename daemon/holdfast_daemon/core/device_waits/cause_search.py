@@ -189,7 +189,7 @@ class CauseSearch:
         for i, component in enumerate(components):
             if any(component_of[to] != i for node in component for to in edges[node]):
                 continue
-            ranks = [self._nodes[node] for node in component if node < first_joint]
+            ranks = sorted(self._nodes[node] for node in component if node < first_joint)
             found = [self._joints[node - first_joint] for node in component if node >= first_joint]
             yield from self._of_end(ranks, found)
 
