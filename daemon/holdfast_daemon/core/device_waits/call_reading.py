@@ -67,6 +67,11 @@ class _Reading:
         for entry in followed:
             self._add(entry, self._members[entry.order])
         self._use_status()
+        if self._dump.bad_entries:
+            # Nobody knows what these were: the newest call of a group perhaps, or one that is pending.
+            self._calls.arrived.clear()
+            self._calls.may_hide = True
+            self._calls.counts_exact = False
         self._calls.pending.sort(key=lambda call: call.order)
         self._calls.front_is_certain = self._is_front_certain()
         return self._calls
@@ -163,6 +168,8 @@ class _Reading:
         self._first_done.setdefault(entry.group, done)
         transfers = tuple(self._transfers(key, members or [entry])) if is_p2p else ()
         seq = 0 if is_p2p else entry.seq
+        if entry.retired and not is_p2p and not self._calls.ends_at_issue and _operation(entry.op) in _NEEDS_ALL:
+            self._calls.over[key] = max(seq, self._calls.over.get(key, 0))
         call = Call(
             rank=self._calls.rank,
             group=key,
@@ -332,6 +339,9 @@ _EQUAL_INPUTS = frozenset(
     )
 )
 """Operations whose inputs have equal sizes and types on all ranks."""
+
+_NEEDS_ALL = _EQUAL_INPUTS - {"broadcast", "reduce"} | {"all_to_all", "barrier"}
+"""Operations that end on no rank before all ranks have taken part."""
 
 
 def _signature(members: list[recorder.RecordedCall]) -> str:

@@ -59,6 +59,9 @@ class RankCalls:
     """Calls that are not done, in the order in which the host made them."""
     arrived: dict[GroupKey, int] = field(default_factory=dict)
     """Group -> number of the newest collective that the host has made. Groups of which it is not known are absent."""
+    over: dict[GroupKey, int] = field(default_factory=dict)
+    """Group -> number of the newest collective that is certainly over, of those that end nowhere before all members
+    have taken part. Groups without one are absent."""
     at: dict[tuple[GroupKey, int], Call] = field(default_factory=dict)
     """Collectives in the ring, done or not, by group and number."""
     transfers: dict[tuple[GroupKey, Way, int], int] = field(default_factory=dict)

@@ -51,7 +51,7 @@ class CauseSearch:
         guessed: Collection[GroupKey],
     ) -> None:
         self._ranks = ranks
-        self._joints = found
+        self._joints = self._sound = found
         self._dead = dead
         self._unread = unread
         self._places = places
@@ -74,6 +74,7 @@ class CauseSearch:
         apart = {cause.joint.group for cause in mismatches if cause.joint is not None}
         for rank, awaiting in self._awaited.items():
             self._awaited[rank] = [joint for joint in awaiting if joint.group not in apart]
+        self._sound = [joint for joint in self._joints if joint.group not in apart]
         ends = list(self._of_ends())
         blamed = [*self._dead_ranks(), *mismatches, *self._of_idle_ranks(has_other_ends=bool(ends))]
         if not blamed:
@@ -133,7 +134,9 @@ class CauseSearch:
         certain = [rank for rank in awaited if is_alone or self._is_certain(rank)]
         if certain:
             longest = self._longest(certain[0])
-            confidence = Confidence.MEDIUM if self._unread else Confidence.HIGH
+            # Of several ranks, one may hold the others up in a way that no recorder of devices shows.
+            is_sure = len(certain) == 1 and not self._unread
+            confidence = Confidence.HIGH if is_sure else Confidence.MEDIUM
             yield Cause(Kind.MISSING_RANK, tuple(certain), longest, confidence)
         else:
             yield Cause(Kind.UNKNOWN, (), self._longest(awaited[0]), Confidence.LOW, tuple(awaited))
@@ -177,8 +180,8 @@ class CauseSearch:
         """Yield the circles of ranks, and the calls that all have made, at which the edges end."""
         number = {rank: i for i, rank in enumerate(self._nodes)}
         first_joint = len(self._nodes)
-        edges: list[list[int]] = [[] for _ in range(first_joint + len(self._joints))]
-        for i, joint in enumerate(self._joints):
+        edges: list[list[int]] = [[] for _ in range(first_joint + len(self._sound))]
+        for i, joint in enumerate(self._sound):
             for rank in joint.fronts:
                 edges[number[rank]].append(first_joint + i)
             if joint.sides:
@@ -190,7 +193,7 @@ class CauseSearch:
             if any(component_of[to] != i for node in component for to in edges[node]):
                 continue
             ranks = sorted(self._nodes[node] for node in component if node < first_joint)
-            found = [self._joints[node - first_joint] for node in component if node >= first_joint]
+            found = [self._sound[node - first_joint] for node in component if node >= first_joint]
             yield from self._of_end(ranks, found)
 
     @staticmethod
@@ -249,11 +252,13 @@ class CauseSearch:
         # Without a missing call, each rank has made all of them, and begins with one that is not another one's turn.
         first = min(rank for rank in ranks if counts[rank] == most)
         joint = max(found, key=lambda one: len(one.fronts) if first in (one.missing if most else one.behind) else 0)
-        return Cause(Kind.OPPOSITE_ORDER, _shortest_circle(first, found), joint, Confidence.MEDIUM)
+        return Cause(
+            Kind.OPPOSITE_ORDER, _shortest_circle(first, found), joint, Confidence.MEDIUM, tuple(sorted(ranks))
+        )
 
     def _inversions(self) -> Iterator[Cause]:
         """Yield the collectives of two groups that ranks have made in opposite orders, and that are pending."""
-        found = [joint for joint in self._joints if joint.seq and joint.fronts]
+        found = [joint for joint in self._sound if joint.seq and joint.fronts]
         for i, first in enumerate(found):
             for second in found[i + 1 :]:
                 if first.group == second.group:

@@ -6,7 +6,7 @@ from holdfast_agent.evidence.recorder_dump import from_document
 from holdfast_daemon.core.device_waits.call_reading import calls_of
 from holdfast_daemon.core.device_waits.calls import GroupUses, RankCalls
 from holdfast_daemon.core.device_waits.causes import Cause, Diagnosis, Evidence, Kind, Place
-from holdfast_daemon.core.device_waits.diagnosis import diagnose
+from holdfast_daemon.core.device_waits.diagnosis import diagnose, read_ranks
 from holdfast_daemon.core.device_waits.groups import group_keys
 from tests.support.recorder_documents import Document
 
@@ -34,6 +34,14 @@ def judge(
         for rank in sorted({*dumps, *dead, *places})
     }
     return diagnose(evidence, world_size or len({*dumps, *dead}), is_world_known=is_world_known)
+
+
+def read_all(
+    documents: Mapping[int, Document], world_size: int | None = None, *, dead: Collection[int] = ()
+) -> dict[int, RankCalls]:
+    """Return what each dump of a job shows by itself, also where they contradict each other."""
+    dumps = {rank: from_document(one.document()) for rank, one in documents.items()}
+    return read_ranks(dumps, group_keys(dumps, world_size or len({*dumps, *dead})))
 
 
 def only_cause(diagnosis: Diagnosis) -> Cause:

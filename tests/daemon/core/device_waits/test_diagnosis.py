@@ -303,7 +303,7 @@ def test_transfers_are_paired_by_their_own_count_and_not_by_numbers_of_torch() -
 def test_full_rings_pair_transfers_by_what_is_pending() -> None:
     pair = {"0": (0, 1)}
     first = Document(pair, first_record=90).transfer("recv", 0, 1).transfer("recv", 0, 1, state="scheduled")
-    second = Document(pair, first_record=40).transfer("send", 1, 0).call(seq=5)
+    second = Document(pair, first_record=40).transfer("send", 1, 0).call("broadcast", seq=5)
     diagnosis = judge({0: first, 1: second})
     assert named(diagnosis) == (Kind.MISSING_RANK, (1,))
     answered = Document(pair, first_record=40).transfer("send", 1, 0).transfer("send", 1, 0, state="scheduled")

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from holdfast_daemon.core.device_waits.joints import Joint, earlier_mismatch, joints
-from tests.daemon.core.device_waits.jobs import judge
+from tests.daemon.core.device_waits.jobs import judge, read_all
 from tests.support.recorder_documents import Document
 
 PAIR = {"0": (0, 1)}
@@ -14,7 +14,7 @@ TWO = {"0": (0, 1), "a": (0, 1)}
 
 
 def found(documents: Mapping[int, Document], world_size: int | None = None, dead: Collection[int] = ()) -> list[Joint]:
-    return joints(judge(documents, world_size, dead=dead).ranks, dead)
+    return joints(read_all(documents, world_size, dead=dead), dead)
 
 
 def only(documents: Mapping[int, Document], world_size: int | None = None, dead: Collection[int] = ()) -> Joint:

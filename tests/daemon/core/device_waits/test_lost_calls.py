@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast_daemon.core.device_waits.calls import RankCalls
-from tests.daemon.core.device_waits.jobs import judge, read_calls
+from tests.daemon.core.device_waits.jobs import read_all, read_calls
 from tests.support.recorder_documents import Document
 
 PAIR = {"0": (0, 1)}
@@ -21,7 +21,7 @@ def pending_alone(document: Document) -> Document:
 
 def among_others(document: Document) -> RankCalls:
     """Return the calls of a rank in a job whose other rank shows that the groups have collectives only."""
-    return judge({0: document, 1: Document(TWO).call().call(group="a")}).ranks[0]
+    return read_all({0: document, 1: Document(TWO).call().call(group="a")})[0]
 
 
 def shown(calls: RankCalls) -> list[tuple[str, int]]:
