@@ -77,8 +77,9 @@ class CauseSearch:
         self._sound = [joint for joint in self._joints if joint.group not in apart]
         ends = list(self._of_ends())
         blamed = [*self._dead_ranks(), *mismatches, *self._of_idle_ranks(has_other_ends=bool(ends))]
-        if not blamed:
-            blamed += self._inversions()
+        if not blamed and (blamed := list(self._inversions())):
+            # A circle of these ranks says the same, and names more of them.
+            ends = [cause for cause in ends if cause.kind != Kind.OPPOSITE_ORDER]
         if self._dead and blamed:
             # The end of a rank leaves others in all sorts of places: nothing but a stack accuses another one then.
             ends = []

@@ -216,3 +216,104 @@ def test_the_fewer_of_those_that_have_the_other_order_are_named() -> None:
     assert {cause.kind for cause in causes} == {Kind.OPPOSITE_ORDER}
     assert causes[0].ranks == (2,)
     assert causes[0].suspects == (0, 1, 2)
+
+
+# What numbers mean after a mismatch, and what a ring still shows of one.
+
+
+def test_after_a_mismatch_its_group_shows_no_circle() -> None:
+    """Only rank 3 has made one more call. Afterwards all numbers of the group mean different calls."""
+    groups = {"0": WORLD, "a": (0, 3)}
+
+    def loop(rank: int) -> Document:
+        document = Document(groups).call().call()
+        if rank == 3:
+            document.pending("broadcast")
+        document.pending()
+        return document.pending(group="a") if rank in (0, 3) else document
+
+    causes = judge({rank: loop(rank) for rank in WORLD}).causes
+    assert {cause.kind for cause in causes} == {Kind.MISMATCHED_CALL}
+    assert {rank for cause in causes for rank in cause.ranks} == {3}
+
+
+def test_a_later_mismatch_shows_where_the_ring_has_lost_the_first_one() -> None:
+    """Rank 1 has left a call out, and rank 0's ring has lost call 5, which was the first that differed."""
+    ahead = Document({"0": (0, 1)}, first_record=70).pending("reduce_scatter", seq=6).status("0", 6, -1, 4)
+    behind = Document({"0": (0, 1)}).call(seq=4).pending("reduce_scatter").pending("all_gather")
+    cause = only_cause(judge({0: ahead, 1: behind}))
+    assert (cause.kind, cause.joint and cause.joint.seq) == (Kind.MISMATCHED_CALL, 6)
+
+
+def test_the_closing_entry_of_a_batch_proves_nothing_about_the_calls_before_it() -> None:
+    """Its end is recorded on another stream. Else call 2 would look like one of a CUDA graph, which never completes."""
+    waiting = steps(1).pending().coalesced(["broadcast"] * 2)
+    assert named(judge({rank: steps(1) if rank == 3 else waiting for rank in WORLD})) == (Kind.MISSING_RANK, (3,))
+
+
+# How sure it is who has not come.
+
+
+def test_of_several_ranks_that_have_not_come_one_may_hold_up_the_others_elsewhere() -> None:
+    documents = {rank: steps(30).pending() for rank in (0, 1)} | {rank: steps(30) for rank in (2, 3)}
+    cause = only_cause(judge(documents))
+    assert (cause.kind, cause.ranks, cause.confidence) == (Kind.MISSING_RANK, (2, 3), Confidence.MEDIUM)
+    cause = only_cause(judge(documents | {2: steps(30).pending()}))
+    assert (cause.ranks, cause.confidence) == ((3,), Confidence.HIGH)
+
+
+def test_a_rank_whose_ring_may_hide_what_is_pending_may_be_the_one_that_is_idle() -> None:
+    waiting = Document({"0": WORLD}).call().pending()
+    assert named(judge({0: waiting, 1: waiting, 2: waiting, 3: Document({"0": WORLD}).call()})) == (
+        Kind.MISSING_RANK,
+        (3,),
+    )
+    hidden = Document({"0": WORLD, "a": (1, 2)}, first_record=90).call("broadcast", group="a").without_status()
+    assert named(judge({0: waiting, 1: waiting, 2: hidden, 3: Document({"0": WORLD}).call()})) == (Kind.UNKNOWN, ())
+
+
+def test_an_entry_without_sense_may_have_been_the_call_in_which_others_wait() -> None:
+    damaged = steps(3).pending()
+    damaged.entries[-1]["collective_seq_id"] = "?"
+    damaged.without_status()
+    documents = {0: steps(3).pending(), 1: steps(3).pending(), 2: damaged, 3: steps(3)}
+    diagnosis = judge(documents)
+    assert diagnosis.ranks[2].arrived == {} and 2 not in diagnosis.culprits
+    assert named(judge(documents | {2: steps(3).pending()})) == (Kind.MISSING_RANK, (3,))
+
+
+def test_a_loop_that_goes_on_in_the_same_group_with_another_call_names_nobody() -> None:
+    """Two ranks are idle. They made messages in the world's group so far, and others wait in its next collective."""
+    groups = {"0": WORLD}
+
+    def idle(rank: int) -> Document:
+        document = Document(groups).call()
+        for _ in range(12):
+            document.transfer("send", rank, 0)
+        return document
+
+    first = Document(groups).call()
+    for rank in (2, 3):
+        for _ in range(12):
+            first.transfer("recv", 0, rank)
+    documents = {0: first.pending(), 1: Document(groups).call().pending(), 2: idle(2), 3: idle(3)}
+    assert named(judge(documents)) == (Kind.UNKNOWN, ())
+
+
+# Causes that say the same.
+
+
+def test_what_is_unknown_is_one_cause_with_all_suspects() -> None:
+    groups = {"a": (0, 2), "b": (1, 3)}
+    diagnosis = judge({0: Document(groups).pending(group="a"), 1: Document(groups).pending(group="b")}, 4)
+    cause = only_cause(diagnosis)
+    assert (cause.kind, cause.suspects) == (Kind.UNKNOWN, (2, 3))
+
+
+def test_both_sides_of_transfers_are_one_cause() -> None:
+    one, other = Document({"0": (0, 1)}), Document({"0": (0, 1)})
+    for _ in range(3):
+        one.transfer("send", 0, 1, state="scheduled")
+        other.transfer("recv", 1, 0, state="scheduled")
+    cause = only_cause(judge({0: one, 1: other}))
+    assert (cause.kind, cause.joint and cause.joint.parties) == (Kind.GPU_OR_NETWORK, (0, 1))

@@ -442,6 +442,12 @@ def test_ranks_that_move_between_two_samples_are_not_stuck() -> None:
     assert (cause.kind, cause.ranks, cause.suspects) == (Kind.MOVING, (), WORLD)
 
 
+def test_a_rank_that_is_known_to_be_dead_is_the_cause_whoever_has_moved_before() -> None:
+    now = {rank: steps().pending() for rank in WORLD}
+    before = {rank: steps(4).pending() for rank in WORLD}
+    assert named(judge(now, earlier=before, dead=[2])) == (Kind.DEAD_RANK, (2,))
+
+
 def test_two_equal_samples_are_a_hang() -> None:
     now = {rank: steps().pending() if rank else steps() for rank in WORLD}
     assert named(judge(now, earlier=now)) == (Kind.MISSING_RANK, (0,))
