@@ -223,7 +223,7 @@ class _Reading:
         if before is entry:
             # With TORCH_NCCL_BLOCKING_WAIT no status is ever written.
             is_only = not self._dump.has_wrapped and not self._dump.is_partial
-            is_written = len(self._members) == 1 or any(one.last_enqueued >= 0 for one in self._groups_with_status())
+            is_written = not self._uses.has_blocking_wait
             is_reached = entry.state == recorder.CALL_STATE_STARTED
             return is_only and is_written and group.last_enqueued == -1 and not is_reached
         return group.last_enqueued == self._own_number(before) != self._own_number(entry)

@@ -98,6 +98,11 @@ class RankCalls:
         """Whether the rank has certainly nothing pending."""
         return not self.pending and not self.may_hide and self.front_is_certain
 
+    @property
+    def used_groups(self) -> set[GroupKey]:
+        """Groups in which the rank has made calls, as far as it shows."""
+        return {group for group, _ in self.history} | {group for group, newest in self.arrived.items() if newest}
+
     def first_pending_of(self, group: GroupKey) -> Call | None:
         """Return the oldest pending collective of a group."""
         return next((call for call in self.pending if call.group == group and not call.is_p2p), None)
@@ -111,6 +116,8 @@ class GroupUses:
     """Groups with point-to-point calls. Their status mixes two counters."""
     with_collectives: frozenset[GroupKey]
     """Groups with collectives in NCCL's own recorder."""
+    has_blocking_wait: bool = False
+    """Whether a rank has made several calls, and its status shows none: so it is with TORCH_NCCL_BLOCKING_WAIT."""
 
     def counts_collectives(self, group: GroupKey) -> bool:
         """Return whether the numbers in a group's status are those of collectives."""

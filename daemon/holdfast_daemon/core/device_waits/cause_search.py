@@ -151,6 +151,9 @@ class CauseSearch:
             return False  # it may wait for the dead rank in a way that no recorder shows
         if calls.hides_waits:
             return False
+        waiters = {waiter for joint in self._awaited[rank] for waiter in joint.waiters}
+        if any(len(self._ranks[waiter].used_groups) > len(calls.used_groups) for waiter in waiters):
+            return False  # the ranks of a program use as many groups as each other: it may come to a new one here
         if len(calls.history) < _SHORT_HISTORY:
             groups = {group for group, seq in calls.arrived.items() if seq >= _LONG_SEQUENCE}
             return any(joint.group in groups for joint in self._awaited[rank])
@@ -253,9 +256,7 @@ class CauseSearch:
         # Without a missing call, each rank has made all of them, and begins with one that is not another one's turn.
         first = min(rank for rank in ranks if counts[rank] == most)
         joint = max(found, key=lambda one: len(one.fronts) if first in (one.missing if most else one.behind) else 0)
-        return Cause(
-            Kind.OPPOSITE_ORDER, _shortest_circle(first, found), joint, Confidence.MEDIUM, tuple(sorted(ranks))
-        )
+        return Cause(Kind.OPPOSITE_ORDER, _shortest_circle(first, found), joint, Confidence.MEDIUM)
 
     def _inversions(self) -> Iterator[Cause]:
         """Yield the collectives of two groups that ranks have made in opposite orders, and that are pending."""

@@ -50,8 +50,15 @@ def read_ranks(dumps: Mapping[int, recorder.RecorderDump], keys: Mapping[int, li
     uses = GroupUses(
         with_p2p=frozenset(group for group, call in calls if call.p2p),
         with_collectives=frozenset(group for group, call in calls if not call.p2p and call.op.startswith(_NCCL)),
+        has_blocking_wait=any(map(_has_no_status, dumps.values())),
     )
     return {rank: calls_of(rank, dump, keys[rank], uses) for rank, dump in sorted(dumps.items())}
+
+
+def _has_no_status(dump: recorder.RecorderDump) -> bool:
+    """Return whether several calls were made, and the status shows none of them."""
+    statuses = [group.last_enqueued for group in dump.groups if group.has_status]
+    return len(dump.calls) > 1 and bool(statuses) and max(statuses) < 0
 
 
 def _distinct(causes: Iterable[Cause]) -> Iterator[Cause]:

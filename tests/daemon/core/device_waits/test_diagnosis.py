@@ -367,6 +367,16 @@ def test_the_status_of_nccl2_is_one_short_at_all_times_and_says_nothing_of_a_hos
     assert named(judge(documents)) == (Kind.GPU_OR_NETWORK, ())
 
 
+def test_with_blocking_wait_a_rank_with_one_call_is_not_inside_of_it() -> None:
+    """Its status is empty at all times, as those of the ranks show that have made more calls."""
+    groups = {"0": WORLD, "a": (0, 1)}
+    first = Document(groups).call("broadcast", retired=False).status("0", -1, -1, -1)
+    documents = {rank: Document(groups).call("broadcast", retired=False).pending(group="a") for rank in (0, 1)}
+    documents = {rank: document.status("0", -1, -1, -1).status("a", -1, -1, -1) for rank, document in documents.items()}
+    causes = judge({**documents, 2: first, 3: first}).causes
+    assert all(cause.kind != Kind.INSIDE_CALL for cause in causes)
+
+
 def test_nobody_is_inside_if_all_are() -> None:
     documents = {rank: steps().call(retired=False).status("0", 6, -1, 6) for rank in WORLD}
     assert named(judge(documents)) == (Kind.GPU_OR_NETWORK, ())
