@@ -18,7 +18,7 @@ from holdfast_checkpoint.store.secondary import Lag
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.metric_family import MetricFamily
 from holdfast_proto.metrics_server import MetricsServer
-from holdfast_proto.v1.common_pb2 import Phase, RecorderSource
+from holdfast_proto.v1.common_pb2 import OwnTimeSource, Phase, RecorderSource
 
 
 def _in_phase_s(rank: Rank, phase: int) -> float:
@@ -105,6 +105,11 @@ class AgentCollector(Collector):
             ((*labels[rank.rank], enum_word(RecorderSource, recorder.source), recorder.backend), 1)
             for rank in ranks
             for recorder in rank.recorders
+        )
+        yield declared.RANK_OWN_TIME_INFO.metric(
+            ((*labels[rank.rank], enum_word(OwnTimeSource, rank.own_time_source), rank.own_time_reason), 1)
+            for rank in ranks
+            if rank.own_time_source
         )
 
     def _gpu_of(self, rank: Rank) -> tuple[str, str]:

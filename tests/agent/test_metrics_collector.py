@@ -11,6 +11,8 @@ from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import (
+    OWN_TIME_SOURCE_EVENTS,
+    OWN_TIME_SOURCE_NONE,
     PHASE_DATA,
     PHASE_INIT,
     PHASE_OPTIMIZER,
@@ -49,6 +51,8 @@ async def busy_node(folder: Path) -> RecordedNode:
         outside_s={PHASE_INIT: 4.0, PHASE_DATA: 1.0},
         device_uuid="GPU-1",
         recorders=[Recorder(source=RECORDER_SOURCE_NCCL, backend="nccl")],
+        own_time_source=OWN_TIME_SOURCE_NONE,
+        own_time_reason="it sends messages",
     )
     await node.messages.receive(node.ranks[0], session.RankMessage(report=report))
     node.ranks[1].finish(store.RankExit(signal=9), None)
@@ -87,6 +91,15 @@ async def test_ranks_show_what_they_have_reported(folder: Path) -> None:
     assert samples(text, "holdfast_step_duration_seconds_count") == {(): 1}
     assert samples(text, "holdfast_snapshot_stall_seconds_sum") == {(): 0.02}
     assert samples(text, "holdfast_snapshots_skipped_total") == {(): 1}
+
+
+async def test_how_the_own_time_of_a_rank_is_measured_is_one_series_once_it_is_known(folder: Path) -> None:
+    node = await busy_node(folder)  # its second rank has reported nothing
+    name, labels = "holdfast_rank_own_time_info", ("rank", "source", "reason")
+    assert samples(scrape(node), name, *labels) == {("0", "none", "it sends messages"): 1}
+    node.ranks[0].own_time_source, node.ranks[0].own_time_reason = OWN_TIME_SOURCE_EVENTS, ""
+    assert samples(scrape(node), name, "rank", "source") == {("0", "events"): 1}
+    assert "reason=" not in next(line for line in scrape(node).splitlines() if line.startswith(name + "{"))
 
 
 async def test_a_rank_shows_its_gpu_only_if_it_has_one(folder: Path) -> None:

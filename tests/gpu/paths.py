@@ -75,6 +75,7 @@ PATHS = (
     CudaPath(f"{_HOOKS}/device_time/device_time.py", "<module>", why_none="an import"),
     CudaPath(f"{_HOOKS}/device_time/device_time.py", "DeviceTime.__init__", _ALONE),
     CudaPath(f"{_HOOKS}/device_time/device_time.py", "DeviceTime.install", _ALONE),
+    CudaPath(f"{_HOOKS}/device_time/device_time.py", "DeviceTime.source", _ALONE),
     CudaPath(f"{_HOOKS}/device_time/gpu_marks.py", "CudaMarks.mark", _ALONE),
     CudaPath(f"{_HOOKS}/device_time/gpu_marks.py", "CudaMarks.is_past", _ALONE),
     CudaPath(f"{_HOOKS}/device_time/gpu_marks.py", "CudaMarks.between_s", _ALONE),

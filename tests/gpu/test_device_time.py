@@ -13,6 +13,7 @@ from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.telemetry.timeline import Timeline
+from holdfast_proto.v1 import common_pb2 as common
 
 pytestmark = pytest.mark.gpu
 
@@ -60,6 +61,7 @@ def test_the_time_of_a_kernel_is_counted_and_that_of_other_phases_is_not(loop: L
     one_s = start.elapsed_time(end) / 1000
     loop.run(step)
     assert loop.time.steps == 6
+    assert loop.time.source("cuda:0", stepped=True) == (common.OWN_TIME_SOURCE_EVENTS, "")
     assert loop.time.own_s / 6 == pytest.approx(one_s, rel=0.3)
 
 
@@ -83,6 +85,8 @@ def test_a_step_with_a_cuda_graph_is_unknown(loop: Loop, gpu: torch.device) -> N
         loop.time.call_returns(is_over=True)
     loop.run(graph.replay)
     assert loop.time.steps == 0
+    reason = "it replays a CUDA graph, whose calls cannot be seen"
+    assert loop.time.source("cuda:0", stepped=True) == (common.OWN_TIME_SOURCE_NONE, reason)
 
 
 def test_calls_that_return_behind_their_wait_leave_the_time_known(loop: Loop, nccl: torch.device) -> None:

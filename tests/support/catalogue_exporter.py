@@ -26,6 +26,7 @@ _OPEN_LABEL_VALUES = {
     "xid": ("79",),
     "group": ("default", "mesh_tp"),
     "source": ("nccl",),
+    "reason": ("it makes asynchronous calls",),
     "backend": ("nccl",),
     "version": (version("holdfast-torch"),),
 }

@@ -24,6 +24,8 @@ READINGS = (
     "nvlink_errors",
 )
 """Numbers of a sample, by the names that the probe gives them."""
+_LARGEST = {"utilization_ratio": 1.0}
+"""Largest values of readings that have one. A value beyond it is left out."""
 GONE = ("lost", "reset_required")
 """States in which a GPU computes nothing: it is off the bus; the driver has to reset it."""
 SEVERE_THROTTLES = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
@@ -82,7 +84,7 @@ def _gpu(entry: Any) -> Gpu | None:  # noqa: ANN401 - JSON
         bus_id=kernel_bus_id(str(entry["bus_id"])),
         parts=tuple(str(part)[:NAME_CHARACTERS] for part in entry.get("parts", [])[:_MOST_PARTS]),
         gone=entry.get("gone", "") if entry.get("gone") in GONE else "",
-        readings={name: value for name, value in readings.items() if 0.0 <= value <= LARGEST_COUNT},
+        readings={name: n for name, n in readings.items() if 0.0 <= n <= _LARGEST.get(name, LARGEST_COUNT)},
         throttles=tuple(name for name in THROTTLES if name in entry.get("throttles", ())),
         pids=None if pids is None else tuple(int(pid) for pid in pids[:_MOST_PIDS]),
     )

@@ -14,6 +14,21 @@ _XIDS_KEPT = 256
 _EXPLAINS_S = 60.0
 """Time before the end of a process in which an Xid of its work may be the reason. CUDA reports errors late."""
 
+
+@dataclass
+class _Utilization:
+    """Samples of a GPU's utilization: the mean over any stretch of time follows from two readings of these."""
+
+    total: float = 0.0
+    samples: int = 0
+
+    def add(self, ratio: float) -> None:
+        self.total += ratio
+        self.samples += 1
+
+
+_NO_SAMPLES = _Utilization()
+
 _GONE = {
     "lost": "the driver no longer reaches the GPU",
     "reset_required": "the driver cannot use the GPU before a reset",
@@ -52,6 +67,8 @@ class NodeDevices:
         """Takes in what the kernel has logged up to now."""
         self.pids_are_ours = pids_are_ours
         self._xids: deque[SeenXid] = deque(maxlen=_XIDS_KEPT)
+        self._utilization: dict[str, _Utilization] = {}
+        """UUID -> utilization since the agent started."""
         self._gone_since: dict[str, float] = {}
         self._uuid_by_pid: dict[tuple[int, int], str] = {}
         """Pid and start of a process -> UUID of the GPU on which the driver has seen it."""
@@ -70,6 +87,10 @@ class NodeDevices:
         self.answers = True
         self.gpus = merged(self.gpus, sample)
         self.samples_total += 1
+        for gpu in sample.gpus:
+            ratio = gpu.readings.get("utilization_ratio")
+            if ratio is not None:
+                self._utilization.setdefault(gpu.uuid, _Utilization()).add(ratio)
         for gpu in self.gpus.values():
             used = gpu.readings.get("memory_used_bytes", 0.0)
             self.peak_used_bytes[gpu.uuid] = max(used, self.peak_used_bytes.get(gpu.uuid, 0.0))
@@ -109,7 +130,16 @@ class NodeDevices:
         if gpu is None:
             return None
         severe = [name for name in gpu.throttles if name in SEVERE_THROTTLES]
-        return store.GpuState(gpu=gpu.index, uuid=gpu.uuid, fault=self._fatal_fault(rank, gpu), throttles=severe)
+        # Of a divided GPU, the driver would show the work of all parts together.
+        utilization = _NO_SAMPLES if gpu.parts else self._utilization.get(gpu.uuid, _NO_SAMPLES)
+        return store.GpuState(
+            gpu=gpu.index,
+            uuid=gpu.uuid,
+            fault=self._fatal_fault(rank, gpu),
+            throttles=severe,
+            utilization_sum=utilization.total,
+            utilization_samples=utilization.samples,
+        )
 
     def fault_of_end(self, rank: Rank, ended_unix_s: float) -> store.GpuFault | None:
         """Return the error of a GPU that explains why a rank has ended; None: there is none.

@@ -111,8 +111,9 @@ def shortened(dump: recorder.RecorderDump) -> recorder.RecorderDump:
         short.has_wrapped = True
     for group in short.groups:
         group.name, group.description = group.name[:NAME_CHARACTERS], group.description[:NAME_CHARACTERS]
-        if max(group.last_enqueued, group.last_started, group.last_completed) > LARGEST_COUNT:
-            group.has_status = False
+        numbers = (group.last_enqueued, group.last_started, group.last_completed)
+        if not -1 <= min(numbers) <= max(numbers) <= LARGEST_COUNT:
+            group.has_status, group.last_enqueued, group.last_started, group.last_completed = False, 0, 0, 0
     for call in short.calls:
         if max(call.order, call.seq, call.p2p_seq, call.timeout_ms) > LARGEST_COUNT:
             raise ValueError("a call of it has a number that is out of range")
@@ -280,14 +281,19 @@ def _signed(value: object) -> int:
     return number
 
 
+def printable(text: str) -> str:
+    """Return a text without characters that would break a line, or steer a terminal.
+
+    Lone surrogates, which JSON may spell, are not printable either: they are no text for a message.
+    """
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def _plain_text(value: object) -> str:
     """Return a text, or a small number as one. Raises TypeError for anything else, which may be of any size."""
     if value is None:
         return ""
-    if isinstance(value, str):
-        # Lone surrogates, which JSON may spell, are no text for a message.
-        return value[:LONGEST_TEXT].encode(errors="replace").decode()
-    return str(_signed(value))
+    return printable(value[:LONGEST_TEXT]) if isinstance(value, str) else str(_signed(value))
 
 
 def _text(value: object) -> str:

@@ -84,6 +84,13 @@ RANK_RECORDER_INFO = gauge(
     "Recorder of torch that has the calls of the rank's groups on a backend; always 1. source is generic (gloo's), "
     "nccl (NCCL's own), backend (one for this backend alone: torch 2.15) or none: hangs then have no call.",
 )
+RANK_OWN_TIME_INFO = gauge(
+    "rank_own_time_info",
+    "run rank source reason?",
+    "How the time that the rank needs for itself is measured; always 1. Stragglers are found by it. source is host "
+    "(its training thread, seen from outside), events (events on its GPU) or none. With none, work and waiting on its "
+    "GPU cannot be separated, and reason says why.",
+)
 
 # GPUs of the ranks, on nodes with NVIDIA's driver.
 

@@ -9,7 +9,15 @@ from holdfast_agent.processes.training_thread import ThreadStatus
 from holdfast_proto import black_box
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_INIT, BlockedOn, PendingCall, Progress, Recorder
+from holdfast_proto.v1.common_pb2 import (
+    OWN_TIME_SOURCE_UNSPECIFIED,
+    PHASE_INIT,
+    BlockedOn,
+    OwnTimeSource,
+    PendingCall,
+    Progress,
+    Recorder,
+)
 
 DYING_PATIENCE_S = 10.0
 """Time that an interpreter may take to end: it joins threads and destroys process groups."""
@@ -98,6 +106,10 @@ class Rank:
     device_own_s: float = 0.0
     """Seconds in which its GPU worked and did not wait for other ranks, over ``device_steps`` steps."""
     device_steps: int = 0
+    own_time_source: "OwnTimeSource" = OWN_TIME_SOURCE_UNSPECIFIED
+    """How the time that it needs for itself is measured."""
+    own_time_reason: str = ""
+    """Why that time is not measured, if it is not."""
     pipeline_bubble: float | None = None
     phase_s: dict[int, float] = field(default_factory=dict)
     """Phase number -> seconds spent in it by the finished steps."""
@@ -219,6 +231,7 @@ class Rank:
         self.call_wait_s = max(self.call_wait_s, report.call_wait_s)
         if report.device_steps >= self.device_steps:  # a report that is late must not turn the pair back
             self.device_own_s, self.device_steps = report.device_own_s, report.device_steps
+        self.own_time_source, self.own_time_reason = report.own_time_source, report.own_time_reason
         self.recorder_failures = report.recorder_failures_total
         self.recorder_attempts = report.recorder_attempts_total
 
@@ -306,5 +319,7 @@ class Rank:
             own_wait_s=self.own_wait_s,
             device_own_s=self.device_own_s,
             device_steps=self.device_steps,
+            own_time_source=self.own_time_source,
+            own_time_reason=self.own_time_reason,
             recorders=self.recorders,
         )

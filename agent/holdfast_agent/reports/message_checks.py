@@ -32,6 +32,7 @@ LONGEST_SOCKET_BYTES = 107
 """Longest path of a unix socket that the kernel takes."""
 MOST_RECORDERS = 64
 SOURCES = frozenset(common.RecorderSource.values())
+OWN_TIME_SOURCES = frozenset(common.OwnTimeSource.values())
 PHASES = frozenset(common.Phase.values())
 DIRECTIONS = frozenset(common.Direction.values())
 
@@ -119,6 +120,13 @@ def _clean_device(report: session.Report, refuse: Refuse) -> None:
     if report.device_steps > LARGEST_COUNT:
         refuse("device_steps that are out of range")
         report.ClearField("device_steps")
+    if report.own_time_source not in OWN_TIME_SOURCES:
+        refuse("a source of the own time that this agent does not know")
+        report.ClearField("own_time_source")
+    # The reason becomes a part of lines for people.
+    if len(report.own_time_reason) > NAME_CHARACTERS or not report.own_time_reason.isprintable():
+        refuse("a reason for an unknown own time that is no short line")
+        report.ClearField("own_time_reason")
 
 
 def _clean_progress(progress: common.Progress, world_size: int, refuse: Refuse) -> None:

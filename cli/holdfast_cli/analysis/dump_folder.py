@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast_agent.evidence.recorder_dump import HIGHEST_RANK, LARGEST_DUMP_BYTES, NoDumpError, read_dump
+from holdfast_agent.evidence.recorder_dump import HIGHEST_RANK, LARGEST_DUMP_BYTES, NoDumpError, printable, read_dump
 from holdfast_cli.analysis.one_job import DumpFile, of_one_job
 from holdfast_cli.analysis.rank_names import NoRankError, rank_in
 from holdfast_cli.analysis.stack_text import main_thread
@@ -150,11 +150,6 @@ def _stacks_in(path: Path, known: Mapping[int, str]) -> dict[int, str]:
     if rank in known:
         raise NoDumpError(f"another file has the stacks of rank {rank}")
     return {rank: text}
-
-
-def printable(text: str) -> str:
-    """Return a text without characters that steer a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _content(path: Path) -> bytes:

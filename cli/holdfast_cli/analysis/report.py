@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from holdfast_cli.analysis.dump_folder import Dumps, printable
+from holdfast_agent.evidence.recorder_dump import printable
+from holdfast_cli.analysis.dump_folder import Dumps
 from holdfast_cli.analysis.host_place import place_of
 from holdfast_cli.analysis.stack_advice import next_of, stack_reasons
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Wait

@@ -7,9 +7,13 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1.common_pb2 import (
+    OWN_TIME_SOURCE_EVENTS,
+    OWN_TIME_SOURCE_HOST,
+    OWN_TIME_SOURCE_NONE,
     RECORDER_SOURCE_BACKEND,
     RECORDER_SOURCE_GENERIC,
     RECORDER_SOURCE_NONE,
+    OwnTimeSource,
     Phase,
 )
 from holdfast_proto.v1.control_pb2 import RunStatus
@@ -111,6 +115,28 @@ def _recorder(source: int, backend: str) -> str:
     if source == RECORDER_SOURCE_NONE:
         return f"none for {backend} (the ranks' logs say what to set)"
     return f"torch's own for {backend}" if source == RECORDER_SOURCE_BACKEND else backend
+
+
+def own_time_line(status: RunStatus) -> str:
+    """Return how the ranks' own time is measured; "" if all ranks are on CPU, or it is not known yet."""
+    sources = Counter((rank.own_time_source, rank.own_time_reason) for rank in status.ranks if rank.own_time_source)
+    if all(source == OWN_TIME_SOURCE_HOST for source, _ in sources):
+        return ""
+    return "own time: " + ", ".join(
+        f"{_own_time(source, reason)} on {counted(ranks, 'rank')}"
+        for (source, reason), ranks in sorted(sources.items())
+    )
+
+
+def _own_time(source: int, reason: str) -> str:
+    if source == OWN_TIME_SOURCE_NONE:
+        because = f" ({reason})" if reason else ""
+        return f"cannot be separated from waiting{because}"
+    phrases: dict[int, str] = {
+        OWN_TIME_SOURCE_HOST: "by the training thread",
+        OWN_TIME_SOURCE_EVENTS: "by events on the GPU",
+    }
+    return phrases.get(source, enum_phrase(OwnTimeSource, source))
 
 
 def incident_line(incident: Incident) -> str:

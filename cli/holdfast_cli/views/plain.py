@@ -9,6 +9,7 @@ from holdfast_cli.views.phrases import (
     incident_line,
     kept_line,
     outcome_line,
+    own_time_line,
     phase_word,
     progress_line,
     recorder_line,
@@ -41,6 +42,10 @@ def _progress(before: RunStatus, current: RunStatus, total_steps: int | None) ->
     recorders = recorder_line(current)
     if recorders and recorders != recorder_line(before):
         yield recorders
+    own_time = own_time_line(current)
+    # Ranks say it one after another: the line waits until all of them have.
+    if own_time != own_time_line(before) and own_time and all(rank.own_time_source for rank in current.ranks):
+        yield own_time
     if current.replicas_note and current.replicas_note != before.replicas_note:
         yield current.replicas_note
 

@@ -18,6 +18,7 @@ from holdfast_cli.views.phrases import (
     memory_word,
     numbers_line,
     outcome_line,
+    own_time_line,
     phase_word,
     progress_line,
     recorder_line,
@@ -81,6 +82,8 @@ def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
     lines.append(Text(kept_line(status), style="dim"))
     if recorders := recorder_line(status):
         lines.append(Text(recorders, style="dim"))
+    if own_time := own_time_line(status):
+        lines.append(Text(own_time, style="dim"))
     if status.replicas_note:
         lines.append(Text(status.replicas_note, style="dim"))
     if status.outcome:

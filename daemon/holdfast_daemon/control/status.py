@@ -84,4 +84,6 @@ def _view(rank: store.RankState, node: str, shown_exit: store.RankExit | None) -
         memory_limit_bytes=rank.memory.limit_bytes,
         exit=shown_exit,
         recorders=rank.recorders,
+        own_time_source=rank.own_time_source,
+        own_time_reason=rank.own_time_reason,
     )

@@ -6,6 +6,7 @@ from itertools import pairwise
 from holdfast_daemon.validation.rules import (
     DIRECTIONS,
     LIVES,
+    OWN_TIME_SOURCES,
     PHASES,
     RECORDER_SOURCES,
     RefusedError,
@@ -15,6 +16,7 @@ from holdfast_daemon.validation.rules import (
     check_gpu_fault,
     check_known,
     check_length,
+    check_line,
     check_pending,
     check_phase_times,
     check_seconds,
@@ -29,6 +31,8 @@ from holdfast_proto.v1 import store_pb2 as store
 
 _COORDINATES = 64
 _THROTTLES = 16
+_NEWEST_HISTORY = 2**31
+"""A restart may add one to it, and the field has 32 bits."""
 _MOVED = frozenset({"", "cpu", "disk", "network", "processes"})
 _ROOM_BYTES = 4 * NAME_CHARACTERS + 48
 """For what follows the members in the message of a group: three numbers, a source and a description of up to 255
@@ -109,6 +113,7 @@ def check_node(
     check_count(node.failed_generation, "failed_generation")
     check_count(node.checkpoint_generation, "checkpoint_generation")
     check_steps(node.checkpoints, "checkpoints")
+    check_count(node.history, "history", _NEWEST_HISTORY)
     check_unix_s(node.reported_unix_s, "reported_unix_s")
     check_seconds(node.leave_in_s, "leave_in_s")
     check_text(node.instance, "instance", NAME_CHARACTERS)
@@ -153,6 +158,9 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         and 0.0 <= rank.own_wait_s <= LONGEST_S
         and 0.0 <= rank.device_own_s <= LONGEST_S
         and rank.device_steps <= LARGEST_COUNT
+        and rank.own_time_source in OWN_TIME_SOURCES
+        and len(rank.own_time_reason) <= NAME_CHARACTERS
+        and rank.own_time_reason.isprintable()
         and 0.0 <= rank.first_step_ended_unix_s <= LATEST_UNIX_S
         and 0 <= rank.steps_done <= LARGEST_COUNT
         and rank.launched_world_size <= MOST_RANKS
@@ -190,6 +198,9 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
 def _check_gpu(gpu: store.GpuState) -> None:
     check_gpu_fault(gpu.fault, "gpu.fault")
     check_text(gpu.uuid, "gpu.uuid", NAME_CHARACTERS)
+    check_count(gpu.utilization_samples, "gpu.utilization_samples")
+    if not 0.0 <= gpu.utilization_sum <= gpu.utilization_samples:  # a sample is a share
+        raise RefusedError(f"gpu.utilization_sum is {gpu.utilization_sum:g} of {gpu.utilization_samples} samples")
     check_length(gpu.throttles, "gpu.throttles", _THROTTLES)
     for reason in gpu.throttles:
         check_text(reason, "gpu.throttles", NAME_CHARACTERS)
@@ -222,6 +233,8 @@ def _name_bad_value(rank: store.RankState) -> None:
         raise RefusedError(f"steps_done is {rank.steps_done}")
     if rank.device_steps > LARGEST_COUNT:
         raise RefusedError(f"device_steps is {rank.device_steps}")
+    check_known(rank.own_time_source, OWN_TIME_SOURCES, "own_time_source")
+    check_line(rank.own_time_reason, "own_time_reason", NAME_CHARACTERS)
     if rank.launched_world_size > MOST_RANKS:
         raise RefusedError(f"launched_world_size is {rank.launched_world_size}")
     check_text(rank.process_state, "process_state", 1)

@@ -53,6 +53,13 @@ class RecorderSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RECORDER_SOURCE_BACKEND: _ClassVar[RecorderSource]
     RECORDER_SOURCE_NONE: _ClassVar[RecorderSource]
 
+class OwnTimeSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OWN_TIME_SOURCE_UNSPECIFIED: _ClassVar[OwnTimeSource]
+    OWN_TIME_SOURCE_HOST: _ClassVar[OwnTimeSource]
+    OWN_TIME_SOURCE_EVENTS: _ClassVar[OwnTimeSource]
+    OWN_TIME_SOURCE_NONE: _ClassVar[OwnTimeSource]
+
 class Direction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DIRECTION_UNSPECIFIED: _ClassVar[Direction]
@@ -92,6 +99,10 @@ RECORDER_SOURCE_GENERIC: RecorderSource
 RECORDER_SOURCE_NCCL: RecorderSource
 RECORDER_SOURCE_BACKEND: RecorderSource
 RECORDER_SOURCE_NONE: RecorderSource
+OWN_TIME_SOURCE_UNSPECIFIED: OwnTimeSource
+OWN_TIME_SOURCE_HOST: OwnTimeSource
+OWN_TIME_SOURCE_EVENTS: OwnTimeSource
+OWN_TIME_SOURCE_NONE: OwnTimeSource
 DIRECTION_UNSPECIFIED: Direction
 DIRECTION_SEND: Direction
 DIRECTION_RECV: Direction

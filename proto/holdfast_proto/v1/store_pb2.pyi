@@ -125,6 +125,12 @@ class OwnTimeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OWN_TIME_KIND_ASLEEP: _ClassVar[OwnTimeKind]
     OWN_TIME_KIND_DEVICE: _ClassVar[OwnTimeKind]
 
+class SlowSide(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SLOW_SIDE_UNSPECIFIED: _ClassVar[SlowSide]
+    SLOW_SIDE_HOST: _ClassVar[SlowSide]
+    SLOW_SIDE_GPU: _ClassVar[SlowSide]
+
 class IncidentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     INCIDENT_STATE_UNSPECIFIED: _ClassVar[IncidentState]
@@ -224,6 +230,9 @@ OWN_TIME_KIND_BUSY: OwnTimeKind
 OWN_TIME_KIND_DATA: OwnTimeKind
 OWN_TIME_KIND_ASLEEP: OwnTimeKind
 OWN_TIME_KIND_DEVICE: OwnTimeKind
+SLOW_SIDE_UNSPECIFIED: SlowSide
+SLOW_SIDE_HOST: SlowSide
+SLOW_SIDE_GPU: SlowSide
 INCIDENT_STATE_UNSPECIFIED: IncidentState
 INCIDENT_STATE_OPEN: IncidentState
 INCIDENT_STATE_RECOVERED: IncidentState
@@ -336,19 +345,23 @@ class GpuFault(_message.Message):
     def __init__(self, gpu: _Optional[int] = ..., uuid: _Optional[str] = ..., xid: _Optional[int] = ..., meaning: _Optional[str] = ..., line: _Optional[str] = ..., unix_s: _Optional[float] = ..., fatal: bool = ...) -> None: ...
 
 class GpuState(_message.Message):
-    __slots__ = ("gpu", "uuid", "fault", "throttles")
+    __slots__ = ("gpu", "uuid", "fault", "throttles", "utilization_sum", "utilization_samples")
     GPU_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     THROTTLES_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_SUM_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     gpu: int
     uuid: str
     fault: GpuFault
     throttles: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, gpu: _Optional[int] = ..., uuid: _Optional[str] = ..., fault: _Optional[_Union[GpuFault, _Mapping]] = ..., throttles: _Optional[_Iterable[str]] = ...) -> None: ...
+    utilization_sum: float
+    utilization_samples: int
+    def __init__(self, gpu: _Optional[int] = ..., uuid: _Optional[str] = ..., fault: _Optional[_Union[GpuFault, _Mapping]] = ..., throttles: _Optional[_Iterable[str]] = ..., utilization_sum: _Optional[float] = ..., utilization_samples: _Optional[int] = ...) -> None: ...
 
 class RankState(_message.Message):
-    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "recorders", "gpu")
+    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "recorders", "gpu")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -392,6 +405,8 @@ class RankState(_message.Message):
     OWN_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     DEVICE_OWN_S_FIELD_NUMBER: _ClassVar[int]
     DEVICE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    OWN_TIME_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    OWN_TIME_REASON_FIELD_NUMBER: _ClassVar[int]
     RECORDERS_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
     rank: int
@@ -423,9 +438,11 @@ class RankState(_message.Message):
     own_wait_s: float
     device_own_s: float
     device_steps: int
+    own_time_source: _common_pb2.OwnTimeSource
+    own_time_reason: str
     recorders: _containers.RepeatedCompositeFieldContainer[_common_pb2.Recorder]
     gpu: GpuState
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., gpu: _Optional[_Union[GpuState, _Mapping]] = ...) -> None: ...
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., gpu: _Optional[_Union[GpuState, _Mapping]] = ...) -> None: ...
 
 class NodeState(_message.Message):
     __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "history", "damaged_checkpoints", "awaits_files")
@@ -1287,20 +1304,26 @@ class NonFiniteDetail(_message.Message):
     def __init__(self, quantity: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., finite_ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., module: _Optional[str] = ..., parameter: _Optional[str] = ..., also: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StragglerDetail(_message.Message):
-    __slots__ = ("kind", "own_s", "usual_s", "by_peers", "throttles", "gpu")
+    __slots__ = ("kind", "own_s", "usual_s", "by_peers", "throttles", "gpu", "utilization_ratio", "peers_utilization_ratio", "side")
     KIND_FIELD_NUMBER: _ClassVar[int]
     OWN_S_FIELD_NUMBER: _ClassVar[int]
     USUAL_S_FIELD_NUMBER: _ClassVar[int]
     BY_PEERS_FIELD_NUMBER: _ClassVar[int]
     THROTTLES_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_RATIO_FIELD_NUMBER: _ClassVar[int]
+    PEERS_UTILIZATION_RATIO_FIELD_NUMBER: _ClassVar[int]
+    SIDE_FIELD_NUMBER: _ClassVar[int]
     kind: OwnTimeKind
     own_s: float
     usual_s: float
     by_peers: bool
     throttles: _containers.RepeatedScalarFieldContainer[str]
     gpu: int
-    def __init__(self, kind: _Optional[_Union[OwnTimeKind, str]] = ..., own_s: _Optional[float] = ..., usual_s: _Optional[float] = ..., by_peers: bool = ..., throttles: _Optional[_Iterable[str]] = ..., gpu: _Optional[int] = ...) -> None: ...
+    utilization_ratio: float
+    peers_utilization_ratio: float
+    side: SlowSide
+    def __init__(self, kind: _Optional[_Union[OwnTimeKind, str]] = ..., own_s: _Optional[float] = ..., usual_s: _Optional[float] = ..., by_peers: bool = ..., throttles: _Optional[_Iterable[str]] = ..., gpu: _Optional[int] = ..., utilization_ratio: _Optional[float] = ..., peers_utilization_ratio: _Optional[float] = ..., side: _Optional[_Union[SlowSide, str]] = ...) -> None: ...
 
 class CorruptionDetail(_message.Message):
     __slots__ = ("part", "more_parts", "has_majority", "equal_step")

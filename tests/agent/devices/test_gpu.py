@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
+from holdfast_agent.devices import probe
 from holdfast_agent.devices.driver_files import listed_gpus
-from holdfast_agent.devices.gpu import Sample, kernel_bus_id, merged, sample_of
+from holdfast_agent.devices.gpu import GONE, SEVERE_THROTTLES, THROTTLES, Sample, kernel_bus_id, merged, sample_of
 
 ENTRY = {"index": 0, "uuid": "GPU-a", "bus_id": "00000000:41:00.0", "parts": ["MIG-a"], "temperature_celsius": 60}
 
@@ -37,6 +38,44 @@ def test_nonsense_is_refused(document: Any) -> None:
 def test_numbers_out_of_range_and_unknown_words_are_left_out() -> None:
     (gpu,) = sample(temperature_celsius=float("nan"), power_watts=-1, throttles=["?", "hw_slowdown"], gone="?").gpus
     assert (dict(gpu.readings), gpu.throttles, gpu.gone) == ({}, ("hw_slowdown",), "")
+
+
+@pytest.mark.parametrize("ratio", [float("nan"), -0.01, 1.01])
+def test_a_utilization_that_is_no_share_is_left_out(ratio: float) -> None:
+    (gpu,) = sample(utilization_ratio=ratio).gpus
+    assert dict(gpu.readings) == {"temperature_celsius": 60.0}
+    (gpu,) = sample(utilization_ratio=1.0).gpus
+    assert gpu.readings["utilization_ratio"] == 1.0
+
+
+def test_a_reading_of_zero_is_one() -> None:
+    (gpu,) = sample(temperature_celsius=0, utilization_ratio=0.5, pids=[7, 8]).gpus
+    assert dict(gpu.readings) == {"temperature_celsius": 0.0, "utilization_ratio": 0.5}
+    assert gpu.pids == (7, 8)
+
+
+def test_a_gpu_that_is_divided_anew_has_its_new_parts() -> None:
+    assert merged(merged({}, sample()), sample(parts=["MIG-b"]))["GPU-a"].parts == ("MIG-b",)
+
+
+def test_long_lists_and_names_are_cut() -> None:
+    long = sample(uuid="x" * 300, parts=["y" * 300] * 70, pids=[1] * 2000)
+    (gpu,) = long.gpus
+    assert gpu.pids is not None
+    assert (len(gpu.uuid), len(gpu.parts), len(gpu.parts[0]), len(gpu.pids)) == (255, 64, 255, 1024)
+    many = sample_of({"gpus": [ENTRY] * 70, "xids": [{"uuid": "x" * 300, "xid": 79}] * 2000})
+    assert (len(many.gpus), len(many.xids), len(many.xids[0][0])) == (64, 1024, 255)
+
+
+def test_the_probe_and_the_agent_have_the_same_names() -> None:
+    assert set(probe.SEVERE.values()) == set(SEVERE_THROTTLES)
+    assert set(probe.THROTTLES.values()) == set(THROTTLES)
+    assert set(probe._GONE.values()) == set(GONE)
+
+
+@pytest.mark.parametrize("missing", ["uuid", "bus_id"])
+def test_a_gpu_without_a_uuid_or_an_address_is_none(missing: str) -> None:
+    assert sample(**{missing: None}).gpus == ()
 
 
 def test_a_gpu_without_a_uuid_is_none() -> None:

@@ -49,6 +49,40 @@ def test_a_rank_that_reports_no_uuid_is_found_by_its_process_also_after_the_gpu_
     assert found.state_of(on("")) is None
 
 
+def test_a_gpu_that_is_lost_is_a_fatal_fault_since_it_was_first_seen_to_be() -> None:
+    found = devices(gpu(0), gpu(1, gone="lost"))
+    state = found.state_of(on("GPU-1"))
+    assert state is not None and state.fault.fatal and state.fault.unix_s > 0
+    found.take(Sample((gpu(0), gpu(1, gone="lost"))))
+    again = found.state_of(on("GPU-1"))
+    assert again == state
+    found.take(Sample((gpu(0), gpu(1))))
+    healthy = found.state_of(on("GPU-1"))
+    assert healthy is not None and not healthy.HasField("fault")
+    found.take(Sample((gpu(0), gpu(1, gone="reset_required"))))
+    later = found.state_of(on("GPU-1"))
+    assert later is not None and later.fault.unix_s > state.fault.unix_s
+    assert later.fault.meaning == "the driver cannot use the GPU before a reset"
+
+
+def test_the_drivers_list_adds_gpus_and_takes_no_reading_away() -> None:
+    found = devices(gpu(0, readings={"power_watts": 7.0}))
+    found.take_list(Sample((gpu(0), gpu(1))))
+    assert dict(found.gpus["GPU-0"].readings) == {"power_watts": 7.0}
+    assert found.gpu_of(on("GPU-1")) is not None
+    found.forget_readings()
+    assert not found.answers and dict(found.gpus["GPU-0"].readings) == {}
+
+
+def test_an_xid_that_nvml_reports_is_about_the_gpu_of_its_uuid() -> None:
+    seen = devices().take_xid(Xid(79), "GPU-1")
+    assert seen is not None and seen.uuid == "GPU-1"
+
+
+def test_the_gpus_of_ranks_are_in_the_order_of_their_numbers() -> None:
+    assert [each.index for each in gpus_of(devices(), [on("GPU-1"), on("GPU-0", 1)])] == [0, 1]
+
+
 def test_in_a_container_pids_of_the_driver_say_nothing() -> None:
     found = devices(gpu(0, pids=(100,)), pids_are_ours=False)
     assert found.state_of(on("")) is None
@@ -121,3 +155,35 @@ def test_only_heat_and_lack_of_power_are_throttles_of_a_rank() -> None:
     found = devices(gpu(0, throttles=("hw_thermal_slowdown", "sw_power_cap")))
     state = found.state_of(on("GPU-0"))
     assert state is not None and list(state.throttles) == ["hw_thermal_slowdown"]
+
+
+def used(index: int, ratio: float | None, **fields: object) -> Gpu:
+    return gpu(index, readings={} if ratio is None else {"utilization_ratio": ratio}, **fields)
+
+
+def utilization(found: NodeDevices, rank: Rank) -> tuple[float, int]:
+    state = found.state_of(rank)
+    assert state is not None
+    return state.utilization_sum, state.utilization_samples
+
+
+def test_samples_of_the_utilization_of_a_ranks_gpu_are_added_up() -> None:
+    found = devices(used(0, 0.5), used(1, 1.0))
+    found.take(Sample((used(0, None), used(1, 0.75))))
+    found.take(Sample((used(1, 0.25),)))  # the probe may miss a GPU
+    assert utilization(found, on("GPU-0")) == (0.5, 1)
+    assert utilization(found, on("GPU-1")) == (2.0, 3)
+    found.forget_readings()
+    assert utilization(found, on("GPU-1")) == (2.0, 3)
+
+
+def test_of_a_part_of_a_gpu_the_utilization_is_unknown() -> None:
+    found = devices(used(0, 0.5, parts=("MIG-x",), pids=(101,)))
+    assert utilization(found, on("MIG-x")) == (0.0, 0)
+    assert utilization(found, on("", number=1)) == (0.0, 0)
+
+
+def test_without_a_sample_the_utilization_is_unknown() -> None:
+    found = NodeDevices()
+    found.take_list(Sample((gpu(0),)))
+    assert utilization(found, on("GPU-0")) == (0.0, 0)

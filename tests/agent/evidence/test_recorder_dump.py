@@ -147,6 +147,32 @@ def test_the_words_of_python_for_a_value_out_of_range_are_not_shown(monkeypatch:
         read_dump(b'{"entries": []}')
 
 
+def test_what_is_damaged_is_named_in_one_line_that_does_not_steer_a_terminal() -> None:
+    harmful = b"\x80\x02cposix\x1b[2J\nsystem\n."
+    with pytest.raises(NoDumpError, match=r"refers to posix\?\[2J\.system"):
+        read_dump(harmful)
+    with pytest.raises(NoDumpError, match=r"version 9\?x, and only"):
+        from_document(document(version="9\nx"))
+    name = "a\x1b[31m\nb"
+    written = (
+        Document({name: (0, 1)}).call(name, group=name, frames=[{"filename": "/x\r.py", "name": "\x07f"}]).document()
+    )
+    dump = from_document(written)
+    assert dump.groups[0].name == "a?[31m?b" and dump.groups[0].has_status
+    assert (dump.calls[0].op, dump.calls[0].frame) == ("nccl:a?[31m?b", "/x?.py:? ?f")
+
+
+@pytest.mark.parametrize("key", ["entries", "pg_status", "pg_config"])
+def test_one_of_the_three_parts_makes_a_dump(key: str) -> None:
+    dump = from_document({key: document()[key]})
+    assert (dump.version, bool(dump.calls), len(dump.groups)) == ("", key == "entries", 0 if key == "pg_status" else 1)
+
+
+def test_a_status_whose_ids_are_neither_texts_nor_numbers_is_refused() -> None:
+    with pytest.raises(NoDumpError, match="it has a value that no Flight Recorder writes"):
+        read_dump(pickle.dumps(document(pg_status={1.5: {}}), protocol=2))
+
+
 @pytest.mark.parametrize("version", ["3.0", "10.2"])
 def test_another_format_is_refused(version: object) -> None:
     with pytest.raises(NoDumpError, match=r"only 2\.x can be read"):
@@ -212,6 +238,31 @@ def test_members_are_a_text_or_a_list_in_the_order_of_the_group(ranks: object, m
     assert (list(dump.groups[0].members), dump.bad_entries) == (members, 0)
 
 
+def test_a_group_is_named_by_its_key_if_it_has_no_name() -> None:
+    assert [group.name for group in from_document(document(pg_config={"9": {"ranks": "[0]"}})).groups] == ["9", "0"]
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [(["tp"], ("tp", "")), (["tp", "mesh_tp"], ("tp", "mesh_tp")), ((8, "mesh_tp", 1), ("8", "mesh_tp"))],
+)
+def test_an_entry_names_its_group_and_may_describe_it(named: object, expected: tuple[str, str]) -> None:
+    dump = changed_entry(process_group=named, pg_id=1)
+    assert [(group.name, group.description) for group in dump.groups] == [("0", "default_pg"), expected]
+
+
+def test_the_highest_rank_is_one_and_the_next_is_none() -> None:
+    for rank, members in ((HIGHEST_RANK, [HIGHEST_RANK]), (HIGHEST_RANK + 1, [])):
+        dump = from_document(document(pg_config={"0": {"name": "0", "desc": "", "ranks": f"[{rank}]"}}))
+        assert list(dump.groups[0].members) == members
+
+
+def test_more_groups_than_a_rank_can_have_are_left_out_and_counted() -> None:
+    config = {str(name): {"name": str(name), "desc": "", "ranks": "[0]"} for name in range(4100)}
+    dump = from_document(document(pg_config=config))
+    assert (len(dump.groups), dump.bad_entries) == (4096, 4)
+
+
 @pytest.mark.parametrize("ranks", [None, 7, "[1, 1]", [1, 1], f"[{1 << 32}]", [True], [-1], ["x"]])
 def test_members_without_sense_are_left_out_and_counted(ranks: object) -> None:
     dump = from_document(document(pg_config={"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}))
@@ -237,28 +288,86 @@ def test_an_id_that_no_entry_explains_stays_unnamed() -> None:
     numbers = {"last_enqueued_collective": 8, "last_started_collective": -1, "last_completed_collective": 7}
     dump = from_document(document(pg_status={"5": numbers}))
     assert dump.has_unnamed_status and not any(group.has_status for group in dump.groups)
+    assert dump.bad_entries == 0
+
+
+NUMBERS = {"last_enqueued_collective": 8, "last_completed_collective": 7}
+
+
+def test_a_status_without_started_calls_says_that_none_has_started() -> None:
+    assert from_document(document(pg_status={"0": NUMBERS})).groups[0].last_started == -1
+
+
+@pytest.mark.parametrize("key", ["0", 0])
+def test_the_first_id_is_the_world_if_no_entry_says_otherwise(key: object) -> None:
+    """The world's entries have left the ring, which shows those of group 7 alone, by its id 1."""
+    written = Document({"0": (0, 1), "7": (0, 1)}, first_record=90).call(group="7", seq=5).document()
+    dump = from_document(written | {"pg_status": {key: NUMBERS}})
+    assert [(group.name, group.has_status, group.last_enqueued) for group in dump.groups] == [
+        ("0", True, 8),
+        ("7", False, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("calls_of", "is_world_known", "enqueued"),
+    [
+        ({"7": 0}, True, {"0": None, "7": 8}),  # id 0 is group 7
+        ({"7": 1, "0": 3}, True, {"0": None, "7": None}),  # id 3 is the world, and nothing shows what id 0 is
+        ({"7": 1}, False, {"7": None}),  # there is no world
+    ],
+)
+def test_the_first_id_is_not_the_world_if_an_entry_says_so(
+    calls_of: dict[str, int], is_world_known: bool, enqueued: dict[str, int | None]
+) -> None:
+    groups = {"0": (0, 1), "7": (0, 1)} if is_world_known else {"7": (0, 1)}
+    written = Document(groups)
+    for name in calls_of:
+        written.call(group=name)
+    document = written.document() | {"pg_status": {"0": NUMBERS}}
+    for entry, number in zip(document["entries"], calls_of.values(), strict=True):
+        entry["pg_id"] = number
+    dump = from_document(document)
+    assert {group.name: group.last_enqueued if group.has_status else None for group in dump.groups} == enqueued
+    assert dump.bad_entries == 0
 
 
 def test_a_status_alone_names_its_groups_by_their_order_if_all_are_there() -> None:
-    groups = {"0": (0, 1), "3": (0, 1), "12": (0, 1)}
-    written = Document(groups).call().call(group="3").call(group="3").call(group="12", seq=9)
+    names = [str(3 * number) for number in range(12)]  # ids 10 and 11 come last, and not after 1
+    written = Document(dict.fromkeys(names, (0, 1)))
+    for number, name in enumerate(names):
+        written.call(group=name, seq=number + 1)
     dump = from_document(written.document(entries=False))
     assert not dump.has_calls
-    assert {group.name: group.last_enqueued for group in dump.groups} == {"0": 1, "3": 2, "12": 9}
+    assert {group.name: group.last_enqueued for group in dump.groups} == {
+        name: number + 1 for number, name in enumerate(names)
+    }
+
+
+def test_a_status_alone_that_lacks_a_group_stays_unnamed() -> None:
+    written = Document({"0": (0, 1), "3": (0, 1), "12": (0, 1)}).call().call(group="3").document(entries=False)
+    del written["pg_status"]["1"]
+    dump = from_document(written)
+    assert {group.name: group.has_status for group in dump.groups} == {"0": True, "3": False, "12": False}
+    assert dump.has_unnamed_status and dump.bad_entries == 0
 
 
 def test_a_status_alone_stays_unnamed_if_a_name_is_no_number() -> None:
-    written = Document({"0": (0, 1), "mesh": (0, 1)}).call().call(group="mesh")
+    written = Document({"0": (0, 1), "mesh": (0, 1)}).call(seq=4).call(group="mesh", seq=9)
     dump = from_document(written.document(entries=False))
-    assert {group.name: group.has_status for group in dump.groups} == {"0": True, "mesh": False}
+    assert [(group.name, group.has_status, group.last_enqueued) for group in dump.groups] == [
+        ("0", True, 4),
+        ("mesh", False, 0),
+    ]
     assert dump.has_unnamed_status
 
 
 def test_a_full_ring_and_one_with_holes_are_told_apart() -> None:
-    full = from_document(Document(GROUPS, first_record=40).call(seq=40).call().document())
-    assert full.has_wrapped and not full.is_partial
-    holes = document()
-    holes["entries"][1]["record_id"] = 5
+    for lost in (1, 40):
+        full = from_document(Document(GROUPS, first_record=lost).call(seq=lost).call().document())
+        assert full.has_wrapped and not full.is_partial
+    holes = Document(GROUPS).call().call().call().pending().document()
+    del holes["entries"][1]
     partial = from_document(holes)
     assert partial.is_partial and not partial.has_wrapped
 
@@ -282,6 +391,7 @@ def test_entries_are_sorted_by_the_order_of_the_calls() -> None:
         ),
         ([{"name": "f", "filename": "??", "line": 0}], ""),
         ([7, {"filename": "/home/me/train.py"}], "/home/me/train.py:? "),
+        ([{"name": "f"}, {"filename": "/home/me/train.py", "line": 7, "name": "g"}], "/home/me/train.py:7 g"),
         ("text", ""),
         (None, ""),
     ],
@@ -291,7 +401,16 @@ def test_the_frame_is_the_innermost_of_the_users_code(frames: object, expected: 
 
 
 def test_long_texts_are_cut() -> None:
-    assert len(changed_entry(profiling_name="x" * 100_000).calls[1].op) == 4096
+    long = "x" * 100_000
+    dump = changed_entry(
+        profiling_name=long,
+        input_sizes=[long, long],
+        process_group=[long, long],
+        frames=[{"filename": long, "name": long}],
+    )
+    group, call = dump.groups[1], dump.calls[1]
+    assert [len(text) for text in (call.op, call.input_sizes, call.frame, group.name, group.description)] == [4096] * 5
+    assert len(from_document(document(version=f"2.{long}")).version) == 16
 
 
 def nested(depth: int) -> list[object]:
@@ -302,13 +421,21 @@ def nested(depth: int) -> list[object]:
     return inner
 
 
-@pytest.mark.parametrize("field", ["input_sizes", "profiling_name", "process_group", "frames", "record_id"])
+@pytest.mark.parametrize("field", ["input_sizes", "profiling_name", "process_group", "record_id"])
 def test_an_entry_that_would_spell_too_much_is_left_out(field: str) -> None:
     written = document()
     written["entries"][1][field] = nested(12)
     data = pickle.dumps(written, protocol=2)
     assert len(data) < 10_000
-    assert read_dump(data).bad_entries <= 1
+    dump = read_dump(data)
+    assert (len(dump.calls), dump.bad_entries) == (1, 1)
+
+
+def test_frames_that_would_spell_too_much_are_no_frames() -> None:
+    written = document()
+    written["entries"][1]["frames"] = nested(12)
+    dump = read_dump(pickle.dumps(written, protocol=2))
+    assert ([call.frame for call in dump.calls], dump.bad_entries) == (["", ""], 0)
 
 
 @pytest.mark.parametrize(
@@ -328,6 +455,12 @@ def test_a_damaged_dump_is_refused_or_read_in_part(change: dict[str, object]) ->
         assert len(str(error)) < 300
     else:
         assert all(rank <= HIGHEST_RANK for group in dump.groups for rank in group.members)
+
+
+@pytest.mark.parametrize(("sizes", "text"), [([[2, 3], []], "[[2, 3], []]"), ([[[1]], ["a"]], "[[[1]], ['a']]")])
+def test_sizes_may_be_lists_in_lists_in_a_list(sizes: object, text: str) -> None:
+    assert changed_entry(input_sizes=sizes).calls[1].input_sizes == text
+    assert changed_entry(input_sizes=[[[[1]]]]).bad_entries == 1
 
 
 def test_half_a_letter_in_json_does_no_harm() -> None:

@@ -20,6 +20,7 @@ def test_threads_with_python_frames_are_found_and_the_last_is_the_main_one() -> 
     reporter, main = parse(TEXT, 77)
     assert (reporter.system_id, reporter.name) == (None, "reporter")
     assert [str(frame) for frame in reporter.frames] == ["wait (threading.py:331)", "run (report.py)"]
+    assert main.name == ""
     assert (main.system_id, [str(frame) for frame in main.frames]) == (
         77,
         ["step (train.py:20)", "<module> (train.py:25)"],
@@ -29,6 +30,10 @@ def test_threads_with_python_frames_are_found_and_the_last_is_the_main_one() -> 
 
 def test_a_text_that_was_cut_has_no_main_thread() -> None:
     assert [thread.system_id for thread in parse(TEXT + "...\n", 77)] == [None, None]
+
+
+def test_frames_before_the_first_thread_are_nobodys() -> None:
+    assert parse('  File "/x/lost.py", line 1 in lost\n' + TEXT, 77) == parse(TEXT, 77)
 
 
 @pytest.mark.parametrize("text", ["", "not found", "Thread 0x1 (most recent call first):\n  <no Python frame>\n"])

@@ -157,6 +157,28 @@ async def test_of_an_old_torch_only_the_status_is_asked_for_and_the_evidence_say
     assert "torch before 2.14" in (tmp_path / MISSING).read_text()
 
 
+async def test_an_answer_that_is_no_dump_is_not_kept(socket: str, tmp_path: Path) -> None:
+    folder = EvidenceFolder(tmp_path, "a")
+    async with serving(socket, always(http(b"[]"))):
+        await flight_dumps.collect([rank_with(socket, NCCL)], folder, Errors())
+    assert "nccl.json: it is no dump of a Flight Recorder" in (tmp_path / MISSING).read_text()
+    assert folder.files() == [MISSING]
+
+
+@pytest.mark.parametrize(("recorders", "asked_for"), [([], ["fr_trace_json"]), ([NONE], [])])
+async def test_a_rank_that_has_named_no_recorder_yet_is_asked_for_the_generic_one(
+    recorders: list[common.Recorder], asked_for: list[str], socket: str, tmp_path: Path
+) -> None:
+    async with serving(socket, always(http(json.dumps(DUMP).encode()))) as asked:
+        missing = await served_dumps.fetch(rank_with(socket, *recorders), EvidenceFolder(tmp_path, "a"))
+    assert (asked, missing) == (asked_for, {})
+
+
+async def test_a_rank_without_a_server_is_not_asked_and_that_is_no_reason(tmp_path: Path) -> None:
+    missing = await served_dumps.fetch(rank_with("", GLOO, NCCL), EvidenceFolder(tmp_path, "a"))
+    assert missing == {"rank-00004.flight_recorder.json": "", "rank-00004.flight_recorder_nccl.json": ""}
+
+
 async def test_a_backend_without_a_recorder_is_named_in_the_evidence(socket: str, tmp_path: Path) -> None:
     folder = EvidenceFolder(tmp_path, "a")
     async with serving(socket, always(http(json.dumps(DUMP).encode()))) as asked:

@@ -8,7 +8,15 @@ from holdfast_proto import black_box
 from holdfast_proto.black_box import BlackBoxWriter, NamedCall
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, PendingCall, Progress
+from holdfast_proto.v1.common_pb2 import (
+    OWN_TIME_SOURCE_EVENTS,
+    OWN_TIME_SOURCE_NONE,
+    OWN_TIME_SOURCE_UNSPECIFIED,
+    PHASE_DATA,
+    PHASE_OPTIMIZER,
+    PendingCall,
+    Progress,
+)
 from tests.support.nodes import RUN, begin, make_node
 
 NOW_UNIX_S = 1.8e9
@@ -51,6 +59,15 @@ def test_the_own_time_of_its_gpu_and_its_steps_change_together_and_never_fall() 
         rank.apply(session.Report(device_own_s=own_s, device_steps=steps), NOW_UNIX_S)
         state = rank.state([])
         assert (state.device_own_s, state.device_steps) == max((1.5, 3), (own_s, steps))
+
+
+def test_how_its_own_time_is_measured_is_what_its_newest_report_says() -> None:
+    rank = make_rank()
+    assert rank.state([]).own_time_source == OWN_TIME_SOURCE_UNSPECIFIED
+    for source, reason in ((OWN_TIME_SOURCE_NONE, "it sends messages"), (OWN_TIME_SOURCE_EVENTS, "")):
+        rank.apply(session.Report(own_time_source=source, own_time_reason=reason), NOW_UNIX_S)
+        state = rank.state([])
+        assert (state.own_time_source, state.own_time_reason) == (source, reason)
 
 
 def test_its_exit_tells_the_end_of_its_loop_as_its_last_report_said() -> None:

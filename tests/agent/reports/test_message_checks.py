@@ -13,6 +13,7 @@ from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import (
     DIRECTION_SEND,
+    OWN_TIME_SOURCE_NONE,
     PHASE_DATA,
     PHASE_UNSPECIFIED,
     ChannelProgress,
@@ -53,6 +54,8 @@ def whole() -> session.Report:
         own_wait_s=1.5,
         device_own_s=2.5,
         device_steps=3,
+        own_time_source=OWN_TIME_SOURCE_NONE,
+        own_time_reason="it sends messages",
         modules=["torch", "torch.distributed._tensor"],
         last_words="ValueError: bad sample",
         pending=[PendingCall(group="0", seq=5, op="gloo:all_reduce")],
@@ -249,3 +252,9 @@ def test_a_sleep_that_is_out_of_range_is_removed(seconds: float) -> None:
     assert (report.own_wait_s, reasons) == (0.0, ["own_wait_s that is out of range"])
     report, reasons = cleaned(session.Report(device_own_s=seconds, device_steps=2**63))
     assert (report.device_own_s, report.device_steps, len(reasons)) == (0.0, 0, 2)
+
+
+@pytest.mark.parametrize("reason", ["x" * (limits.NAME_CHARACTERS + 1), "two\nlines"])
+def test_a_source_of_the_own_time_that_is_unknown_and_a_reason_that_is_no_line_are_removed(reason: str) -> None:
+    report, reasons = cleaned(session.Report(own_time_source=77, own_time_reason=reason, device_steps=3))  # type: ignore[arg-type]
+    assert (report.own_time_source, report.own_time_reason, report.device_steps, len(reasons)) == (0, "", 3, 2)

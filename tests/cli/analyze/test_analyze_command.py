@@ -145,7 +145,7 @@ def test_one_rank_that_moved_is_enough(late: Path, tmp_path: Path) -> None:
     found = answer(late, "--earlier", before)
     assert (found["kind"], found["suspects"]) == ("moving", [2])
     text = holdfast("analyze", late, "--earlier", before).stdout
-    assert text.startswith("rank 2 moved between the two dumps: nothing hangs (confidence: high)\n")
+    assert text.startswith("rank 2 moved between the two sets of dumps, which therefore show no hang (confidence: ")
 
 
 def test_earlier_dumps_of_other_ranks_are_refused(late: Path, tmp_path: Path) -> None:
@@ -302,6 +302,12 @@ def test_a_world_that_is_too_small_is_refused(late: Path, size: int) -> None:
     result = holdfast("analyze", late, "--world-size", str(size))
     assert result.exit_code == 2
     assert f"--world-size {size} is too small: there is a rank 3" in result.stderr
+
+
+def test_a_dead_rank_that_the_job_does_not_have_is_refused(late: Path) -> None:
+    result = holdfast("analyze", late, "--dead", "7", "--dead", "1")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--dead 7: the dumps name 4 ranks, and this is none of them" in result.stderr
 
 
 def test_a_larger_world_has_ranks_without_a_dump(late: Path) -> None:

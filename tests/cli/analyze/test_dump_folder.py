@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_agent.evidence.recorder_dump import HIGHEST_RANK
 from holdfast_cli.analysis.dump_folder import read_folder
 from holdfast_cli.errors import CommandError
 from tests.support.recorder_documents import Document
@@ -185,6 +186,52 @@ def test_each_file_that_is_read_is_noted(tmp_path: Path) -> None:
     write(tmp_path, "rank-0.json", "rank-1.json", "rank-1.log")
     read_folder(tmp_path, note=lambda done, total: noted.append((done, total)))
     assert noted == [(1, 2), (2, 2)]
+
+
+def test_of_two_stacks_of_a_rank_that_of_the_folder_itself_is_taken(tmp_path: Path) -> None:
+    write(tmp_path, "rank-0.json")
+    write(tmp_path, "rank-1.stack.txt", data=STACK)
+    write(tmp_path, "before/rank-1.stack.txt", data=STACK + b"older")
+    assert read_folder(tmp_path).stacks == {1: STACK.decode()}
+
+
+def test_stacks_that_are_too_large_or_of_no_rank_are_left_out(tmp_path: Path) -> None:
+    write(write(tmp_path, "rank-0.json"), "stack.txt", f"rank-{HIGHEST_RANK + 1}.stack.txt", data=STACK)
+    write(tmp_path, f"rank-{HIGHEST_RANK}.stack.txt", data=STACK)
+    write(tmp_path, "rank-1.stack.txt")
+    os.truncate(tmp_path / "rank-1.stack.txt", (16 << 20) + 1)
+    assert list(read_folder(tmp_path).stacks) == [HIGHEST_RANK]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        (f"rank-{HIGHEST_RANK + 1}.json", f"{HIGHEST_RANK + 1} is too large for a rank"),
+        ("rank-20261123.json", "20261123 is too large for a rank"),
+    ],
+)
+def test_a_number_that_is_too_large_is_no_rank(tmp_path: Path, name: str, reason: str) -> None:
+    bare = json.dumps(Document({"0": ()}).call().document()).encode()  # it does not say how many ranks there are
+    found = read_folder(write(tmp_path, "rank-0.json", f"rank-{HIGHEST_RANK}.json", name, data=bare))
+    assert list(found.dumps) == [0, HIGHEST_RANK]
+    assert found.refused == [f"{name}: {reason}"]
+
+
+def test_the_number_after_the_word_rank_counts_more_than_the_last_one(tmp_path: Path) -> None:
+    assert list(read_folder(write(tmp_path, "rank3_host7.json")).dumps) == [3]
+
+
+def test_the_times_of_the_files_are_kept(tmp_path: Path) -> None:
+    write(tmp_path, "rank-0.json", "notes-1.txt", "rank-1.stack.txt")
+    os.utime(tmp_path / "rank-0.json", (5, 7))
+    assert read_folder(tmp_path).written_ns == [7_000_000_000]
+
+
+def test_a_folder_with_very_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast_cli.analysis.dump_folder._MOST_FILES", 2)
+    assert len(read_folder(write(tmp_path, "rank-0.json", "rank-1.json")).dumps) == 2
+    with pytest.raises(CommandError, match="holds more than 2 files: name the folder of the dumps"):
+        read_folder(write(tmp_path, "rank-2.json"))
 
 
 def test_a_folder_without_dumps_is_refused_with_the_first_reason(tmp_path: Path) -> None:

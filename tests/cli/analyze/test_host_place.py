@@ -78,17 +78,28 @@ def test_the_innermost_telling_frame_decides(style: object, frames: list[tuple[s
         ("ncclCommAbort", Place.TEAR_DOWN),
         ("cudaStreamSynchronize", Place.SYNCHRONIZATION),
         ("c10d::ProcessGroupGloo::recv", Place.CALL),
+        ("gloo::transport::tcp::UnboundBuffer::waitRecv", Place.CALL),
         ("clock_nanosleep", Place.USER_CODE),
     ],
 )
 def test_native_frames_tell_more_than_python_frames(name: str, place: Place) -> None:
-    below = ("all_reduce", f"{TORCH}/distributed/distributed_c10d.py", 2900)
+    below = ("step", f"{TORCH}/utils/data/dataloader.py", 2900)
     assert place_of(py_spy((name, "libtorch_cuda.so", 0), below, USER)) == place
 
 
-def test_the_main_thread_decides_and_not_the_first_one() -> None:
-    other = py_spy(("all_reduce", f"{TORCH}/distributed/distributed_c10d.py", 1), header='Thread 71 (idle): "watcher"')
-    assert place_of(f"{other}\n\n{py_spy(USER)}") == Place.ELSEWHERE
+OTHER = py_spy(("all_reduce", f"{TORCH}/distributed/distributed_c10d.py", 1), header='Thread 71 (idle): "watcher"')
+
+
+@pytest.mark.parametrize("text", [f"{OTHER}\n\n{py_spy(USER)}", f"{py_spy(USER)}\n\n{OTHER}"])
+def test_the_main_thread_decides_wherever_it_is(text: str) -> None:
+    assert place_of(text) == Place.ELSEWHERE
+
+
+def test_the_first_thread_decides_if_none_is_called_the_main_one() -> None:
+    third = py_spy(USER, header='Thread 72 (idle): "third"')
+    assert place_of(f"{OTHER}\n{third}") == Place.CALL
+    assert place_of(f"Thread 70 (idle)\n{OTHER}\n{third}") == Place.UNKNOWN
+    assert place_of(f"{third}\n{OTHER}") == Place.ELSEWHERE
 
 
 def test_a_thread_that_holds_the_gil_computes() -> None:

@@ -1,5 +1,7 @@
 """Of the dumps in a folder, those of one job and one backend are judged, and the others are named."""
 
+import pytest
+
 from holdfast_agent.evidence.recorder_dump import from_document
 from holdfast_cli.analysis.one_job import OLD_S, DumpFile, of_one_job
 from tests.support.recorder_documents import START_NS, Document
@@ -62,7 +64,7 @@ def test_a_dump_of_a_job_of_another_size_is_left_out() -> None:
     smaller = Document({"0": (0, 1)}).call()
     kept, left_out = of_one_job([dump(0, later_s=9), dump(1, smaller), dump(2)])
     assert list(kept) == [0, 2]
-    assert left_out == ["rank-1.json: it is of another job: of 2 ranks, and that of rank-0.json has 3 ranks"[:-6]]
+    assert left_out == ["rank-1.json: it is of another job: of 2 ranks, and that of rank-0.json has 3"]
 
 
 def test_the_recorder_of_the_devices_is_judged_and_not_that_of_gloo() -> None:
@@ -82,6 +84,43 @@ def test_the_recorder_of_the_devices_is_judged_and_not_that_of_gloo() -> None:
 def test_a_folder_of_gloo_alone_is_judged() -> None:
     files = [dump(rank, Document({"0": WORLD}, backend="gloo").call()) for rank in WORLD]
     assert of_one_job(files) == (dict(enumerate(files)), [])
+
+
+@pytest.mark.parametrize("backend", ["mpi", "ucc"])
+def test_recorders_of_other_backends_on_the_host_come_after_those_of_devices(backend: str) -> None:
+    host = [dump(rank, Document({"0": WORLD}, backend=backend).call(), name=f"{rank}.json") for rank in WORLD]
+    device = dump(0, name="nccl-0.json")
+    assert of_one_job([*host, device])[0] == {0: device}
+
+
+def test_of_two_backends_on_devices_the_one_with_more_dumps_is_judged() -> None:
+    many = [dump(rank, Document({"0": WORLD}, backend="xccl").call()) for rank in (1, 2)]
+    assert of_one_job([dump(0), *many])[0] == {1: many[0], 2: many[1]}
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("rank-00000.flight_recorder.json", "gloo"),
+        ("rank-00000.flight_recorder_nccl2.json", "nccl2"),
+        ("rank-0.json", ""),
+    ],
+)
+def test_the_backend_of_a_dump_without_calls_is_in_its_name(name: str, backend: str) -> None:
+    assert dump(0, Document({"0": WORLD}), name=name).backend == backend
+    assert dump(0, Document({"0": WORLD}, backend="xccl").call(), name=name).backend == "xccl"
+
+
+def test_calls_without_a_backend_or_a_time_show_neither() -> None:
+    file = dump(0, Document({"0": WORLD}, backend="xccl").call().call().call())
+    file.dump.calls[0].op = file.dump.calls[1].op = "user_marker"
+    file.dump.calls[0].created_ns = 0
+    assert file.backend == "xccl" and file.oldest_ns == file.dump.calls[1].created_ns
+
+
+def test_the_world_is_the_same_in_any_order_of_its_members() -> None:
+    turned = dump(1, Document({"0": (2, 1, 0)}).call().call())
+    assert list(of_one_job([dump(0), turned])[0]) == [0, 1]
 
 
 def test_no_dumps_are_none() -> None:

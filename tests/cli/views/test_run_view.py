@@ -285,3 +285,31 @@ def test_the_recorders_of_a_gpu_run_are_shown_and_a_missing_one_too() -> None:
     assert shown not in [*changes(status, status, None)]
     status.ranks[0].recorders.append(recorder(common.RECORDER_SOURCE_NONE, "nccl2"))
     assert "none for nccl2 (the ranks' logs say what to set) on 1 rank" in draw(status, width=160)
+
+
+def test_the_own_time_of_ranks_on_gpus_is_shown_with_the_reason_where_it_cannot_be_separated() -> None:
+    status = healthy()
+    for rank in status.ranks:
+        rank.own_time_source = common.OWN_TIME_SOURCE_HOST
+    assert "own time" not in draw(status)
+    for rank in status.ranks[:3]:
+        rank.own_time_source = common.OWN_TIME_SOURCE_EVENTS
+    assert "own time: by the training thread on 1 rank, by events on the GPU on 3 ranks" in draw(status)
+    status.ranks[3].own_time_source = common.OWN_TIME_SOURCE_NONE
+    status.ranks[3].own_time_reason = "it sends messages"
+    shown = "own time: by events on the GPU on 3 ranks, cannot be separated from waiting (it sends messages) on 1 rank"
+    assert shown in draw(status, width=160)
+    assert shown in [*changes(healthy(), status, None)]
+    assert shown not in [*changes(status, status, None)]
+
+
+def test_without_a_terminal_the_own_time_is_one_line_once_all_ranks_know_it() -> None:
+    before, status = healthy(), healthy()
+    for rank in status.ranks[1:]:
+        rank.own_time_source = common.OWN_TIME_SOURCE_EVENTS
+    assert not [line for line in changes(before, status, None) if "own time" in line]
+    assert "own time: by events on the GPU on 3 ranks" in draw(status)
+    later = RunStatus()
+    later.CopyFrom(status)
+    later.ranks[0].own_time_source = common.OWN_TIME_SOURCE_EVENTS
+    assert "own time: by events on the GPU on 4 ranks" in [*changes(status, later, None)]

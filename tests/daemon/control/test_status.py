@@ -1,4 +1,5 @@
 from holdfast_daemon.control.status import status_of
+from holdfast_proto.v1.common_pb2 import OWN_TIME_SOURCE_HOST, OWN_TIME_SOURCE_NONE
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RankExit
 from tests.support.core_world import World
@@ -55,6 +56,17 @@ def test_each_rank_has_its_memory_and_its_limit() -> None:
     world.train(1)
     views = status(world).ranks
     assert [(view.memory_bytes, view.memory_limit_bytes) for view in views] == [(0, 0), (3 << 30, 8 << 30)]
+
+
+def test_each_rank_has_the_way_in_which_its_own_time_is_measured() -> None:
+    world = World(nodes=1, ranks_per_node=2)
+    world.until("starting")
+    for number, source in enumerate((OWN_TIME_SOURCE_NONE, OWN_TIME_SOURCE_HOST)):
+        world.rank(number).own_time_source = source
+    world.rank(0).own_time_reason = "it sends messages"
+    world.train(1)
+    views = [(view.own_time_source, view.own_time_reason) for view in status(world).ranks]
+    assert views == [(OWN_TIME_SOURCE_NONE, "it sends messages"), (OWN_TIME_SOURCE_HOST, "")]
 
 
 def ended(world: World, number: int, how: RankExit) -> None:

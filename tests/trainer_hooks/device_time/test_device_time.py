@@ -1,5 +1,6 @@
 """Which loops can be separated, with real process groups on the CPU and a fake GPU."""
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from holdfast_hooks.device_time.group_calls import COLLECTIVES, MESSAGES
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.telemetry.timeline import Timeline
+from holdfast_proto.v1 import common_pb2 as common
 from tests.trainer_hooks.device_time.fake_gpu import FakeGpu
 
 STEPS = 8
@@ -47,6 +49,9 @@ class Loop:
             self.timeline.end()
         self.timeline.begin(first + count)
         self.time.read()
+
+    def source(self) -> tuple[int, str]:
+        return self.time.source("cuda:0", stepped=True)
 
     @property
     def why_unknown(self) -> str:
@@ -103,9 +108,40 @@ def test_a_call_that_returns_no_work_is_over(loop: Loop) -> None:
 
 
 def test_asynchronous_calls_cannot_be_separated(loop: Loop) -> None:
+    assert loop.source() == (common.OWN_TIME_SOURCE_UNSPECIFIED, "")
     loop.run(lambda: dist.all_reduce(torch.ones(4), async_op=True).wait())
     assert loop.time.steps == 0
     assert loop.why_unknown.startswith("it makes asynchronous calls")
+    assert loop.source() == (common.OWN_TIME_SOURCE_NONE, loop.why_unknown)
+
+
+def test_a_loop_that_stops_to_be_separable_is_reported_and_one_odd_step_is_not(
+    loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    events = (common.OWN_TIME_SOURCE_EVENTS, "")
+    asynchronous = lambda: dist.all_reduce(torch.ones(4), async_op=True).wait()  # noqa: E731
+    with caplog.at_level(logging.INFO, "holdfast_hooks"):
+        loop.run(lambda: loop.gpu.work(1.0))
+        loop.run(asynchronous, first=STEPS, count=1)
+        loop.run(lambda: loop.gpu.work(1.0), first=STEPS + 1)
+        assert (loop.source(), caplog.messages) == (events, [])
+        loop.run(asynchronous, first=3 * STEPS, count=2 * STEPS)
+        source, reason = loop.source()
+        assert (source, reason) == (common.OWN_TIME_SOURCE_NONE, loop.why_unknown)
+        loop.run(lambda: loop.gpu.work(1.0), first=6 * STEPS, count=2 * STEPS)
+        assert loop.source() == events
+    assert caplog.messages == [f"a step's own time on the GPU cannot be separated: {reason}"]
+
+
+def test_a_gpu_that_was_used_too_late_is_told_after_the_first_step(loop: Loop) -> None:
+    late = DeviceTime(loop.timeline, OnceLog(), loop.gpu)  # it was never installed
+    assert late.source("cuda:0", stepped=False)[0] == common.OWN_TIME_SOURCE_UNSPECIFIED
+    assert late.source("cuda:0", stepped=True) == (
+        common.OWN_TIME_SOURCE_NONE,
+        "torch had not used the GPU before the first step",
+    )
+    assert late.source("", stepped=True)[0] == common.OWN_TIME_SOURCE_UNSPECIFIED
+    assert late.source("cpu", stepped=False) == (common.OWN_TIME_SOURCE_HOST, "")
 
 
 def test_calls_that_python_does_not_see_cannot_be_separated(loop: Loop) -> None:
@@ -169,6 +205,7 @@ def test_data_parallel_models_are_separated_from_the_wait_for_their_reducer(loop
     _, step = model_of(loop, wait_s=30.0)
     loop.run(step)
     assert loop.time.steps >= STEPS - 4
+    assert loop.source()[0] == common.OWN_TIME_SOURCE_EVENTS
     assert loop.time.own_s == 2.5 * loop.time.steps
 
 
@@ -224,6 +261,8 @@ def test_a_gpu_that_fails_ends_the_measurement_and_not_the_training(
     monkeypatch.setattr(loop.gpu, "mark", fail)
     loop.run(lambda: dist.all_reduce(torch.ones(2)))
     assert loop.time.steps == 0
+    source, reason = loop.source()
+    assert (source, "the rank's log has its error" in reason) == (common.OWN_TIME_SOURCE_NONE, True)
 
 
 def test_without_a_gpu_nothing_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,6 +179,73 @@ def test_a_recorder_that_stays_empty_is_named_once_with_the_setting(
     assert "set TORCH_FR_BUFFER_SIZE=2000 for the ranks: it is 0" in record.getMessage()
 
 
+def test_a_recorder_that_has_calls_is_not_taken_for_an_empty_one(
+    world: DeviceWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend, other = Backend("nccl", uid=0), Backend("nccl", uid=1)
+    world.add(Group("0", [0, 1], cuda=backend))
+    world.add(Group("1", [0, 1], cuda=other))
+    backend.calls = 100
+    poll = world.poll()
+    for _ in range(20):
+        poll.poll()
+    world.status = {"0": numbers(100, -1, 100)}
+    for _ in range(50):
+        poll.poll()
+    world.status = {}
+    for _ in range(20):  # too few in a row
+        poll.poll()
+    assert caplog.records == []
+
+
+def test_the_older_name_of_the_setting_is_read_too(
+    world: DeviceWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "0")
+    backend = Backend("nccl", uid=0)
+    backend.calls = 100
+    world.add(Group("0", [0, 1], cuda=backend))
+    poll = world.poll()
+    for _ in range(50):
+        poll.poll()
+    (record,) = caplog.records
+    assert record.getMessage().endswith("it is 0")
+
+
+@pytest.mark.parametrize("backend", ["xyz", "nccl2"])
+def test_a_torch_with_a_recorder_for_each_backend_lacks_one_only_if_its_size_is_zero(
+    backend: str,
+    world: DeviceWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("holdfast_hooks.progress.device_poll.has_backend_recorders", lambda: True)
+    world.add(Group("0", [0, 1], cuda=Backend(backend)))
+    poll = world.poll()
+    poll.poll()
+    assert poll.has_groups
+    (record,) = caplog.records
+    assert "set TORCH_FR_BUFFER_SIZE=2000 for the ranks before they start" in record.getMessage()
+
+
+def test_the_ids_of_two_recorders_are_never_mixed(world: DeviceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dump(collectives: bool, only_active: bool, backend: str = "gloo") -> bytes:
+        return json.dumps({"pg_status": {"0": numbers(6, -1, 5)}}).encode()
+
+    dump.__doc__ = "_dump_fr_trace_json(backend: str = 'gloo') -> bytes"
+    monkeypatch.setattr(bindings, "_dump_fr_trace_json", dump)
+    own, other = Group("own", [0, 1], cuda=Backend("nccl", uid=0)), Group("other", [0, 1], cuda=Backend("nccl2"))
+    world.add(own)
+    world.add(other)
+    world.hooks[other] = None
+    world.status = {"0": numbers(40, -1, 40)}
+    shown = [(one.group, one.enqueued, one.source) for one in world.poll().poll()]
+    assert sorted(shown) == [
+        ("other", 6, common.RECORDER_SOURCE_BACKEND),
+        ("own", 40, common.RECORDER_SOURCE_NCCL),
+    ]
+
+
 def test_a_build_without_the_recorder_is_named_once(
     world: DeviceWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

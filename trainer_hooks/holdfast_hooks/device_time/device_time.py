@@ -13,9 +13,11 @@ from holdfast_hooks.device_time.data_parallel import DataParallelModels
 from holdfast_hooks.device_time.gpu_marks import CudaMarks, GpuMarks
 from holdfast_hooks.device_time.group_calls import GroupCalls
 from holdfast_hooks.device_time.own_spans import OwnSpans
+from holdfast_hooks.device_time.separation import NOT_YET, Answer, Separation
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.telemetry.timeline import Moment, Timeline
+from holdfast_proto.v1 import common_pb2 as common
 
 _log = logging.getLogger("holdfast_hooks")
 
@@ -23,6 +25,8 @@ _TRAINING = frozenset((int(Phase.FORWARD_BACKWARD), int(Phase.OPTIMIZER)))
 """Other phases may be those of one rank alone."""
 _SEARCH_AFTER_STEPS = 2
 """Steps after which wrappers are looked for: a loop may make them in its first step."""
+
+_TOO_LATE = "torch had not used the GPU before the first step"
 
 
 class DeviceTime:
@@ -32,6 +36,7 @@ class DeviceTime:
         self._timeline = timeline
         self._once = once
         self._spans = OwnSpans(marks or CudaMarks())
+        self._separation = Separation()
         self._calls = GroupCalls(self, once)
         self._models = DataParallelModels(self.last_gradient)
         self._before: Moment | None = None
@@ -51,6 +56,20 @@ class DeviceTime:
     def steps(self) -> int:
         """Number of the steps that are known."""
         return self._spans.steps
+
+    def source(self, device: str, *, stepped: bool) -> Answer:
+        """Return how the own time of this rank is measured, and if it is not, why.
+
+        Args:
+            device: torch's name of the rank's device; empty: not known yet.
+            stepped: whether the first step is over.
+        """
+        is_on_gpu = device.startswith("cuda")
+        if device and not is_on_gpu and not self.steps:
+            return common.OWN_TIME_SOURCE_HOST, ""
+        if self._before is None:
+            return (common.OWN_TIME_SOURCE_NONE, _TOO_LATE) if is_on_gpu and stepped else NOT_YET
+        return self._separation.answer
 
     def install(self) -> None:
         """Follow the steps from now on, if torch uses a GPU (training thread, before the first step)."""
@@ -81,10 +100,11 @@ class DeviceTime:
                     self._spans.read()
         except RuntimeError as error:  # the GPU is lost
             self._once.warn("the own time on the GPU is not measured", error)
-        unknown = self._spans.unknown_steps
-        if not self._explained and unknown > _SEARCH_AFTER_STEPS + 1 and not self._spans.steps:
+        self._separation.look(self._spans.steps, self._spans.unknown_steps, self._spans.why_unknown)
+        source, why = self._separation.answer
+        if not self._explained and not self._failed and source == common.OWN_TIME_SOURCE_NONE:
             self._explained = True
-            _log.info("a step's own time on the GPU cannot be separated: %s", self._spans.why_unknown)
+            _log.info("a step's own time on the GPU cannot be separated: %s", why)
 
     def call_begins(self) -> None:
         """See CallListener."""
@@ -152,4 +172,5 @@ class DeviceTime:
 
     def _fail(self, error: Exception) -> None:
         self._failed = True
+        self._separation.fail("the GPU refused to mark a moment: the rank's log has its error")
         self._once.warn("the own time on the GPU is not measured", repr(error))

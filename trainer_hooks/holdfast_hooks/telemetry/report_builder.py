@@ -125,6 +125,7 @@ class ReportBuilder:
         sources = self._sources
         steps = self._take_steps(final=final)
         self._look_at_device()
+        source, reason = sources.device_time.source(sources.device.name, stepped=self._completed_steps > 0)
         return Report(
             progress=self._progress(),
             steps=steps,
@@ -145,6 +146,8 @@ class ReportBuilder:
             call_wait_s=self._own_wait.in_calls_s,
             device_own_s=sources.device_time.own_s,
             device_steps=sources.device_time.steps,
+            own_time_source=source,
+            own_time_reason=reason,
             steps_until=sources.steps_until if final else 0,
             recorders=sources.devices.described(),
             worker_socket=sources.worker_server.path,

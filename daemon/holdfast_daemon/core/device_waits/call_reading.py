@@ -67,6 +67,11 @@ class _Reading:
         for entry in followed:
             self._add(entry, self._members[entry.order])
         self._use_status()
+        if self._dump.bad_entries:
+            # Nobody knows what these were: the newest call of a group perhaps, or one that is pending.
+            self._calls.arrived.clear()
+            self._calls.may_hide = True
+            self._calls.counts_exact = False
         self._calls.pending.sort(key=lambda call: call.order)
         self._calls.front_is_certain = self._is_front_certain()
         return self._calls
@@ -151,7 +156,6 @@ class _Reading:
     def _note_position(self, entry: recorder.RecordedCall) -> None:
         key = self._keys[entry.group]
         self._calls.arrived[key] = max(self._calls.arrived.get(key, 0), entry.seq)
-        self._calls.newest_ns = max(self._calls.newest_ns, entry.created_ns)
 
     def _add(self, entry: recorder.RecordedCall, members: list[recorder.RecordedCall]) -> None:
         key = self._keys[entry.group]
@@ -164,6 +168,8 @@ class _Reading:
         self._first_done.setdefault(entry.group, done)
         transfers = tuple(self._transfers(key, members or [entry])) if is_p2p else ()
         seq = 0 if is_p2p else entry.seq
+        if entry.retired and not is_p2p and not self._calls.ends_at_issue and _operation(entry.op) in _NEEDS_ALL:
+            self._calls.over[key] = max(seq, self._calls.over.get(key, 0))
         call = Call(
             rank=self._calls.rank,
             group=key,
@@ -174,7 +180,6 @@ class _Reading:
             done=done,
             started=self._has_started(entry),
             inside=inside,
-            created_ns=entry.created_ns,
             frame=entry.frame or next((member.frame for member in members if member.frame), ""),
             transfers=transfers,
             is_p2p=is_p2p,
@@ -218,7 +223,7 @@ class _Reading:
         if before is entry:
             # With TORCH_NCCL_BLOCKING_WAIT no status is ever written.
             is_only = not self._dump.has_wrapped and not self._dump.is_partial
-            is_written = len(self._members) == 1 or any(one.last_enqueued >= 0 for one in self._groups_with_status())
+            is_written = not self._uses.has_blocking_wait
             is_reached = entry.state == recorder.CALL_STATE_STARTED
             return is_only and is_written and group.last_enqueued == -1 and not is_reached
         return group.last_enqueued == self._own_number(before) != self._own_number(entry)
@@ -272,7 +277,6 @@ class _Reading:
                     done=False,
                     started=None,
                     inside=False,
-                    created_ns=0,
                     frame="",
                 )
             )
@@ -335,6 +339,9 @@ _EQUAL_INPUTS = frozenset(
     )
 )
 """Operations whose inputs have equal sizes and types on all ranks."""
+
+_NEEDS_ALL = _EQUAL_INPUTS - {"broadcast", "reduce"} | {"all_to_all", "barrier"}
+"""Operations that end on no rank before all ranks have taken part."""
 
 
 def _signature(members: list[recorder.RecordedCall]) -> str:

@@ -44,7 +44,6 @@ class Call:
     """Whether the device has reached it; None: the recorder does not say."""
     inside: bool
     """The host has not returned from making the call."""
-    created_ns: int
     frame: str
     transfers: tuple[Transfer, ...] = ()
     """Sends and receives of a point-to-point call or batch; empty for a collective."""
@@ -60,6 +59,9 @@ class RankCalls:
     """Calls that are not done, in the order in which the host made them."""
     arrived: dict[GroupKey, int] = field(default_factory=dict)
     """Group -> number of the newest collective that the host has made. Groups of which it is not known are absent."""
+    over: dict[GroupKey, int] = field(default_factory=dict)
+    """Group -> number of the newest collective that is certainly over, of those that end nowhere before all members
+    have taken part. Groups without one are absent."""
     at: dict[tuple[GroupKey, int], Call] = field(default_factory=dict)
     """Collectives in the ring, done or not, by group and number."""
     transfers: dict[tuple[GroupKey, Way, int], int] = field(default_factory=dict)
@@ -68,7 +70,6 @@ class RankCalls:
     """Whether ``transfers`` counts all since the start: the ring has lost none and leaves none out."""
     history: list[tuple[GroupKey, str]] = field(default_factory=list)
     """Group and signature of all calls in order: a training loop makes the same ones again and again."""
-    newest_ns: int = 0
     knows_started: bool = False
     is_partial: bool = False
     """Whether complete calls are left out, so that a batch that is not there may be complete."""
@@ -97,6 +98,11 @@ class RankCalls:
         """Whether the rank has certainly nothing pending."""
         return not self.pending and not self.may_hide and self.front_is_certain
 
+    @property
+    def used_groups(self) -> set[GroupKey]:
+        """Groups in which the rank has made calls, as far as it shows."""
+        return {group for group, _ in self.history} | {group for group, newest in self.arrived.items() if newest}
+
     def first_pending_of(self, group: GroupKey) -> Call | None:
         """Return the oldest pending collective of a group."""
         return next((call for call in self.pending if call.group == group and not call.is_p2p), None)
@@ -110,6 +116,8 @@ class GroupUses:
     """Groups with point-to-point calls. Their status mixes two counters."""
     with_collectives: frozenset[GroupKey]
     """Groups with collectives in NCCL's own recorder."""
+    has_blocking_wait: bool = False
+    """Whether a rank has made several calls, and its status shows none: so it is with TORCH_NCCL_BLOCKING_WAIT."""
 
     def counts_collectives(self, group: GroupKey) -> bool:
         """Return whether the numbers in a group's status are those of collectives."""

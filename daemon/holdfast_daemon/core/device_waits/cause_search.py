@@ -51,7 +51,7 @@ class CauseSearch:
         guessed: Collection[GroupKey],
     ) -> None:
         self._ranks = ranks
-        self._joints = found
+        self._joints = self._sound = found
         self._dead = dead
         self._unread = unread
         self._places = places
@@ -74,10 +74,12 @@ class CauseSearch:
         apart = {cause.joint.group for cause in mismatches if cause.joint is not None}
         for rank, awaiting in self._awaited.items():
             self._awaited[rank] = [joint for joint in awaiting if joint.group not in apart]
+        self._sound = [joint for joint in self._joints if joint.group not in apart]
         ends = list(self._of_ends())
         blamed = [*self._dead_ranks(), *mismatches, *self._of_idle_ranks(has_other_ends=bool(ends))]
-        if not blamed:
-            blamed += self._inversions()
+        if not blamed and (blamed := list(self._inversions())):
+            # A circle of these ranks says the same, and names more of them.
+            ends = [cause for cause in ends if cause.kind != Kind.OPPOSITE_ORDER]
         if self._dead and blamed:
             # The end of a rank leaves others in all sorts of places: nothing but a stack accuses another one then.
             ends = []
@@ -133,7 +135,9 @@ class CauseSearch:
         certain = [rank for rank in awaited if is_alone or self._is_certain(rank)]
         if certain:
             longest = self._longest(certain[0])
-            confidence = Confidence.MEDIUM if self._unread else Confidence.HIGH
+            # Of several ranks, one may hold the others up in a way that no recorder of devices shows.
+            is_sure = len(certain) == 1 and not self._unread
+            confidence = Confidence.HIGH if is_sure else Confidence.MEDIUM
             yield Cause(Kind.MISSING_RANK, tuple(certain), longest, confidence)
         else:
             yield Cause(Kind.UNKNOWN, (), self._longest(awaited[0]), Confidence.LOW, tuple(awaited))
@@ -147,6 +151,9 @@ class CauseSearch:
             return False  # it may wait for the dead rank in a way that no recorder shows
         if calls.hides_waits:
             return False
+        waiters = {waiter for joint in self._awaited[rank] for waiter in joint.waiters}
+        if any(len(self._ranks[waiter].used_groups) > len(calls.used_groups) for waiter in waiters):
+            return False  # the ranks of a program use as many groups as each other: it may come to a new one here
         if len(calls.history) < _SHORT_HISTORY:
             groups = {group for group, seq in calls.arrived.items() if seq >= _LONG_SEQUENCE}
             return any(joint.group in groups for joint in self._awaited[rank])
@@ -177,8 +184,8 @@ class CauseSearch:
         """Yield the circles of ranks, and the calls that all have made, at which the edges end."""
         number = {rank: i for i, rank in enumerate(self._nodes)}
         first_joint = len(self._nodes)
-        edges: list[list[int]] = [[] for _ in range(first_joint + len(self._joints))]
-        for i, joint in enumerate(self._joints):
+        edges: list[list[int]] = [[] for _ in range(first_joint + len(self._sound))]
+        for i, joint in enumerate(self._sound):
             for rank in joint.fronts:
                 edges[number[rank]].append(first_joint + i)
             if joint.sides:
@@ -189,8 +196,8 @@ class CauseSearch:
         for i, component in enumerate(components):
             if any(component_of[to] != i for node in component for to in edges[node]):
                 continue
-            ranks = [self._nodes[node] for node in component if node < first_joint]
-            found = [self._joints[node - first_joint] for node in component if node >= first_joint]
+            ranks = sorted(self._nodes[node] for node in component if node < first_joint)
+            found = [self._sound[node - first_joint] for node in component if node >= first_joint]
             yield from self._of_end(ranks, found)
 
     @staticmethod
@@ -253,7 +260,7 @@ class CauseSearch:
 
     def _inversions(self) -> Iterator[Cause]:
         """Yield the collectives of two groups that ranks have made in opposite orders, and that are pending."""
-        found = [joint for joint in self._joints if joint.seq and joint.fronts]
+        found = [joint for joint in self._sound if joint.seq and joint.fronts]
         for i, first in enumerate(found):
             for second in found[i + 1 :]:
                 if first.group == second.group:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast_daemon.core.device_waits.calls import RankCalls
+from holdfast_daemon.core.device_waits.contradictions import Contradiction
 from holdfast_daemon.core.device_waits.joints import Joint
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
@@ -100,6 +101,8 @@ class Diagnosis:
     ranks: Mapping[int, RankCalls]
     unread: tuple[int, ...]
     """Ranks of the world without a readable dump."""
+    contradictions: tuple[Contradiction, ...] = ()
+    """Ranks whose dump was not used, because it does not fit to those of others."""
 
     @property
     def culprits(self) -> tuple[int, ...]:

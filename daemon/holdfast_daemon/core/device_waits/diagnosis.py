@@ -1,11 +1,13 @@
 """Reads the recorders of all ranks and says who holds up the job. The rules are in ``cause_search.py``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from holdfast_daemon.core.device_waits.call_reading import calls_of
-from holdfast_daemon.core.device_waits.calls import GroupUses
+from holdfast_daemon.core.device_waits.calls import GroupKey, GroupUses, RankCalls
 from holdfast_daemon.core.device_waits.cause_search import CauseSearch
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Wait
+from holdfast_daemon.core.device_waits.contradictions import contradictions
 from holdfast_daemon.core.device_waits.groups import group_keys, guessed_groups
 from holdfast_daemon.core.device_waits.joints import Joint, joints
 from holdfast_proto.v1 import recorder_pb2 as recorder
@@ -22,23 +24,62 @@ def diagnose(evidence: Mapping[int, Evidence], world_size: int, *, is_world_know
     """
     dumps = {rank: known.dump for rank, known in evidence.items() if known.dump is not None}
     keys = group_keys(dumps, world_size)
+    ranks = read_ranks(dumps, keys)
+    guessed = guessed_groups(dumps, keys, tuple(range(world_size)) if is_world_known else ())
+    dead = {rank for rank, known in evidence.items() if known.is_dead}
+    unread = tuple(rank for rank in range(world_size) if rank not in ranks and rank not in dead)
+    odd = tuple(contradictions(ranks, dead))
+    for one in odd:
+        del ranks[one.rank]
+    unused = (*unread, *(one.rank for one in odd))
+    found = joints(ranks, dead)
+    moving = [rank for rank, known in evidence.items() if _has_moved(known)]
+    places = {rank: known.place for rank, known in evidence.items()}
+    if moving and not dead:
+        causes: tuple[Cause, ...] = (Cause(Kind.MOVING, (), None, Confidence.MEDIUM, tuple(moving)),)
+    else:
+        causes = tuple(_distinct(CauseSearch(ranks, found, dead, unused, places, guessed=guessed).causes()))
+    if odd:
+        causes = tuple(replace(cause, confidence=Confidence.LOW) for cause in causes)
+    return Diagnosis(causes, tuple(_waits(found)), ranks, unread, odd)
+
+
+def read_ranks(dumps: Mapping[int, recorder.RecorderDump], keys: Mapping[int, list[GroupKey]]) -> dict[int, RankCalls]:
+    """Return what each dump shows by itself. ``keys``: see ``group_keys``."""
     calls = [(keys[rank][call.group], call) for rank, dump in dumps.items() for call in dump.calls]
     uses = GroupUses(
         with_p2p=frozenset(group for group, call in calls if call.p2p),
         with_collectives=frozenset(group for group, call in calls if not call.p2p and call.op.startswith(_NCCL)),
+        has_blocking_wait=any(map(_has_no_status, dumps.values())),
     )
-    ranks = {rank: calls_of(rank, dump, keys[rank], uses) for rank, dump in sorted(dumps.items())}
-    guessed = guessed_groups(dumps, keys, tuple(range(world_size)) if is_world_known else ())
-    dead = {rank for rank, known in evidence.items() if known.is_dead}
-    unread = tuple(rank for rank in range(world_size) if rank not in ranks and rank not in dead)
-    found = joints(ranks, dead)
-    moving = [rank for rank, known in evidence.items() if _has_moved(known)]
-    places = {rank: known.place for rank, known in evidence.items()}
-    if moving:
-        causes: tuple[Cause, ...] = (Cause(Kind.MOVING, (), None, Confidence.HIGH, tuple(moving)),)
-    else:
-        causes = tuple(CauseSearch(ranks, found, dead, unread, places, guessed=guessed).causes())
-    return Diagnosis(tuple(dict.fromkeys(causes)), tuple(_waits(found)), ranks, unread)
+    return {rank: calls_of(rank, dump, keys[rank], uses) for rank, dump in sorted(dumps.items())}
+
+
+def _has_no_status(dump: recorder.RecorderDump) -> bool:
+    """Return whether several calls were made, and the status shows none of them."""
+    statuses = [group.last_enqueued for group in dump.groups if group.has_status]
+    return len(dump.calls) > 1 and bool(statuses) and max(statuses) < 0
+
+
+def _distinct(causes: Iterable[Cause]) -> Iterator[Cause]:
+    """Yield causes that say different things: one for all that is unknown, and one for each pair that exchanges data.
+
+    Both sides of a transfer have a pending call, and there may be several transfers on the way.
+    """
+    seen = set()
+    unknown: list[Cause] = []
+    for cause in causes:
+        if cause.kind == Kind.UNKNOWN:
+            unknown.append(cause)
+            continue
+        joint = cause.joint
+        call = joint and (joint.group, joint.seq, joint.parties if not joint.seq else (), joint.sides)
+        if (cause.kind, cause.ranks, call) not in seen:
+            seen.add((cause.kind, cause.ranks, call))
+            yield cause
+    if unknown:
+        suspects = {rank for cause in unknown for rank in cause.suspects}
+        yield replace(unknown[0], suspects=tuple(sorted(suspects)))
 
 
 def _has_moved(known: Evidence) -> bool:

@@ -36,6 +36,13 @@ class Joint:
 
     is_counted: bool = True
     """Whether sends and receives were paired by number. If a ring has lost some, they are paired as pending ones."""
+    peers: tuple[int, ...] = ()
+    """Other sides of a call of transfers."""
+
+    @property
+    def parties(self) -> tuple[int, ...]:
+        """Ranks that take part in it: the members of the group, or both sides of transfers. Ascending for these."""
+        return self.group[1] if self.seq else tuple(sorted({*self.waiters, *self.peers}))
 
     @property
     def is_complete(self) -> bool:
@@ -188,6 +195,7 @@ def _transfers(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> Iterato
                 inside=(rank,) if call.inside and call is calls.front else (),
                 is_counted=calls.counts_exact
                 and all(ranks[transfer.peer].counts_exact for transfer in call.transfers if transfer.peer in ranks),
+                peers=tuple(sorted({transfer.peer for transfer in call.transfers})),
             )
 
 

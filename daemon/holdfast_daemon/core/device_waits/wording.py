@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from holdfast_daemon.core.device_waits.causes import Cause, Diagnosis, Kind
+from holdfast_daemon.core.device_waits.contradictions import Contradiction
 from holdfast_daemon.core.device_waits.joints import Joint
 
 _SHOWN = 8
@@ -14,9 +15,9 @@ _NEXT = {
     Kind.OPPOSITE_ORDER: "compare the order of the calls of {ranks}, and look for one that was left out",
     Kind.STUCK_DEVICE: "look at what runs on the device of {ranks}: its queue does not come to this call",
     Kind.INSIDE_CALL: "take a native stack of {ranks} (py-spy dump --native), and read NCCL's log of its node",
-    Kind.GPU_OR_NETWORK: "look at the kernel log (Xid), the network and NCCL's log of the nodes of {members}",
+    Kind.GPU_OR_NETWORK: "look at the kernel log (Xid), the network and NCCL's log of the nodes of {parties}",
     Kind.UNKNOWN: "take the stacks of {suspects} (py-spy dump --native)",
-    Kind.MOVING: "nothing, unless the step time of the run says otherwise: compare dumps that are further apart",
+    Kind.MOVING: "if the job stands still now, take one more set of dumps and compare it with the newer of these two",
     Kind.NOTHING_PENDING: "take the stacks of all ranks: what holds the job up is no call that the recorder follows",
 }
 
@@ -60,15 +61,17 @@ def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each ki
         case Kind.MISMATCHED_CALL:
             return f"ranks made different calls under number {joint.seq if joint else 0} of group {_group(joint)}"
         case Kind.OPPOSITE_ORDER:
-            return f"{named} and others wait for each other: calls come in different orders, or one was left out"
+            others = " and others" if len(cause.ranks) == 1 or set(cause.suspects) - set(cause.ranks) else ""
+            return f"{named}{others} wait for each other: calls come in different orders, or one was left out"
         case Kind.STUCK_DEVICE:
             return f"the device of {named} does not come to {call}, which those of others have reached"
         case Kind.INSIDE_CALL:
             return f"the host of {named} does not return from making {call}"
         case Kind.GPU_OR_NETWORK:
-            return f"all members have made {call}, and it does not complete: a GPU or the network, no rank is to blame"
+            who = "all members" if joint is None or joint.seq else "both sides"
+            return f"{who} have made {call}, and it does not complete: a GPU or the network, no rank is to blame"
         case Kind.MOVING:
-            return f"{ranks_text(cause.suspects)} moved between the two dumps: nothing hangs"
+            return f"{ranks_text(cause.suspects)} moved between the two sets of dumps, which therefore show no hang"
         case Kind.NOTHING_PENDING:
             return "no recorder shows a call that others wait in"
         case Kind.UNKNOWN:
@@ -90,16 +93,26 @@ def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
         if cause.kind in (Kind.UNKNOWN, Kind.OPPOSITE_ORDER):
             yield from _waits_in(joint)
         if cause.kind in (Kind.GPU_OR_NETWORK, Kind.STUCK_DEVICE, Kind.INSIDE_CALL):
-            yield f"{ranks_text(joint.group[1])} have made it, and no older call is pending on them"
+            yield f"{ranks_text(joint.parties)} have made it, and no older call is pending on them"
     if _is_guessed(cause) and joint is not None:
         yield f"{ranks_text(joint.group[1])} made it, and no dump says whether group {joint.group[0]} has other members"
     if cause.suspects and cause.kind == Kind.UNKNOWN:
+        odd = {one.rank for one in diagnosis.contradictions}
         unread = [rank for rank in cause.suspects if rank in diagnosis.unread]
-        read = [rank for rank in cause.suspects if rank not in diagnosis.unread]
+        read = [rank for rank in cause.suspects if rank not in diagnosis.unread and rank not in odd]
         if unread:
             yield f"{ranks_text(unread)} left no dump, and that alone proves nothing"
         if read:
             yield f"{ranks_text(read)} may be the cause, or wait for something that recorders do not show"
+
+
+def contradiction_text(one: Contradiction) -> str:
+    """Return why the dump of a rank does not fit to those of others, in one line."""
+    call = f"call {one.seq} of group {one.group[0]}"
+    if one.is_made:
+        why = "its dump is older, or the end of the call did not reach its device"
+        return f"{ranks_text(one.others)} completed {call}, and rank {one.rank} has not: {why}"
+    return f"{ranks_text(one.others)} completed {call}, and rank {one.rank} has not made it: its dump is older"
 
 
 def next_step(cause: Cause) -> str:
@@ -112,6 +125,7 @@ def next_step(cause: Cause) -> str:
         ranks=ranks_text(cause.ranks) if cause.ranks else "the culprit",
         suspects=ranks_text(suspects) if suspects else members,
         members=members,
+        parties=ranks_text(cause.joint.parties) if cause.joint is not None else "all ranks",
     )
 
 

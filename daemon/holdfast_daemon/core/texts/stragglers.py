@@ -12,10 +12,9 @@ def straggler(verdict: store.Verdict) -> str:
     if verdict.node:
         who = f"node {verdict.node} is"
     if verdict.straggler.kind == store.OWN_TIME_KIND_DEVICE:
-        return f"{who} slow since step {verdict.step}, on the GPU: {_works(verdict)}"
+        return f"{who} slow since step {verdict.step}, on the GPU: {_works(verdict)}{gpus.witness(verdict)}"
     how = _sleeps(verdict) if verdict.straggler.kind == store.OWN_TIME_KIND_ASLEEP else _needs(verdict)
-    why = gpus.slowed_down(verdict.straggler)
-    return f"{who} slow since step {verdict.step}, in {phase_name(verdict.phase)}: {how}{why}"
+    return f"{who} slow since step {verdict.step}, in {phase_name(verdict.phase)}: {how}{gpus.witness(verdict)}"
 
 
 def _works(verdict: store.Verdict) -> str:

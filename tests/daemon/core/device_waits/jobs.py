@@ -3,10 +3,9 @@
 from collections.abc import Collection, Mapping
 
 from holdfast_agent.evidence.recorder_dump import from_document
-from holdfast_daemon.core.device_waits.call_reading import calls_of
-from holdfast_daemon.core.device_waits.calls import GroupUses, RankCalls
+from holdfast_daemon.core.device_waits.calls import RankCalls
 from holdfast_daemon.core.device_waits.causes import Cause, Diagnosis, Evidence, Kind, Place
-from holdfast_daemon.core.device_waits.diagnosis import diagnose
+from holdfast_daemon.core.device_waits.diagnosis import diagnose, read_ranks
 from holdfast_daemon.core.device_waits.groups import group_keys
 from tests.support.recorder_documents import Document
 
@@ -36,6 +35,14 @@ def judge(
     return diagnose(evidence, world_size or len({*dumps, *dead}), is_world_known=is_world_known)
 
 
+def read_all(
+    documents: Mapping[int, Document], world_size: int | None = None, *, dead: Collection[int] = ()
+) -> dict[int, RankCalls]:
+    """Return what each dump of a job shows by itself, also where they contradict each other."""
+    dumps = {rank: from_document(one.document()) for rank, one in documents.items()}
+    return read_ranks(dumps, group_keys(dumps, world_size or len({*dumps, *dead})))
+
+
 def only_cause(diagnosis: Diagnosis) -> Cause:
     """Return the cause of a hang that has one."""
     (cause,) = diagnosis.causes
@@ -50,11 +57,5 @@ def named(diagnosis: Diagnosis) -> tuple[Kind, tuple[int, ...]]:
 
 def read_calls(document: Document, rank: int = 0, world_size: int = 2) -> RankCalls:
     """Return what the recorder of one rank shows."""
-    dump = from_document(document.document())
-    keys = group_keys({rank: dump}, world_size)[rank]
-    groups = [(keys[call.group], call.p2p) for call in dump.calls]
-    uses = GroupUses(
-        frozenset(group for group, is_p2p in groups if is_p2p),
-        frozenset(group for group, is_p2p in groups if not is_p2p),
-    )
-    return calls_of(rank, dump, keys, uses)
+    dumps = {rank: from_document(document.document())}
+    return read_ranks(dumps, group_keys(dumps, world_size))[rank]

@@ -1,5 +1,7 @@
 """What one rank's recorder shows: its pending calls, its position in each group, and what the ring may have lost."""
 
+from typing import Any
+
 import pytest
 
 from holdfast_daemon.core.device_waits.calls import Way
@@ -7,6 +9,7 @@ from tests.daemon.core.device_waits.jobs import read_calls
 from tests.support.recorder_documents import Document
 
 PAIR = {"0": (0, 1)}
+TWO = {"0": (0, 1), "a": (0, 1)}
 KEY = ("0", (0, 1))
 
 
@@ -79,6 +82,92 @@ def test_the_state_of_the_newest_entry_is_not_believed_while_its_host_call_lasts
 def test_the_first_call_of_all_may_be_inside_too() -> None:
     assert [call.inside for call in read_calls(Document(PAIR).pending().status("0", -1, -1, -1)).pending] == [True]
     assert [call.inside for call in read_calls(Document(PAIR).pending()).pending] == [False]
+
+
+@pytest.mark.parametrize(
+    ("document", "is_inside"),
+    [
+        (Document(TWO).call(group="a").pending().status("0", -1, -1, -1), True),
+        # With TORCH_NCCL_BLOCKING_WAIT no number is ever written.
+        (Document(TWO).call(group="a").status("a", -1, -1, -1).pending().status("0", -1, -1, -1), False),
+        (Document(PAIR, first_record=9).pending().status("0", -1, -1, -1), False),  # it is not the first one
+        (Document(PAIR).call(state="started", retired=False).status("0", -1, -1, -1), False),  # the device has come
+    ],
+)
+def test_a_first_call_is_inside_only_if_nothing_else_explains_the_missing_number(
+    document: Document, is_inside: bool
+) -> None:
+    assert [call.inside for call in read_calls(document).pending] == [is_inside]
+
+
+def test_only_the_newest_call_of_a_group_can_be_inside() -> None:
+    document = Document(PAIR).call().pending().pending()
+    assert [call.inside for call in read_calls(document.status("0", 2, -1, 1)).pending] == [False, True]
+    assert [call.inside for call in read_calls(document.status("0", 1, -1, 1)).pending] == [False, False]
+
+
+def test_calls_before_the_newest_two_have_returned() -> None:
+    document = Document(PAIR).pending().pending().pending().status("0", 2, -1, 0)
+    assert [call.inside for call in read_calls(document).pending] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        *("all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "_allgather_base"),
+        *("reduce_scatter", "_reduce_scatter_base", "all_reduce_barrier"),
+    ],
+)
+def test_ranks_must_agree_in_the_sizes_of_these_operations(op: str) -> None:
+    (call,) = read_calls(Document(PAIR).pending(op, elements=6)).pending
+    assert call.signature == f"{op} of 6 elements of type Float"
+
+
+@pytest.mark.parametrize("op", ["all_to_all", "gather", "scatter", "barrier"])
+def test_ranks_may_differ_in_the_sizes_of_other_operations(op: str) -> None:
+    assert [call.signature for call in read_calls(Document(PAIR).pending(op)).pending] == [op]
+
+
+def test_a_signature_has_what_is_known() -> None:
+    shapes: dict[str, Any] = {"input_sizes": [[2, 3], [4]], "input_dtypes": ["Half", "Float"]}
+    (call,) = read_calls(Document(PAIR).pending(**shapes)).pending
+    assert call.signature == "all_reduce of 10 elements of type Float Half"
+    (call,) = read_calls(Document(PAIR).pending(input_sizes=[[2]], input_dtypes=[])).pending
+    assert call.signature == "all_reduce of 2 elements"
+    (call,) = read_calls(Document(PAIR).pending(input_sizes="")).pending
+    assert call.signature == "all_reduce"
+
+
+@pytest.mark.parametrize("op", ["allreduce_coalesced", "reduce_scatter_tensor_coalesced"])
+def test_the_fast_way_of_a_coalesced_call_is_one_entry_and_no_batch(op: str) -> None:
+    document = Document(PAIR, first_record=70).call(seq=9).pending().pending(op, input_sizes=[[4], [4]])
+    assert [call.op for call in read_calls(document).pending] == ["all_reduce", op]
+    assert read_calls(document).pending[1].signature == f"{op} of 8 elements of type Float"
+
+
+def test_whether_a_device_has_reached_a_call_is_not_known_while_the_host_makes_it() -> None:
+    calls = read_calls(Document(PAIR).call().call(retired=False).status("0", 1, 1, 1))
+    assert [(call.inside, call.started) for call in calls.pending] == [(True, None)]
+
+
+def test_a_call_has_the_name_and_the_place_of_what_it_consists_of() -> None:
+    document = Document(PAIR).transfer("send", 0, 1, state="scheduled").pending("broadcast")
+    batch = Document(PAIR).batch(("send", 0, 1), ("recv", 0, 1), state="scheduled")
+    batch.entries[1]["frames"] = [{"filename": "/me/train.py", "line": 7, "name": "step"}]
+    assert [call.op for call in read_calls(document).pending] == ["send 0->1", "broadcast"]
+    (call,) = read_calls(batch).pending
+    assert (call.op, call.frame) == ("batch of transfers", "/me/train.py:7 step")
+    batch.entries[2]["frames"] = [{"filename": "/me/train.py", "line": 9, "name": "step"}]
+    assert read_calls(batch).pending[0].frame == "/me/train.py:9 step"
+
+
+@pytest.mark.parametrize("op", ["nccl:send", "nccl:send 0->2", "nccl:send 0->99"])
+def test_a_transfer_whose_peer_is_not_known_is_pending_and_counts_for_nobody(op: str) -> None:
+    document = Document(PAIR).transfer("send", 0, 1, state="scheduled")
+    document.entries[0]["profiling_name"] = op
+    calls = read_calls(document)
+    assert [(call.is_p2p, call.transfers) for call in calls.pending] == [(True, ())]
+    assert calls.transfers == {}
 
 
 def test_started_is_known_with_timing_only() -> None:

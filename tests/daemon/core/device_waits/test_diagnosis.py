@@ -192,6 +192,28 @@ def test_a_tie_or_several_odd_ranks_blame_nobody(odd: tuple[int, ...]) -> None:
     assert (cause.kind, cause.ranks) == (Kind.MISMATCHED_CALL, (0,) if len(odd) == 3 else ())
 
 
+@pytest.mark.parametrize(("sides", "named_ranks"), [((3, 2), ()), ((2, 1), ()), ((3, 1), (3,)), ((4, 2), ())])
+def test_one_alone_is_a_hint_and_two_against_more_are_none(
+    sides: tuple[int, int], named_ranks: tuple[int, ...]
+) -> None:
+    members = tuple(range(sum(sides)))
+    documents = {rank: Document({"0": members}).pending(elements=4 if rank < sides[0] else 8) for rank in members}
+    cause = only_cause(judge(documents))
+    assert (cause.kind, cause.ranks, cause.suspects) == (Kind.MISMATCHED_CALL, named_ranks, members)
+
+
+def test_a_host_inside_of_a_call_that_differs_is_not_blamed_for_it() -> None:
+    inside = steps().call(retired=False).status("0", 6, -1, 6)
+    documents = {rank: steps().pending("broadcast" if rank == 3 else "all_reduce") for rank in (0, 1, 3)}
+    assert named(judge(documents | {2: inside})) == (Kind.MISMATCHED_CALL, (3,))
+
+
+def test_a_dump_of_a_rank_that_its_own_group_does_not_name_does_no_harm() -> None:
+    documents = {0: Document({"a": (1, 2)}).pending(group="a"), 1: Document({"a": (1, 2)})}
+    diagnosis = judge(documents, 3)
+    assert 0 not in diagnosis.culprits
+
+
 def test_ranks_may_give_the_same_elements_other_shapes() -> None:
     documents = {rank: steps().pending(input_sizes=[[2, 2]] if rank == 3 else [[4]]) for rank in WORLD}
     assert named(judge(documents)) == (Kind.GPU_OR_NETWORK, ())
@@ -281,7 +303,7 @@ def test_transfers_are_paired_by_their_own_count_and_not_by_numbers_of_torch() -
 def test_full_rings_pair_transfers_by_what_is_pending() -> None:
     pair = {"0": (0, 1)}
     first = Document(pair, first_record=90).transfer("recv", 0, 1).transfer("recv", 0, 1, state="scheduled")
-    second = Document(pair, first_record=40).transfer("send", 1, 0).call(seq=5)
+    second = Document(pair, first_record=40).transfer("send", 1, 0).call("broadcast", seq=5)
     diagnosis = judge({0: first, 1: second})
     assert named(diagnosis) == (Kind.MISSING_RANK, (1,))
     answered = Document(pair, first_record=40).transfer("send", 1, 0).transfer("send", 1, 0, state="scheduled")
@@ -345,6 +367,16 @@ def test_the_status_of_nccl2_is_one_short_at_all_times_and_says_nothing_of_a_hos
     assert named(judge(documents)) == (Kind.GPU_OR_NETWORK, ())
 
 
+def test_with_blocking_wait_a_rank_with_one_call_is_not_inside_of_it() -> None:
+    """Its status is empty at all times, as those of the ranks show that have made more calls."""
+    groups = {"0": WORLD, "a": (0, 1)}
+    first = Document(groups).call("broadcast", retired=False).status("0", -1, -1, -1)
+    documents = {rank: Document(groups).call("broadcast", retired=False).pending(group="a") for rank in (0, 1)}
+    documents = {rank: document.status("0", -1, -1, -1).status("a", -1, -1, -1) for rank, document in documents.items()}
+    causes = judge({**documents, 2: first, 3: first}).causes
+    assert all(cause.kind != Kind.INSIDE_CALL for cause in causes)
+
+
 def test_nobody_is_inside_if_all_are() -> None:
     documents = {rank: steps().call(retired=False).status("0", 6, -1, 6) for rank in WORLD}
     assert named(judge(documents)) == (Kind.GPU_OR_NETWORK, ())
@@ -354,10 +386,6 @@ def test_the_device_that_does_not_come_to_a_call_is_named_by_timing() -> None:
     documents = {rank: steps().call(state="started", retired=False).status("0", 7, 7, 6) for rank in (0, 1, 3)}
     stuck = steps().pending().status("0", 7, 6, 6)
     assert named(judge(documents | {2: stuck})) == (Kind.STUCK_DEVICE, (2,))
-
-
-def test_without_timing_the_same_job_names_nobody() -> None:
-    assert named(judge({rank: steps().pending() for rank in WORLD})) == (Kind.GPU_OR_NETWORK, ())
 
 
 # Recorders that show little.
@@ -424,9 +452,73 @@ def test_ranks_that_move_between_two_samples_are_not_stuck() -> None:
     assert (cause.kind, cause.ranks, cause.suspects) == (Kind.MOVING, (), WORLD)
 
 
+def test_a_rank_that_is_known_to_be_dead_is_the_cause_whoever_has_moved_before() -> None:
+    now = {rank: steps().pending() for rank in WORLD}
+    before = {rank: steps(4).pending() for rank in WORLD}
+    assert named(judge(now, earlier=before, dead=[2])) == (Kind.DEAD_RANK, (2,))
+
+
 def test_two_equal_samples_are_a_hang() -> None:
     now = {rank: steps().pending() if rank else steps() for rank in WORLD}
     assert named(judge(now, earlier=now)) == (Kind.MISSING_RANK, (0,))
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        steps().pending().pending(),  # another call
+        steps().call(),  # the call is done
+        steps().call(retired=False),  # done, and the watchdog has not looked yet
+        steps().pending().status("0", 8, -1, 6),  # the status alone has moved
+        steps().pending().status("0", 7, -1, 7),
+    ],
+)
+def test_a_rank_moves_if_it_makes_a_call_or_one_of_its_calls_advances(later: Document) -> None:
+    stuck = {rank: steps().pending() if rank else steps() for rank in WORLD}
+    cause = only_cause(judge(stuck | {2: later}, earlier=stuck))
+    assert (cause.kind, cause.suspects) == (Kind.MOVING, (2,))
+
+
+def test_a_full_ring_that_moves_is_seen_although_its_length_stays() -> None:
+    before = {rank: steps(first_record=40).pending() for rank in WORLD}
+    now = before | {1: steps(first_record=41).pending()}
+    for document in (*before.values(), *now.values()):
+        document.without_status()
+    assert only_cause(judge(now, earlier=before)).suspects == (1,)
+
+
+def test_waits_for_ranks_of_which_nothing_is_known_are_not_certain() -> None:
+    documents = {rank: Document({"0": (0, 1, 2)}).pending() for rank in (0, 1)}
+    diagnosis = judge(documents, 3)
+    assert [(wait.rank, wait.awaited, wait.is_certain) for wait in diagnosis.waits] == [(0, 2, False), (1, 2, False)]
+
+
+def test_a_rank_waits_for_one_that_makes_the_call_later_but_never_for_itself() -> None:
+    groups = {"0": (0, 1), "a": (0, 1)}
+    diagnosis = judge({0: Document(groups).pending(), 1: Document(groups).pending(group="a").pending()})
+    waits = [(wait.rank, wait.awaited, wait.joint.group[0], wait.is_certain) for wait in diagnosis.waits]
+    assert waits == [(0, 1, "0", False), (1, 0, "a", True)]
+
+
+def test_equal_transfers_of_a_rank_are_one_wait_and_others_are_not() -> None:
+    trio = {"0": (0, 1, 2)}
+    document = Document(trio)
+    for way, peer in (("send", 1), ("send", 1), ("send", 1), ("send", 2), ("recv", 1)):
+        document.transfer(way, 0, peer, state="scheduled")
+    waits = judge({0: document, 1: Document(trio), 2: Document(trio)}).waits
+    found = [(wait.joint.op, wait.awaited) for wait in waits if wait.is_certain]
+    # The first send is the oldest pending call, and the two other ones are behind it.
+    assert found == [("send 0->1", 1), ("send 0->1", 1), ("send 0->2", 2), ("recv 0<-1", 1)]
+
+
+def test_a_status_of_another_recorder_than_that_of_nccl_is_no_position() -> None:
+    others = {rank: Document({"0": WORLD}, backend="nccl2").call().pending() for rank in (0, 1, 2)}
+    bare = Document({"0": WORLD}, backend="nccl2").status("0", 1, -1, 1)
+    assert {wait.is_certain for wait in judge(others | {3: bare}).waits} == {False}
+
+
+def test_a_dead_rank_is_not_one_without_a_dump() -> None:
+    assert judge({0: steps().pending()}, 3, dead=[1]).unread == (2,)
 
 
 def test_nobody_waits_in_a_job_whose_calls_are_done() -> None:

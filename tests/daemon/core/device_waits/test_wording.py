@@ -85,3 +85,26 @@ def test_a_recorder_that_ends_calls_when_they_are_made_is_no_proof_that_nobody_w
     assert list(reasons_of(cause, judge({0: own, 1: hooked}))) == [
         "the recorder of rank 1 ends calls when they are made, not when they complete, so it cannot show who hangs"
     ]
+
+
+def test_the_parties_of_a_transfer_are_its_two_sides_and_not_the_whole_group() -> None:
+    group = {"pp": (0, 2, 4, 6)}
+    documents = {
+        0: Document(group).transfer("recv", 0, 1, group="pp", state="scheduled"),
+        2: Document(group).transfer("send", 1, 0, group="pp", state="scheduled"),
+        4: Document(group),
+        6: Document(group),
+    }
+    diagnosis = judge(documents, 7)
+    (cause,) = diagnosis.causes
+    assert verdict_of(cause).startswith("both sides have made recv 0<-1 of group pp (by ranks of the group)")
+    assert list(reasons_of(cause, diagnosis)) == ["ranks 0 and 2 have made it, and no older call is pending on them"]
+    assert next_step(cause).endswith("NCCL's log of the nodes of ranks 0 and 2")
+
+
+def test_others_wait_only_if_there_are_others() -> None:
+    pair = {"a": (0, 1), "b": (0, 1)}
+    one = Document(pair).pending(group="a").pending(group="b")
+    other = Document(pair).pending(group="b").pending(group="a")
+    (cause,) = judge({0: one, 1: other}).causes
+    assert verdict_of(cause).startswith("ranks 0 and 1 wait for each other: ")

@@ -7,7 +7,8 @@ those in which it was slow. It is still known after a restart, as long as all ra
 a rank may be slow because it was started on another machine.
 
 Ranks on a GPU are compared by the time that was measured on it. Where work cannot be separated from waiting, they are
-not compared: a training thread that waits for its GPU spins and looks busy.
+not compared: a training thread that waits for its GPU spins and looks busy. How much of the time a GPU runs kernels
+accuses no rank either. It is added to the verdict where it shows why a rank is slow: see gpu_use.py.
 """
 
 from collections import Counter
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
+from holdfast_daemon.core.detectors.speed.gpu_use import GpuUse, add_witness, gpu_uses, utilizations
 from holdfast_daemon.core.detectors.speed.own_time import OwnTime, own_times
 from holdfast_daemon.core.detectors.speed.slow_ranks import Slow, slow_ranks
 from holdfast_daemon.core.detectors.view import View
@@ -48,6 +50,8 @@ class Straggler(Detector):
     _since_unix_s: float = 0.0
     _window_steps: tuple[int, ...] = ()
     """The step in which each of the last four windows began, the newest last."""
+    _gpu_uses: tuple[Mapping[int, GpuUse], ...] = ()
+    """Of ranks with a GPU of their own, as each of those windows began."""
     _slow: Mapping[int, tuple[bool, ...]] = field(default_factory=dict)
     """Of ranks that were slow in one of the last four windows: whether they were, in each."""
     _usual: Mapping[int, OwnTime] = field(default_factory=dict)
@@ -93,6 +97,7 @@ class Straggler(Detector):
         judged = replace(
             self._begin(view),
             _window_steps=(*self._window_steps, began_in_step)[-OF_WINDOWS:],
+            _gpu_uses=(*self._gpu_uses, gpu_uses(self._since))[-OF_WINDOWS:],
             _slow=self._remember(slow),
             _usual=self._learn({number: own for number, own in times.items() if number not in slow}),
             _windows=self._windows + bool(times),
@@ -122,24 +127,32 @@ class Straggler(Detector):
         culprits = list(slow)
         first = slow[culprits[0]]
         of_first = self._slow[culprits[0]]
-        gpu = view.ranks[culprits[0]].gpu
+        slow_since = of_first.index(True) - len(of_first)
         phase: common.Phase = first.phase  # type: ignore[assignment]
         return store.Verdict(
             kind=store.VERDICT_KIND_STRAGGLER,
             culprits=culprits,
             confidence_ratio=1.0 if first.by_peers else 0.8,
-            step=self._window_steps[of_first.index(True) - len(of_first)],
+            step=self._window_steps[slow_since],
             phase=phase,
             node=_slow_node(view, culprits),
-            straggler=store.StragglerDetail(
-                kind=first.kind,
-                own_s=first.own_s,
-                usual_s=first.usual_s,
-                by_peers=first.by_peers,
-                throttles=gpu.throttles,
-                gpu=gpu.gpu,
-            ),
+            straggler=self._detail(view, culprits[0], first, self._gpu_uses[slow_since]),
         )
+
+    def _detail(self, view: View, rank: int, slow: Slow, uses_before: Mapping[int, GpuUse]) -> store.StragglerDetail:
+        gpu = view.ranks[rank].gpu
+        detail = store.StragglerDetail(
+            kind=slow.kind,
+            own_s=slow.own_s,
+            usual_s=slow.usual_s,
+            by_peers=slow.by_peers,
+            throttles=gpu.throttles,
+            gpu=gpu.gpu,
+        )
+        stages = {number: state.coordinates.get("pp", 0) for number, state in view.ranks.items()}
+        peers = [number for number, stage in stages.items() if stage == stages[rank] and number not in self._slow]
+        add_witness(detail, rank, utilizations(uses_before, gpu_uses(view.ranks)), peers)
+        return detail
 
 
 def _averaged(before: OwnTime, newest: OwnTime) -> OwnTime:

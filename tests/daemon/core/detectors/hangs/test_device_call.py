@@ -9,6 +9,7 @@ from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_daemon.core.detectors.hangs.standstill import Standstill
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
+from tests.support.recorder_documents import Document
 from tests.support.views import Ranks
 
 WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
@@ -71,6 +72,7 @@ def test_the_first_verdict_of_all_is_that_of_the_recorders() -> None:
 def test_a_rank_that_still_moves_leaves_all_undecided() -> None:
     ranks = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(8, 7), 3: dump(9, 7)})
     ranks[1].stalled_s = 0.1
+    assert ranks.verdict(DeviceCall()) is None
     assert findings(ranks) == []
 
 
@@ -82,6 +84,7 @@ def test_without_recorders_nobody_is_named() -> None:
     ranks.stack(2, common.ACTIVITY_COLLECTIVE, "train (train.py:9)")
     ranks.stack(3, common.ACTIVITY_UNSPECIFIED, "train (train.py:7)")
     assert ranks.verdict(HungCollective()) is None
+    assert ranks.verdict(DeviceCall()) is None
     found = ranks.verdict(Standstill())
     assert found is not None and list(found.culprits) == []
 
@@ -111,7 +114,41 @@ def test_a_missing_recorder_is_no_missing_call() -> None:
     assert found is not None
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_STANDSTILL, [])
     assert list(found.device_call.suspects) == [3]
+    assert list(found.waits) == []  # nothing shows that rank 3 has not made the call
     assert found.message.endswith("(by the recorders of 3 of 4 ranks)")
+
+
+def test_a_rank_that_failed_explains_more_than_any_recorder() -> None:
+    ranks = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(8, 7)})
+    ranks.end(3, signal=9)
+    assert ranks.verdict(DeviceCall()) is None
+
+
+def test_recorders_in_which_nobody_waits_say_nothing() -> None:
+    assert on_devices({rank: dump(8, 8) for rank in range(4)}).verdict(DeviceCall()) is None
+
+
+def test_a_dead_rank_that_no_call_shows_is_named_without_a_call() -> None:
+    ranks = on_devices({rank: dump(8, 8) for rank in (0, 1, 2)})
+    ranks.end(3, code=0)
+    found = ranks.verdict(DeviceCall())
+    assert found is not None
+    assert (list(found.culprits), found.group, found.seq, found.op) == ([3], "", 0, "")
+    assert found.confidence_ratio == 0.8
+
+
+def test_of_very_many_waits_those_for_the_culprit_are_kept() -> None:
+    """Ranks 1 to 40 wait for rank 0, each in a pair of its own, and 0 waits for rank 41."""
+    pairs = {f"p{rank}": (rank, 0) for rank in range(1, 41)}
+    documents = {rank: Document({f"p{rank}": (rank, 0)}).pending(group=f"p{rank}") for rank in range(1, 41)}
+    documents[0] = Document(pairs | {"last": (0, 41)}).call(group="last").pending(group="last")
+    documents[41] = Document({"last": (0, 41)}).call(group="last")
+    ranks = Ranks(42)
+    ranks.recorders = {rank: from_document(document.document()) for rank, document in documents.items()}
+    found = ranks.verdict(DeviceCall())
+    assert found is not None and list(found.culprits) == [41]
+    assert len(found.waits) == 32
+    assert (found.waits[0].waiter, found.waits[0].awaited) == (0, 41)
 
 
 def test_two_operations_under_one_number_are_a_mismatch_without_a_culprit() -> None:

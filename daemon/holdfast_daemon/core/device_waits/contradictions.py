@@ -1,0 +1,74 @@
+"""Finds dumps that contradict each other. They were not taken at one time, or a call ended on some members only.
+
+Most collectives end nowhere before all members have taken part. So where one member has completed such a call, a dump
+of another one that has not even made it is older. If it has made the call and not completed it, then either its dump
+is older, or the end of the call has not reached its device. Such a dump says nothing about the present moment.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from holdfast_daemon.core.device_waits.calls import GroupKey, RankCalls
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """A rank whose dump does not fit to those of others."""
+
+    rank: int
+    group: GroupKey
+    seq: int
+    """Number of a call that others have completed."""
+    others: tuple[int, ...]
+    is_made: bool
+    """Whether the rank has made the call, but not completed it."""
+
+
+def contradictions(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> Iterator[Contradiction]:
+    """Yield a contradiction for each living rank whose dump has one, and drop pending calls that only a status shows.
+
+    The watchdog updates the status and may be stuck. Then it shows calls as pending that others show to be over.
+    """
+    over: dict[GroupKey, int] = {}
+    for rank, calls in ranks.items():
+        for group, seq in calls.over.items():
+            if rank in group[1]:
+                over[group] = max(seq, over.get(group, 0))
+    for rank, calls in ranks.items():
+        _drop_lost(calls, over)
+        found = None if rank in dead else _of_rank(rank, calls, over)
+        if found is not None and not _made_other_calls(rank, found[0], ranks):
+            group, is_made = found
+            seq = over[group]
+            others = tuple(other for other in group[1] if other in ranks and ranks[other].over.get(group, 0) == seq)
+            yield Contradiction(rank, group, seq, others, is_made)
+
+
+def _made_other_calls(rank: int, group: GroupKey, ranks: Mapping[int, RankCalls]) -> bool:
+    """Return whether a rank made another call than others under one number: then a number means different calls."""
+    own = {seq: call.signature for (made_in, seq), call in ranks[rank].at.items() if made_in == group}
+    return any(
+        own.get(seq) and call.signature and own[seq] != call.signature
+        for other in group[1]
+        if other in ranks
+        for (made_in, seq), call in ranks[other].at.items()
+        if made_in == group
+    )
+
+
+def _drop_lost(calls: RankCalls, over: Mapping[GroupKey, int]) -> None:
+    kept = [call for call in calls.pending if call.order >= 0 or call.seq > over.get(call.group, 0)]
+    if len(kept) < len(calls.pending):
+        calls.pending[:] = kept
+        calls.may_hide = True
+        calls.front_is_certain = False
+
+
+def _of_rank(rank: int, calls: RankCalls, over: Mapping[GroupKey, int]) -> tuple[GroupKey, bool] | None:
+    for group, seq in over.items():
+        if rank in group[1] and calls.arrived.get(group, seq) < seq:
+            return group, False
+    for call in calls.pending:
+        if not call.is_p2p and call.seq <= over.get(call.group, 0):
+            return call.group, True
+    return None
