@@ -9,6 +9,16 @@ from holdfast_daemon.core.device_waits.diagnosis import diagnose, read_ranks
 from holdfast_daemon.core.device_waits.groups import group_keys
 from tests.support.recorder_documents import Document
 
+WORLD = (0, 1, 2, 3)
+
+
+def steps(count: int = 6, groups: dict[str, tuple[int, ...]] | None = None, first_record: int = 0) -> Document:
+    """Return the recorder of a rank that has completed some collectives of the world."""
+    document = Document(groups or {"0": WORLD}, first_record=first_record)
+    for number in range(count):
+        document.call(seq=first_record + number + 1)
+    return document
+
 
 def judge(
     documents: Mapping[int, Document],
