@@ -24,13 +24,14 @@ _NAMES: tuple[tuple[Place, re.Pattern[str]], ...] = (
     (
         Place.SYNCHRONIZATION,
         re.compile(
-            r"^(synchronize|item|tolist|_local_scalar_dense|cu(da)?(Stream|Event|Device|Ctx)Synchronize\w*|cudaFree|"
+            # py-spy may write the class of a method before its name, as in Stream.synchronize.
+            r"^([\w.]+\.)?(synchronize|item|tolist|_local_scalar_dense|cu(da)?(Stream|Event|Device|Ctx)Synchronize\w*|cudaFree|"
             r"at::native::_local_scalar_dense\w*)\b"
         ),
     ),
 )
 _DATA_FILE = re.compile(r"(^|/)torch/utils/data/")
-_DATA_FRAME = re.compile(r"^(_next_data|_get_iterator|_try_get_data|_shutdown_workers)$")
+_DATA_FRAME = re.compile(r"(^|\.)(_next_data|_get_iterator|_try_get_data|_shutdown_workers)$")
 """Functions of torch's ``dataloader.py``, where a stack shows no folders. A user's file may have the same name."""
 _CALL_FILE = re.compile(r"(^|/)(distributed_c10d|c10d_logger|_functional_collectives|_fsdp_collectives|work)\.py$")
 _HIDING_FILE = re.compile(r"(^|/)(graph|_tensor|function|_ops|_compile|eval_frame|cuda_graph\w*|graphs)\.py$")

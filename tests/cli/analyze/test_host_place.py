@@ -28,6 +28,8 @@ CASES = [
     ([("init_process_group", f"{TORCH}/distributed/distributed_c10d.py", 1700), USER], Place.SET_UP),
     ([("destroy_process_group", f"{TORCH}/distributed/distributed_c10d.py", 2100), USER], Place.TEAR_DOWN),
     ([("_next_data", f"{TORCH}/utils/data/dataloader.py", 1400), USER], Place.DATA),
+    ([("_MultiProcessingDataLoaderIter._next_data", "dataloader.py", 1505), USER], Place.DATA),
+    ([("Stream.synchronize", f"{TORCH}/cuda/streams.py", 100), USER], Place.SYNCHRONIZATION),
     (
         [
             ("__getitem__", "data.py", 33),
