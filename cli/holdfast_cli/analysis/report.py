@@ -1,6 +1,6 @@
 """The diagnosis of a folder of dumps, as lines for people and as one object for scripts."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,14 @@ from holdfast_cli.analysis.host_place import place_of
 from holdfast_cli.analysis.stack_advice import next_of, stack_reasons
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Wait
 from holdfast_daemon.core.device_waits.diagnosis import diagnose
-from holdfast_daemon.core.device_waits.wording import BLIND, call_text, ranks_text, reasons_of, verdict_of
+from holdfast_daemon.core.device_waits.wording import (
+    BLIND,
+    call_text,
+    contradiction_text,
+    ranks_text,
+    reasons_of,
+    verdict_of,
+)
 from holdfast_proto.v1.recorder_pb2 import CALL_STATE_COMPLETED, RecorderDump
 
 _WORLD = "0"
@@ -43,22 +50,11 @@ def diagnose_dumps(
     }
     size = world_size or max(named_ranks(found, dead)) + 1
     diagnosis = diagnose(evidence, size, is_world_known=world_size is not None)
-    causes = _merged(diagnosis.causes)
-    if not before and was_busy(found):
-        # In a job that runs, some rank is always a call behind the others.
-        causes = tuple(replace(cause, confidence=Confidence.LOW) for cause in causes)
-    return replace(diagnosis, causes=causes)
-
-
-def _merged(causes: Iterable[Cause]) -> tuple[Cause, ...]:
-    """Return the causes with one for all ranks of which nothing shows who holds up a call."""
-    found: dict[Cause, Cause] = {}
-    for cause in causes:
-        alike = replace(cause, suspects=()) if cause.kind == Kind.UNKNOWN and cause.suspects else cause
-        known = found.setdefault(alike, cause)
-        if known is not cause:
-            found[alike] = replace(known, suspects=tuple(sorted({*known.suspects, *cause.suspects})))
-    return tuple(found.values())
+    if before or not was_busy(found):
+        return diagnosis
+    # In a job that runs, some rank is always a call behind the others.
+    unsure = tuple(replace(cause, confidence=Confidence.LOW) for cause in diagnosis.causes)
+    return replace(diagnosis, causes=unsure)
 
 
 def was_busy(found: Dumps) -> bool:
@@ -98,6 +94,7 @@ def as_object(found: Dumps, diagnosis: Diagnosis) -> dict[str, Any]:
         "waits": [_wait(wait) for wait in diagnosis.waits[:_WAITS_KEPT]],
         "dumps": len(found.dumps),
         "ranks_without_dump": list(diagnosis.unread),
+        "contradictions": [{"rank": one.rank, "why": contradiction_text(one)} for one in diagnosis.contradictions],
         "bad_entries": sum(dump.bad_entries for dump in found.dumps.values()),
         "refused": found.refused,
     }
@@ -192,6 +189,8 @@ def _basis(found: Dumps, diagnosis: Diagnosis) -> Iterator[str]:
     if bad := sum(dump.bad_entries for dump in dumps):
         parts.append(f"{bad} {'entry' if bad == 1 else 'entries'} without sense left out")
     yield f"based on: {'; '.join(parts)}"
+    for one in diagnosis.contradictions[:_WAITS_SHOWN]:
+        yield f"  left out the dump of rank {one.rank}: {contradiction_text(one)}"
     for refused in found.refused[:_WAITS_SHOWN]:
         yield f"  left out {refused}"
     if len(found.refused) > _WAITS_SHOWN:

@@ -84,6 +84,7 @@ def test_scripts_get_one_object(late: Path) -> None:
         "suspects": [],
         "dumps": 4,
         "ranks_without_dump": [],
+        "contradictions": [],
         "bad_entries": 0,
         "refused": [],
     }
@@ -120,6 +121,16 @@ def test_a_rank_that_died_is_given_by_hand(tmp_path: Path) -> None:
     assert answer(folder)["kind"] == "unknown"
     found = answer(folder, "--dead", "2")
     assert (found["kind"], found["culprits"]) == ("dead_rank", [2])
+
+
+def test_a_dump_of_an_earlier_attempt_is_left_out_and_named(tmp_path: Path) -> None:
+    late = write(tmp_path, {0: loop(2), **{rank: loop(20).pending() for rank in (1, 3)}, 2: loop(20)})
+    found = answer(late)
+    (one,) = found["contradictions"]
+    assert (one["rank"], found["culprits"], found["confidence"]) == (0, [2], "low")
+    line = f"  left out the dump of rank 0: {one['why']}"
+    assert line.endswith("ranks 1, 2 and 3 completed call 20 of group 0, and rank 0 has not made it: its dump is older")
+    assert line in holdfast("analyze", late).stdout.splitlines()
 
 
 def test_ranks_that_moved_since_earlier_dumps_are_not_stuck(late: Path, tmp_path: Path) -> None:

@@ -101,7 +101,8 @@ def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
         unread = [rank for rank in cause.suspects if rank in diagnosis.unread]
         read = [rank for rank in cause.suspects if rank not in diagnosis.unread and rank not in odd]
         if unread:
-            yield f"{ranks_text(unread)} left no dump, and that alone proves nothing"
+            have = "has" if len(unread) == 1 else "have"
+            yield f"{ranks_text(unread)} {have} no readable dump, and that alone proves nothing"
         if read:
             yield f"{ranks_text(read)} may be the cause, or wait for something that recorders do not show"
 

@@ -66,7 +66,7 @@ def test_both_sides_of_a_mismatch_are_shown() -> None:
 def test_a_rank_without_a_dump_is_said_to_prove_nothing() -> None:
     diagnosis = judge({rank: Document({"0": (0, 1, 2)}).call().pending() for rank in (0, 1)}, 3)
     reasons = list(reasons_of(only_cause(diagnosis), diagnosis))
-    assert reasons[-1] == "rank 2 left no dump, and that alone proves nothing"
+    assert reasons[-1] == "rank 2 has no readable dump, and that alone proves nothing"
 
 
 def test_members_that_are_a_guess_are_said_to_be_one() -> None:
