@@ -197,8 +197,8 @@ def test_an_attach_with_a_gpu_that_does_not_exist_trains_on(
         agent.wait_until(lambda: agent.of("report"))
     assert agent.of("report")[-1].device == "cpu"
     assert [line for line in caplog.messages if "searched for" in line] == [
-        'the device of this rank is searched for: attach(device="cuda:99"): this machine has no GPU: /dev/nvidiactl is '
-        "missing: leave device out, or give the GPU"
+        'the device of this rank is searched for: attach(device="cuda:99"): this machine has no GPU (no '
+        "/dev/nvidiactl, /dev/kfd, /dev/dxg): leave device out, or run elsewhere"
     ]
 
 

@@ -50,7 +50,8 @@ class OwnDevice:
         self._state = state
         self._once = once or OnceLog()
         if wanted is not None and wanted.startswith("cuda") and not may_have_gpus and not _has_cuda():
-            self._warn(wanted, "this machine has no GPU: /dev/nvidiactl is missing: leave device out, or give the GPU")
+            nodes = ", ".join(f"/dev/{name}" for name in _NODES)
+            self._warn(wanted, f"this machine has no GPU (no {nodes}): leave device out, or run elsewhere")
             wanted = None
         self._kind, _, index = (wanted or "").partition(":")
         self._gpu = int(index) if self._kind == "cuda" and index else None
