@@ -19,6 +19,14 @@ STUBS := proto/holdfast_proto/v1
 # An exact torch in a venv of its own. A CUDA build takes 5 GB, and runs without a GPU.
 TORCH_VENV := build/torch-$(TORCH)
 
+# TORCH becomes the name of a folder, so it is checked before anything is made. words: make splits a name at spaces.
+VERSION := [0-9]+(\.[0-9]+)+(rc[0-9]+)?(\.dev[0-9]+)?(\+[A-Za-z0-9]+([._-][A-Za-z0-9]+)*)?
+ifneq ($(origin TORCH),file)
+ifneq (1 yes,$(words $(TORCH)) $(shell printf '%s\n' '$(subst ','\'',$(TORCH))' | grep -Eqx '$(VERSION)' && echo yes))
+$(error TORCH='$(TORCH)' is not a version of torch: give one such as TORCH=2.14.1)
+endif
+endif
+
 .PHONY: help setup demo test test-system test-torch test-torch-all lint bench gpu soak proto check-proto clean
 
 help:  ## Show this list
@@ -66,7 +74,10 @@ $(TORCH_VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "holdfast needs Python 3.11 or newer: name one with PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -m venv $(TORCH_VENV)
-	@$(TORCH_VENV)/bin/pip install --quiet torch==$(TORCH)
+	@# A release that does not exist leaves no environment. One that has a torch stays: it takes 5 GB to make again.
+	@$(TORCH_VENV)/bin/pip install --quiet torch==$(TORCH) || { \
+	  $(TORCH_VENV)/bin/python -c 'import torch' 2>/dev/null || rm -rf $(TORCH_VENV); \
+	  echo "torch $(TORCH) cannot be installed: the lines above say why. Name another version with TORCH="; exit 1; }
 	@$(TORCH_VENV)/bin/pip install --quiet --constraint constraints.txt --editable '.[all,dev]' torch==$(TORCH)
 	@touch $@
 

@@ -34,7 +34,7 @@ from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_check
 from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto import metrics_server, redis_client, run_files
 from holdfast_proto.exit_codes import ExitCode
-from holdfast_proto.private_files import make_private_directory
+from holdfast_proto.private_files import make_directory, make_private_directory
 from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
@@ -91,7 +91,7 @@ def main(options: AgentOptions) -> int:
 async def _serve(options: AgentOptions, startup: Startup) -> int:
     processes.become_subreaper()
     for directory in (options.node_directory, run_files.logs(options.directory)):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
     make_private_directory(options.runtime_directory, "--runtime-directory")
     startup.is_alone = not options.record.exists()
     lock = agent_record.lock(options.node_directory / "agent.lock")

@@ -1,10 +1,12 @@
 """Prove the CUDA paths of Holdfast on this machine, part by part, and write docs/gpu.md.
 
 Parts that have passed on this machine are not run again. Without a GPU, this rehearses the parts on the CPU, writes
-build/gpu/rehearsal.md, and leaves docs/gpu.md as it is. Exits with 1 if a part failed, and with 3 if parts are left.
+build/gpu/rehearsal.md, and leaves docs/gpu.md as it is. Exits with 1 if a part failed, with 2 if a setting must change,
+and with 3 if the same command continues with the parts that are left.
 """
 
 import argparse
+import math
 import sys
 import time
 from dataclasses import dataclass
@@ -20,7 +22,9 @@ PAGE = ROOT / "docs" / "gpu.md"
 RESULTS = ROOT / "benchmarks" / "gpu" / "results.json"
 FOLDER = ROOT / "build" / "gpu"
 PARTS_LEFT = 3
-"""Exit code if the time did not suffice."""
+"""Exit code if the time did not suffice, and the same command continues."""
+WRONG_SETTING = 2
+"""Exit code if the command does nothing, or nothing more, until a setting of it is changed."""
 
 
 @dataclass(frozen=True)
@@ -47,21 +51,29 @@ class Program:
         for part in forget:
             self.record.parts.pop(part.name, None)
 
-    def run(self, parts: tuple[Part, ...], *, end_s: float) -> int:
-        """Run the parts that have not passed and may end before ``end_s`` (monotonic); return the exit code."""
-        left = []
+    def run(self, parts: tuple[Part, ...], *, minutes: float = math.inf) -> int:
+        """Run the parts that have not passed and may end within ``minutes``; return the exit code."""
+        end_s = time.monotonic() + 60 * minutes
+        left: list[Part] = []
         for part in parts:
             if self.record.has_passed(part.name):
                 print(f"{part.name}: has passed before", flush=True)
             elif time.monotonic() + part.limit_s > end_s:
-                left.append(part.name)
+                left.append(part)
             else:
                 self._run(part)
         states = [self.record.parts[part.name].outcome.state for part in parts if part.name in self.record.parts]
         print(f"{states.count('passed')} passed, {states.count('failed')} failed, {states.count('skipped')} skipped")
-        if left:
-            print(f"not started, because the time did not suffice: {', '.join(left)}: run the same command again")
-        return 1 if "failed" in states else PARTS_LEFT if left else 0
+        # A part is started some time after the command: one that takes all the minutes never fits.
+        too_long = [part for part in left if part.limit_s >= 60 * minutes]
+        later = [part.name for part in left if part not in too_long]
+        if later:
+            print(f"not started, because the time did not suffice: {', '.join(later)}: run the same command again")
+        if too_long:
+            names = ", ".join(f"{part.name} ({_minutes_for(part)} minutes)" for part in too_long)
+            need = max(map(_minutes_for, too_long))
+            print(f"never fit into --minutes {minutes:g}: {names}: set --minutes {need} or more, or leave it out")
+        return 1 if "failed" in states else PARTS_LEFT if later else WRONG_SETTING if too_long else 0
 
     def _run(self, part: Part) -> None:
         print(f"{part.name}: {part.shows} (at most {part.limit_s:g} s)", flush=True)
@@ -83,12 +95,30 @@ class Program:
             (self._places.folder / "rehearsal.md").write_text(page(self.record), encoding="utf-8")
 
 
+def _minutes_for(part: Part) -> int:
+    """Return the smallest whole number of minutes in which the part may end."""
+    return int(part.limit_s // 60) + 1
+
+
+def _minutes(text: str) -> float:
+    """Return the value of --minutes. Raises ArgumentTypeError unless it is above 0."""
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = math.nan
+    if not minutes > 0:  # so that NaN is refused, too
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes above 0: give one, such as 9")
+    return minutes
+
+
 def main(arguments: list[str] | None = None, places: Places | None = None) -> int:
     """Run the program; return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="append", help="run this part only; may be repeated")
     parser.add_argument("--fresh", action="store_true", help="run parts again that have passed")
-    parser.add_argument("--minutes", type=float, help="start no part that may not end within these minutes")
+    parser.add_argument(
+        "--minutes", type=_minutes, default=math.inf, help="start no part that may not end within these minutes"
+    )
     parser.add_argument("--list", action="store_true", help="list the parts")
     parser.add_argument("--write-page", action="store_true", help="write docs/gpu.md from the results, and run nothing")
     parsed = parser.parse_args(arguments)
@@ -105,9 +135,9 @@ def main(arguments: list[str] | None = None, places: Places | None = None) -> in
         program = Program(machine, places, forget=parts if parsed.fresh else ())
     except (ValueError, RuntimeError) as error:
         print(error, file=sys.stderr)
-        return 2
+        return WRONG_SETTING
     print(f"GPUs: {', '.join(machine.gpus) or 'none, so the parts are rehearsed on the CPU'}", flush=True)
-    return program.run(parts, end_s=time.monotonic() + 60 * parsed.minutes if parsed.minutes else float("inf"))
+    return program.run(parts, minutes=parsed.minutes)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ _HOW = """\
 * Each part takes less than nine minutes. A part that has passed is not run again.
 * `make gpu PART=recorder` runs one part. `make gpu FRESH=1` starts over.
 * `make gpu MINUTES=9` starts no part that may not end within nine minutes. The next call continues.
+* `python -m benchmarks.gpu --minutes 9` does the same, with an exit code. 0: every part passed, or was skipped. 1: a
+  part failed. 2: a setting must change, such as minutes into which a part never fits. 3: run the same command again
+  for the parts that are left. `make` itself ends with 2 for each of these failures, and prints the code as `Error 3`.
 * Without a GPU, the parts are rehearsed on the CPU. That writes `build/gpu/rehearsal.md`, and no figure here.
 * Where packages cannot be downloaded, name a folder of wheels: `make gpu EXTRAS=gpu-proof WHEELS=folder`. It
   must hold what the extra `gpu-proof` needs and the machine lacks, and `hatchling` and `editables` with what they need.

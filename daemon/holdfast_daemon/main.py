@@ -20,6 +20,7 @@ from holdfast_daemon.options import DaemonOptions
 from holdfast_proto import metrics_server, redis_client
 from holdfast_proto.endpoint import write_endpoint
 from holdfast_proto.exit_codes import ExitCode
+from holdfast_proto.private_files import make_directory
 
 
 def main(options: DaemonOptions) -> int:
@@ -35,7 +36,7 @@ def main(options: DaemonOptions) -> int:
 
 async def _serve(options: DaemonOptions) -> None:
     _raise_descriptor_limit()
-    options.directory.mkdir(parents=True, exist_ok=True)
+    make_directory(options.directory)
     client = redis_client.connect(options.store_url, options.store_password_file)
     clock = Clock()
     registry = CollectorRegistry(auto_describe=True)

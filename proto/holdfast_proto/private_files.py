@@ -1,4 +1,4 @@
-"""Creates folders that are open to this user alone, and checks who can have written a file.
+"""Creates folders in which nobody else can write, and checks who can have written a file.
 
 Holdfast kills processes that such files name, so another user must not be able to write them.
 """
@@ -10,13 +10,29 @@ import tempfile
 from pathlib import Path
 
 
+def make_directory(directory: Path) -> None:
+    """Create ``directory`` and its missing parents, so that nobody else can write in them. Leave existing ones alone.
+
+    The umask decides who may read them: with 022 they have mode 0755. If it would let every user write, they have mode
+    0700, because what is made in them later is open to everybody then. Only call this before other threads make files:
+    the umask is that of the whole process.
+    """
+    umask = os.umask(0o077)
+    try:
+        if umask & 0o002:
+            os.umask(umask | 0o022)
+        directory.mkdir(parents=True, exist_ok=True)
+    finally:
+        os.umask(umask)
+
+
 def make_private_directory(directory: Path, setting: str) -> None:
     """Create ``directory`` with mode 0700, or check that the existing one belongs to this user alone.
 
     Raises OSError, in one line that names ``setting``, for a link and for a folder that others own or can enter: if its
     name can be guessed, another user may have created it first.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(directory.parent)
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     status = directory.lstat()

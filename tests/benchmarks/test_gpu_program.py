@@ -13,7 +13,7 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.measure import outcome_of
 from benchmarks.gpu.outcome import LINE_START, Check, Outcome
 from benchmarks.gpu.page import page
-from benchmarks.gpu.parts import LONGEST_S, PARTS, Part
+from benchmarks.gpu.parts import LONGEST_S, PARTS, Part, part_named
 from benchmarks.gpu.record import ROOT, Ran, Record, load
 from benchmarks.gpu.run_part import run_part
 from benchmarks.gpu.tests_part import outcome_of as outcome_of_tests
@@ -84,10 +84,59 @@ def test_one_part_is_run_alone_and_a_fresh_one_again(start: Run, ran: list[str])
 
 def test_no_part_is_started_that_may_not_end_in_time(start: Run, ran: list[str], places: program.Places) -> None:
     shortest_min = min(part.limit_s for part in PARTS) / 60
-    assert start("--minutes", str(shortest_min * 0.9)) == program.PARTS_LEFT
+    assert start("--minutes", str(shortest_min * 0.9)) == program.WRONG_SETTING
     assert ran == []
     assert start("--minutes", "9") in (0, program.PARTS_LEFT)
     assert ran
+
+
+def test_parts_that_never_fit_are_named_with_the_minutes_that_they_need(
+    start: Run, ran: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    long, fitting = (part_named(name) for name in ("training", "recorder"))
+    arguments = ("--part", long.name, "--part", fitting.name, "--minutes")
+    # A part of three minutes does not fit into three: the command itself takes some of them.
+    assert start(*arguments, str(fitting.limit_s / 60)) == program.WRONG_SETTING
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == (
+        "never fit into --minutes 3: training (9 minutes), recorder (4 minutes): set --minutes 9 or more, or leave it "
+        "out"
+    )
+    assert start(*arguments, "4") == program.WRONG_SETTING
+    assert ran == ["recorder"]
+    assert "same command" not in capsys.readouterr().out
+    assert start(*arguments, "9") == 0
+    assert ran == ["recorder", "training"]
+
+
+def test_parts_that_fit_the_next_time_are_left_for_the_same_command(
+    start: Run, ran: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_s = [0.0]
+
+    def run(part: Part, _log: Path) -> Outcome:
+        ran.append(part.name)
+        clock_s[0] += 200.0
+        return PASSED
+
+    monkeypatch.setattr(program, "run_part", run)
+    monkeypatch.setattr(time, "monotonic", lambda: clock_s[0])
+    arguments = ("--part", "recorder", "--part", "events", "--minutes", "5")
+    assert start(*arguments) == program.PARTS_LEFT
+    assert capsys.readouterr().out.splitlines()[-1].endswith(": events: run the same command again")
+    assert start(*arguments) == 0
+    assert ran == ["recorder", "events"]
+
+
+@pytest.mark.parametrize("minutes", ["0", "-3", "nan", "nine"])
+def test_minutes_that_are_not_above_0_are_refused_in_one_line(
+    start: Run, ran: list[str], capsys: pytest.CaptureFixture[str], minutes: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        start(f"--minutes={minutes}")
+    assert ended.value.code == program.WRONG_SETTING
+    assert f"argument --minutes: '{minutes}' is not a number of minutes above 0" in capsys.readouterr().err
+    assert ran == []
 
 
 def test_results_of_another_machine_do_not_count(start: Run, ran: list[str]) -> None:

@@ -33,6 +33,7 @@ _PARAMETER = "test_gradients.py::test_the_parameter_with_a_bad_gradient_is_named
 _BYTES = "test_memory.py::test_allocated_and_reserved_bytes_are_those_of_torch"
 _OWN_DEVICE = "test_own_device.py::test_the_gpu_of_the_state_is_found"
 _USED_DEVICE = "test_own_device.py::test_the_gpu_that_is_used_is_found"
+_UNKNOWN_DEVICE = "test_own_device.py::test_a_gpu_that_torch_does_not_have_is_searched_for"
 _CAPTURED = "test_captures.py::test_a_graph_is_captured_while_our_threads_have_numbers_to_wait_for"
 _ALONE = "test_device_time.py::test_the_time_of_a_kernel_is_counted_and_that_of_other_phases_is_not"
 _GRAPH = "test_device_time.py::test_a_step_with_a_cuda_graph_is_unknown"
@@ -61,6 +62,7 @@ PATHS = (
     CudaPath(f"{_HOOKS}/telemetry/device_memory.py", "RankMemory.status", _BYTES),
     CudaPath(f"{_HOOKS}/telemetry/own_device.py", "<module>", why_none="constants"),
     CudaPath(f"{_HOOKS}/telemetry/own_device.py", "OwnDevice.__init__", _OWN_DEVICE),
+    CudaPath(f"{_HOOKS}/telemetry/own_device.py", "OwnDevice._check_index", _UNKNOWN_DEVICE),
     CudaPath(f"{_HOOKS}/telemetry/own_device.py", "OwnDevice._find", _OWN_DEVICE),
     CudaPath(f"{_HOOKS}/telemetry/own_device.py", "OwnDevice._used_gpu", _USED_DEVICE),
     CudaPath(f"{_HOOKS}/telemetry/own_device.py", "OwnDevice.note_current", _USED_DEVICE),

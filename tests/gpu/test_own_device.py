@@ -30,3 +30,14 @@ def test_the_gpu_of_the_state_is_found_where_it_is_not_the_current_one(two_gpus:
         device = OwnDevice(None, {"model": torch.nn.Linear(4, 4).to("cuda:1")}, may_have_gpus=True)
         device.look_at_state()
     assert device.name == "cuda:1"
+
+
+def test_a_gpu_that_torch_does_not_have_is_searched_for(gpu: torch.device, caplog: pytest.LogCaptureFixture) -> None:
+    device = OwnDevice("cuda:99", {}, may_have_gpus=True)
+    held = torch.zeros(1 << 20, device=gpu)
+    device.note_current()
+    device.look(stepped=True)
+    assert (device.name, device.gpu) == (f"cuda:{held.get_device()}", held.get_device())
+    assert RankMemory(device).status().limit_bytes > 0
+    (line,) = caplog.messages
+    assert 'attach(device="cuda:99")' in line

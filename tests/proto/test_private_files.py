@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_proto.atomic_file import replace_file
-from holdfast_proto.private_files import distrust, make_private_directory
+from holdfast_proto.private_files import distrust, make_directory, make_private_directory
 
 OTHER_USER = 12345
 
@@ -14,6 +14,32 @@ def test_folder_is_made_for_this_user_alone_and_used_again(tmp_path: Path) -> No
     for _ in range(2):
         make_private_directory(folder, "--runtime-directory")
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("umask", "mode"), [(0o022, 0o755), (0o002, 0o755), (0o027, 0o750), (0o077, 0o700), (0, 0o700), (0o020, 0o700)]
+)
+def test_nobody_else_can_write_in_a_folder_or_in_its_new_parents_whatever_the_umask(
+    umask: int, mode: int, tmp_path: Path
+) -> None:
+    old = os.umask(umask)
+    try:
+        make_directory(tmp_path / "a" / "b")
+        make_private_directory(tmp_path / "c" / "private", "--runtime-directory")
+        (tmp_path / "file").touch()
+    finally:
+        assert os.umask(old) == umask
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "a", tmp_path / "a" / "b", tmp_path / "c")]
+    assert modes == [mode] * 3
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    make_directory(folder)
+    assert folder.stat().st_mode & 0o777 == 0o777
 
 
 def test_link_in_its_place_is_refused(tmp_path: Path) -> None:

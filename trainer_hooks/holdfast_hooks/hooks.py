@@ -22,7 +22,7 @@ from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.telemetry.bad_gradients import NUMBERS
 from holdfast_hooks.telemetry.deferred import to_number
 from holdfast_hooks.telemetry.last_words import LastWords
-from holdfast_hooks.telemetry.own_device import OwnDevice, checked_name, may_have_gpus
+from holdfast_hooks.telemetry.own_device import SEARCHED_FOR, OwnDevice, checked_name, may_have_gpus
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.rank_context import RankContext
@@ -53,7 +53,8 @@ def attach(
             of the rank's share of the data: ranks with different ``dp`` train on different samples.
         device: torch's name of the device on which this rank computes, such as ``cuda:3``. By default it is found: the
             GPU that has the parameters in ``state``; else the one whose memory torch has given out, the current one
-            of the training thread if there are several; else, after the first step, the CPU.
+            of the training thread if there are several; else, after the first step, the CPU. A GPU that does not exist
+            gives one line in the log, and the device is found as by default.
         check_replicas: compare, at the end of every step, some of the parameters in ``state`` that several ranks hold
             alike (under DistributedDataParallel, as replicated DTensors, or as plain tensors that are seen to stay
             equal). After one search for wrappers, this takes a thousandth of the time at most. Pass False if
@@ -149,8 +150,8 @@ class Hooks:
             if self._context is None or not self._context.observed:
                 raise
             wanted = None  # who observes a run must not end it
-            self._once.warn("the device of this rank is searched for", error)
-        return OwnDevice(wanted, self._state, may_have_gpus=may_have_gpus())
+            self._once.warn(SEARCHED_FOR, error)
+        return OwnDevice(wanted, self._state, may_have_gpus=may_have_gpus(), once=self._once)
 
     def steps(self, until: int, start: int = 0) -> Iterator[int]:
         """Yield the numbers of the steps to train, ``start`` to ``until - 1``.

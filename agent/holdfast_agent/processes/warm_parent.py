@@ -342,7 +342,7 @@ def modules_to_preload(command: list[str]) -> list[str]:
     A trainer started as ``python -m package`` may have ``package.preload``, a module that imports everything that its
     ranks need.
     """
-    modules = ["torch", "torch.distributed", "grpc", "holdfast_hooks"]
+    modules = ["torch", "torch.distributed", "holdfast_hooks"]
     if "-m" in command[:-1]:
         package = command[command.index("-m") + 1].split(".")[0]
         with contextlib.suppress(ImportError):

@@ -43,6 +43,8 @@ class ComponentSpec:
     """Whether an exit code means that the component's work is done."""
     end_signal: signal.Signals = signal.SIGTERM
     """Signal that asks it to end immediately."""
+    umask: int = -1
+    """Its umask; -1: that of this process."""
 
 
 class Component:
@@ -136,6 +138,7 @@ class Component:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **self.spec.environment},
+                    umask=self.spec.umask,
                     start_new_session=True,  # so that Ctrl-C in the terminal reaches only this process
                 )
         except OSError as error:

@@ -9,6 +9,8 @@ import redis
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.local_run.store import connect
 
+UMASK = 0o077
+"""The server makes the files of its data readable by all that its umask allows."""
 _ON_PATH = ("redis-server", "valkey-server")
 
 

@@ -13,7 +13,7 @@ from holdfast_cli.local_run import command_lines
 from holdfast_cli.local_run.component import Component, ComponentSpec
 from holdfast_cli.local_run.component_keeper import ComponentKeeper
 from holdfast_cli.local_run.options import LocalRunOptions
-from holdfast_cli.local_run.redis_server import answers, find_server, server_command
+from holdfast_cli.local_run.redis_server import UMASK, answers, find_server, server_command
 from holdfast_cli.local_run.store import connect, publish_run
 from holdfast_cli.local_run.supervised_folder import SupervisedFolder
 from holdfast_cli.run_folder.paths import empty_redis_data
@@ -55,7 +55,8 @@ class LocalStack:
         options, paths = self._options, self._paths
         if options.redis_url is None:
             empty_redis_data(paths)  # an earlier run's state is useless: its ranks are gone
-            self._add("redis", server_command(find_server(), paths.redis_data, paths.redis_socket))
+            command = server_command(find_server(), paths.redis_data, paths.redis_socket)
+            self._add("redis", command, umask=UMASK)
         self._wait_for_redis()
         self._publish(spec)
         store = command_lines.store_arguments(self._store_url, options.redis_password_file)
@@ -104,6 +105,7 @@ class LocalStack:
         command: list[str],
         is_final: Callable[[int], bool] = never,
         end_signal: signal.Signals = signal.SIGTERM,
+        umask: int = -1,
     ) -> None:
         self._keeper.add(
             ComponentSpec(
@@ -113,6 +115,7 @@ class LocalStack:
                 environment=self._environment,
                 is_final=is_final,
                 end_signal=end_signal,
+                umask=umask,
             )
         )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.run_folder.sweep import RUNTIME_PREFIX
 from holdfast_proto import run_files
+from holdfast_proto.private_files import make_directory
 
 _LONGEST_SOCKET_NAME = 40
 _LONGEST_SOCKET_PATH = 107
@@ -65,7 +66,7 @@ def prepare_directory(directory: Path) -> Path:
     """Create a run's directory with its folders and return its absolute path."""
     absolute = directory.absolute()
     try:
-        run_files.logs(absolute).mkdir(parents=True, exist_ok=True)
+        make_directory(run_files.logs(absolute))
     except OSError as error:
         raise ConfigurationError(
             f"--directory {directory.parent}: {error.filename}: {error.strerror}: name a folder that you can write to"
@@ -74,9 +75,9 @@ def prepare_directory(directory: Path) -> Path:
 
 
 def empty_redis_data(paths: RunPaths) -> None:
-    """Delete the data of the run's own Redis."""
+    """Delete the data of the run's own Redis, and leave its folder with mode 0700."""
     shutil.rmtree(paths.redis_data, ignore_errors=True)
-    paths.redis_data.mkdir()
+    paths.redis_data.mkdir(mode=0o700)
 
 
 def make_runtime_directory() -> Path:

@@ -143,6 +143,65 @@ def test_a_part_of_a_gpu_has_the_uuid_of_the_part(cuda: FakeCuda) -> None:
     assert RankMemory(device).uuid() == "MIG-00-0"
 
 
+@pytest.mark.parametrize("wanted", ["cuda:99", "cuda:0", "cuda"])
+def test_a_gpu_on_a_machine_without_one_is_named_in_one_line_and_the_cpu_is_taken(
+    wanted: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = OwnDevice(wanted, {}, may_have_gpus=False)
+    assert (device.name, device.gpu, report(device)) == ("cpu", None, "cpu")
+    memory = RankMemory(device).status()
+    assert min(memory.allocated_bytes, memory.limit_bytes) > 0
+    (line,) = caplog.messages
+    assert line.startswith(f'the device of this rank is searched for: attach(device="{wanted}"): this machine has no')
+
+
+def test_a_gpu_without_the_usual_driver_counts_once_the_script_uses_it(
+    cuda: FakeCuda, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = OwnDevice("cuda:1", {}, may_have_gpus=False)
+    assert report(device) == "cpu"
+    cuda.use(1)
+    assert report(device) == "cuda:1"
+    assert (OwnDevice("cuda:1", {}, may_have_gpus=False).name, len(caplog.messages)) == ("cuda:1", 1)
+
+
+def test_an_index_that_torch_does_not_have_is_named_in_one_line_once_the_script_has_initialised_cuda(
+    cuda: FakeCuda, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = OwnDevice("cuda:4", {}, may_have_gpus=True)
+    memory = RankMemory(device)
+    assert (report(device), memory.status().limit_bytes, caplog.messages, cuda.initialized) == ("cuda:4", 0, [], False)
+    cuda.use(2, nbytes=5)
+    assert (memory.status().limit_bytes, device.gpu) == (0, None)  # nothing asks torch for GPU 4
+    assert (report(device), device.gpu, memory.status().allocated_bytes) == ("cuda:2", 2, 5)
+    assert caplog.messages == [
+        'the device of this rank is searched for: attach(device="cuda:4"): torch has 4 GPUs here, the first one is '
+        "cuda:0: give one of them"
+    ]
+    assert cuda.contexts == {2}
+
+
+def test_an_index_that_torch_has_gives_no_line(cuda: FakeCuda, caplog: pytest.LogCaptureFixture) -> None:
+    device = OwnDevice("cuda:3", {}, may_have_gpus=True)
+    cuda.use(0)
+    assert (report(device), device.gpu, caplog.messages) == ("cuda:3", 3, [])
+
+
+def test_an_attach_with_a_gpu_that_does_not_exist_trains_on(
+    launch: Callable[..., Any], agent: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast_hooks.hooks.may_have_gpus", lambda: False)
+    launch()
+    with holdfast_hooks.attach(device="cuda:99") as hooks:
+        assert list(hooks.steps(until=2)) == [0, 1]
+        agent.wait_until(lambda: agent.of("report"))
+    assert agent.of("report")[-1].device == "cpu"
+    assert [line for line in caplog.messages if "searched for" in line] == [
+        'the device of this rank is searched for: attach(device="cuda:99"): this machine has no GPU (no '
+        "/dev/nvidiactl, /dev/kfd, /dev/dxg): leave device out, or run elsewhere"
+    ]
+
+
 @pytest.mark.parametrize("wrong", ["cdua:0", "gpu", "", True, -1, "cuda:x"])
 def test_nonsense_is_refused_in_one_line(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^attach\(device=.*\): torch knows no such device: give a name") as e:

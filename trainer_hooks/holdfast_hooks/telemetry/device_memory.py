@@ -36,7 +36,9 @@ class RankMemory:
 
     def _of_gpu(self) -> "CudaMemory | None":
         index = self._device.gpu
-        if index is not None and (self._gpu is None or self._gpu.index != index):
+        if index is None:
+            return None
+        if self._gpu is None or self._gpu.index != index:
             self._gpu = CudaMemory(index)
         return self._gpu
 
