@@ -172,8 +172,8 @@ class AnalyzeFlags:
         Path | None,
         typer.Option(
             "--earlier",
-            help="Folder of dumps that were taken in the same way after the job stood still, and before those of FOLDER. "
-            "Ranks that have moved since then are not stuck.",
+            help="Folder of dumps that were taken in the same way, after the job stood still and before those of "
+            "FOLDER. Ranks that have moved since then are not stuck.",
             metavar="FOLDER",
         ),
     ] = None
