@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError
-from holdfast_hooks.progress.recorders.group_ids import GroupIds
 from holdfast_hooks.progress.recorders.groups import TORCHCOMMS, DeviceGroup, DeviceGroups
 from holdfast_hooks.progress.recorders.quiet import QuietWatch
 from holdfast_hooks.progress.recorders.recorder import (
@@ -58,8 +57,6 @@ class DevicePoll:
         self._found: dict[DeviceGroup, int | None] = {}
         self._numbers: dict[_Key, dict[str, tuple[int, int, int]]] = {}
         """By recorder and group id: newest enqueued, started and completed number. Kept while none can be read."""
-        self._ids: dict[str, GroupIds] = {}
-        """By backend: what the ids of its own recorder mean."""
         self._matched: set[tuple[_Key, str]] = set()
         """Ids that have had a group. A recorder also keeps the ids of groups that are gone."""
         self._empty_polls = 0
@@ -110,22 +107,15 @@ class DevicePoll:
     def _read(self, recorder: Recorder) -> None:
         try:
             status = recorder.status()
-            numbers = {key: _numbers(one) for key, one in status.items()}
-            self._numbers[recorder.source, recorder.backend] = numbers
-            groups = self._groups_of((recorder.source, recorder.backend))
-            if isinstance(recorder, BackendRecorder) and max(len(numbers), len(groups)) > 1:
-                self._ids.setdefault(recorder.backend, GroupIds()).learn(recorder, numbers)
+            self._numbers[recorder.source, recorder.backend] = {key: _numbers(one) for key, one in status.items()}
         except (RecorderUnavailableError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
             self.failures_total += 1
             self._once.warn(f"progress of {recorder.backend} groups is not reported", error)
 
-    def _groups_of(self, key: _Key) -> list[DeviceGroup]:
-        return [group for group in self._found if (group.source, _file(group)) == key]
-
     def _progress(self) -> Iterator[common.GroupProgress]:
         for (source, backend), numbers in self._numbers.items():
-            ids = self._ids.get(backend) if source == common.RECORDER_SOURCE_BACKEND else None
-            by_id = _by_id(self._groups_of((source, backend)), numbers, ids.names if ids is not None else {})
+            groups = [group for group in self._found if (group.source, _file(group)) == (source, backend)]
+            by_id = _by_id(groups, numbers)
             self._matched.update(((source, backend), key) for key in by_id)
             for key, (enqueued, started, completed) in sorted(numbers.items()):
                 group = by_id.get(key)
@@ -179,15 +169,10 @@ def _file(group: DeviceGroup) -> str:
     return NcclRecorder.backend if group.source == common.RECORDER_SOURCE_NCCL else group.backend
 
 
-def _by_id(
-    groups: list[DeviceGroup], numbers: Mapping[str, object], names: Mapping[str, str]
-) -> dict[str, DeviceGroup]:
+def _by_id(groups: list[DeviceGroup], numbers: Mapping[str, object]) -> dict[str, DeviceGroup]:
     found = {group.recorder_id: group for group in groups if group.recorder_id is not None}
-    by_name = {group.name: group for group in groups if group.recorder_id is None}
-    # A name may come again after its group is gone: then its newest id counts, which is the highest.
-    newest = {names[key]: key for key in sorted(names, key=lambda key: (len(key), key))}
-    found.update({key: by_name[name] for name, key in newest.items() if name in by_name})
-    if not found and len(groups) == len(numbers) == 1 and not names.keys() & numbers.keys():
+    # Only entries show the names of other ids, and those are for suspicions.
+    if not found and len(groups) == len(numbers) == 1:
         return dict.fromkeys(numbers, groups[0])
     return {key: group for key, group in found.items() if key in numbers}
 

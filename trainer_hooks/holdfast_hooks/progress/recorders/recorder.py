@@ -119,19 +119,11 @@ class BackendRecorder:
         """See :meth:`Recorder.entries`."""
         return self._dump(collectives=True)
 
-    def names_in_flight(self) -> dict[str, str]:
-        """Return id -> name of each group with a call that is not complete. Ask only when a status may be read.
-
-        Such calls are few, so this takes about a millisecond. See :class:`~.group_ids.GroupIds` for the exception.
-        """
-        entries = json.loads(self._dump(collectives=True, only_active=True)).get("entries", ())
-        return {str(entry["pg_id"]): str(entry["process_group"][0]) for entry in entries}
-
-    def _dump(self, *, collectives: bool, only_active: bool = False) -> bytes:
+    def _dump(self, *, collectives: bool) -> bytes:
         if not has_backend_recorders():
             raise RecorderUnavailableError(f"no recorder for backend {self.backend}")
         dump = _bindings()._dump_fr_trace_json
-        data: bytes = dump(collectives, only_active, backend=self.backend)
+        data: bytes = dump(collectives, False, backend=self.backend)
         return data
 
 
