@@ -87,6 +87,9 @@ def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
     blind = [rank for rank, calls in diagnosis.ranks.items() if calls.ends_at_issue]
     if cause.kind == Kind.NOTHING_PENDING and blind:
         yield f"the recorder of {ranks_text(blind)} {BLIND}"
+    if cause.kind in (Kind.NOTHING_PENDING, Kind.UNKNOWN) and diagnosis.contradictions:
+        odd = ranks_text(one.rank for one in diagnosis.contradictions)
+        yield f"the dumps of {odd} are left out, as others contradict them: take all dumps again, at one time"
     if joint is not None:
         for signature, members in joint.sides:
             yield f"{ranks_text(members)} made {signature}"

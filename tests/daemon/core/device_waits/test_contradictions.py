@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast_daemon.core.device_waits.causes import Confidence, Kind
-from holdfast_daemon.core.device_waits.wording import contradiction_text
+from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Kind
+from holdfast_daemon.core.device_waits.wording import contradiction_text, reasons_of
 from tests.daemon.core.device_waits.jobs import judge, named, only_cause
 from tests.support.recorder_documents import Document
 
@@ -38,6 +38,14 @@ def test_a_call_that_others_have_completed_holds_up_nobody() -> None:
     assert diagnosis.causes == () and diagnosis.waits == ()
     (odd,) = diagnosis.contradictions
     assert (odd.rank, odd.is_made) == (2, False)
+
+
+def test_the_advice_is_to_take_all_dumps_again() -> None:
+    diagnosis = judge({rank: steps(20) for rank in WORLD} | {2: steps(16).pending(), 3: steps(16)})
+    nothing = Cause(Kind.NOTHING_PENDING, (), None, Confidence.LOW)
+    assert list(reasons_of(nothing, diagnosis)) == [
+        "the dumps of ranks 2 and 3 are left out, as others contradict them: take all dumps again, at one time"
+    ]
 
 
 def test_a_call_that_ended_on_some_members_only_is_said_to_be_one_of_two_things() -> None:
