@@ -84,12 +84,6 @@ def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
     if cause.kind == Kind.MISSING_RANK:
         for rank in cause.ranks[:_SHOWN]:
             yield _own_place(rank, joint, diagnosis)
-    blind = [rank for rank, calls in diagnosis.ranks.items() if calls.ends_at_issue]
-    if cause.kind == Kind.NOTHING_PENDING and blind:
-        yield f"the recorder of {ranks_text(blind)} {BLIND}"
-    if cause.kind in (Kind.NOTHING_PENDING, Kind.UNKNOWN) and diagnosis.contradictions:
-        odd = ranks_text(one.rank for one in diagnosis.contradictions)
-        yield f"the dumps of {odd} are left out, as others contradict them: take all dumps again, at one time"
     if joint is not None:
         for signature, members in joint.sides:
             yield f"{ranks_text(members)} made {signature}"
@@ -99,15 +93,25 @@ def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
             yield f"{ranks_text(joint.parties)} have made it, and no older call is pending on them"
     if _is_guessed(cause) and joint is not None:
         yield f"{ranks_text(joint.group[1])} made it, and no dump says whether group {joint.group[0]} has other members"
-    if cause.suspects and cause.kind == Kind.UNKNOWN:
-        odd = {one.rank for one in diagnosis.contradictions}
-        unread = [rank for rank in cause.suspects if rank in diagnosis.unread]
-        read = [rank for rank in cause.suspects if rank not in diagnosis.unread and rank not in odd]
-        if unread:
-            have = "has" if len(unread) == 1 else "have"
-            yield f"{ranks_text(unread)} {have} no readable dump, and that alone proves nothing"
-        if read:
-            yield f"{ranks_text(read)} may be the cause, or wait for something that recorders do not show"
+    if cause.kind in (Kind.NOTHING_PENDING, Kind.UNKNOWN):
+        yield from _what_is_missing(cause, diagnosis)
+
+
+def _what_is_missing(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield why the recorders do not show more."""
+    blind = [rank for rank, calls in diagnosis.ranks.items() if calls.ends_at_issue]
+    if cause.kind == Kind.NOTHING_PENDING and blind:
+        yield f"the recorder of {ranks_text(blind)} {BLIND}"
+    odd = {one.rank for one in diagnosis.contradictions}
+    if odd:
+        yield f"the dumps of {ranks_text(odd)} are left out, as others contradict them: take all again, at one time"
+    unread = [rank for rank in cause.suspects if rank in diagnosis.unread]
+    read = [rank for rank in cause.suspects if rank not in diagnosis.unread and rank not in odd]
+    if unread:
+        have = "has" if len(unread) == 1 else "have"
+        yield f"{ranks_text(unread)} {have} no readable dump, and that alone proves nothing"
+    if read:
+        yield f"{ranks_text(read)} may be the cause, or wait for something that recorders do not show"
 
 
 def contradiction_text(one: Contradiction) -> str:

@@ -44,7 +44,7 @@ def test_the_advice_is_to_take_all_dumps_again() -> None:
     diagnosis = judge({rank: steps(20) for rank in WORLD} | {2: steps(16).pending(), 3: steps(16)})
     nothing = Cause(Kind.NOTHING_PENDING, (), None, Confidence.LOW)
     assert list(reasons_of(nothing, diagnosis)) == [
-        "the dumps of ranks 2 and 3 are left out, as others contradict them: take all dumps again, at one time"
+        "the dumps of ranks 2 and 3 are left out, as others contradict them: take all again, at one time"
     ]
 
 
