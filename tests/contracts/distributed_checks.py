@@ -139,7 +139,7 @@ def torchcomms_backends() -> None:
 
 
 def hooked_recorders() -> None:
-    """Since 2.15 a hook fills a recorder for each backend. Only a call in flight shows a group's id and its name."""
+    """Since 2.15 a hook fills a recorder for each backend. Only an entry shows both a group's id and its name."""
     dump = bindings_of_c10d._dump_fr_trace_json
     if "backend: str = 'gloo'" not in dump.__doc__:
         pytest.skip("a recorder for each backend came with 2.15")
