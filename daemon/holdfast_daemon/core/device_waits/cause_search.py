@@ -169,7 +169,8 @@ class CauseSearch:
             made = (self._ranks[waiter].at.get((group, joint.seq)) for waiter in joint.waiters)
             return any(one is not None and one.signature == signature for one in made)
         own = group[1].index(rank)
-        peers = [group[1].index(waiter) for waiter in joint.waiters]
+        # A dump may be of a rank that its own group does not name.
+        peers = [group[1].index(waiter) for waiter in joint.waiters if waiter in group[1]]
         wanted = {text for peer in peers for text in (f"send {own}->{peer}", f"recv {own}<-{peer}")}
         return not wanted.isdisjoint(part.rpartition(" x ")[2] for part in signature.split(" + "))
 

@@ -300,6 +300,17 @@ def test_a_loop_that_goes_on_in_the_same_group_with_another_call_names_nobody() 
     assert named(judge(documents)) == (Kind.UNKNOWN, ())
 
 
+def test_a_transfer_of_a_rank_that_its_group_does_not_name_shows_nothing_of_the_loop() -> None:
+    pair = {"0": (0, 1)}
+    idle = Document(pair)
+    for _ in range(12):
+        idle.transfer("send", 0, 1)
+    stranger = Document(pair).transfer("recv", 1, 0).transfer("recv", 1, 0, state="scheduled")
+    for _ in range(12):
+        stranger.transfer("recv", 1, 0, state="scheduled")
+    assert judge({0: idle, 1: idle, 2: stranger}).culprits == ()
+
+
 # Causes that say the same.
 
 
