@@ -40,7 +40,7 @@ def contradictions(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> Ite
         if found is not None and not _made_other_calls(rank, found[0], ranks):
             group, is_made = found
             seq = over[group]
-            others = tuple(other for other in group[1] if other in ranks and ranks[other].over.get(group, 0) == seq)
+            others = tuple(other for other in group[1] if other in ranks and ranks[other].over.get(group) == seq)
             yield Contradiction(rank, group, seq, others, is_made)
 
 
@@ -57,7 +57,7 @@ def _made_other_calls(rank: int, group: GroupKey, ranks: Mapping[int, RankCalls]
 
 
 def _drop_lost(calls: RankCalls, over: Mapping[GroupKey, int]) -> None:
-    kept = [call for call in calls.pending if call.order >= 0 or call.seq > over.get(call.group, 0)]
+    kept = [call for call in calls.pending if call.order >= 0 or call.seq > over.get(call.group, -1)]
     if len(kept) < len(calls.pending):
         calls.pending[:] = kept
         calls.may_hide = True
@@ -69,6 +69,6 @@ def _of_rank(rank: int, calls: RankCalls, over: Mapping[GroupKey, int]) -> tuple
         if rank in group[1] and calls.arrived.get(group, seq) < seq:
             return group, False
     for call in calls.pending:
-        if not call.is_p2p and call.seq <= over.get(call.group, 0):
+        if not call.is_p2p and call.seq <= over.get(call.group, -1):
             return call.group, True
     return None

@@ -74,6 +74,11 @@ def test_different_calls_under_one_number_are_a_mismatch_and_no_older_dump() -> 
     assert diagnosis.contradictions == () and only_cause(diagnosis).kind == Kind.MISMATCHED_CALL
 
 
+def test_a_call_of_number_0_contradicts_nothing() -> None:
+    odd = Document({"0": WORLD}).pending(seq=0)
+    assert judge({0: odd, **{rank: Document({"0": WORLD}) for rank in (1, 2, 3)}}).contradictions == ()
+
+
 def test_the_dump_of_a_dead_rank_may_be_older() -> None:
     documents = {rank: steps(20).pending() for rank in WORLD} | {2: steps(7)}
     diagnosis = judge(documents, dead=[2])
