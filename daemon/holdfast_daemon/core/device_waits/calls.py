@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 GroupKey = tuple[str, tuple[int, ...]]
 """Name and members. Two processes may use one name for different groups; ids differ from rank to rank."""
@@ -98,7 +99,7 @@ class RankCalls:
         """Whether the rank has certainly nothing pending."""
         return not self.pending and not self.may_hide and self.front_is_certain
 
-    @property
+    @cached_property
     def used_groups(self) -> set[GroupKey]:
         """Groups in which the rank has made calls, as far as it shows."""
         return {group for group, _ in self.history} | {group for group, newest in self.arrived.items() if newest}

@@ -34,26 +34,39 @@ def contradictions(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> Ite
         for group, seq in calls.over.items():
             if rank in group[1]:
                 over[group] = max(seq, over.get(group, 0))
+    odd: dict[int, tuple[GroupKey, bool]] = {}
     for rank, calls in ranks.items():
         _drop_lost(calls, over)
         found = None if rank in dead else _of_rank(rank, calls, over)
-        if found is not None and not _made_other_calls(rank, found[0], ranks):
-            group, is_made = found
-            seq = over[group]
-            others = tuple(other for other in group[1] if other in ranks and ranks[other].over.get(group) == seq)
-            yield Contradiction(rank, group, seq, others, is_made)
+        if found is not None:
+            odd[rank] = found
+    signatures = _signatures(ranks) if odd else {}
+    # Once for each group: with a thousand members, even a look into a dictionary of groups takes its time.
+    others = {
+        group: tuple(other for other in group[1] if other in ranks and ranks[other].over.get(group) == over[group])
+        for group in {group for group, _ in odd.values()}
+    }
+    for rank, (group, is_made) in odd.items():
+        if _made_other_calls(ranks[rank], group, signatures):
+            continue  # a number means different calls here
+        yield Contradiction(rank, group, over[group], others[group], is_made)
 
 
-def _made_other_calls(rank: int, group: GroupKey, ranks: Mapping[int, RankCalls]) -> bool:
-    """Return whether a rank made another call than others under one number: then a number means different calls."""
-    own = {seq: call.signature for (made_in, seq), call in ranks[rank].at.items() if made_in == group}
-    return any(
-        own.get(seq) and call.signature and own[seq] != call.signature
-        for other in group[1]
-        if other in ranks
-        for (made_in, seq), call in ranks[other].at.items()
-        if made_in == group
-    )
+def _signatures(ranks: Mapping[int, RankCalls]) -> dict[tuple[GroupKey, int], set[str]]:
+    """Return the different calls that ranks made, by group and number."""
+    found: dict[tuple[GroupKey, int], set[str]] = {}
+    for calls in ranks.values():
+        for place, call in calls.at.items():
+            if call.signature:
+                found.setdefault(place, set()).add(call.signature)
+    return found
+
+
+def _made_other_calls(
+    calls: RankCalls, group: GroupKey, signatures: Mapping[tuple[GroupKey, int], Collection[str]]
+) -> bool:
+    """Return whether a rank made another call than others under one number of a group."""
+    return any(place[0] == group and call.signature and len(signatures[place]) > 1 for place, call in calls.at.items())
 
 
 def _drop_lost(calls: RankCalls, over: Mapping[GroupKey, int]) -> None:
@@ -65,8 +78,9 @@ def _drop_lost(calls: RankCalls, over: Mapping[GroupKey, int]) -> None:
 
 
 def _of_rank(rank: int, calls: RankCalls, over: Mapping[GroupKey, int]) -> tuple[GroupKey, bool] | None:
-    for group, seq in over.items():
-        if rank in group[1] and calls.arrived.get(group, seq) < seq:
+    """Return a group in which others have completed a call that this rank has not, and whether it has made that one."""
+    for group, newest in calls.arrived.items():
+        if newest < over.get(group, -1) and rank in group[1]:
             return group, False
     for call in calls.pending:
         if not call.is_p2p and call.seq <= over.get(call.group, -1):
