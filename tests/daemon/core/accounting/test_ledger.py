@@ -96,6 +96,38 @@ def test_a_dead_rank_costs_the_cut_step_detection_and_restart() -> None:
     assert spent["productive"] == pytest.approx(before["productive"] + 2.0)
 
 
+def test_a_step_that_is_known_only_after_the_verdict_is_from_before_it() -> None:
+    world = trained()
+    before = used(world)
+    began = world.now
+    world.stand(0.5)
+    world.end(3, signal=9)
+    world.obeys = False
+    world.tick()
+    judged = world.now
+    assert world.phase == "gathering"
+    report(world, 5, began + 0.4, duration_s=0.4)
+    world.tick()
+    report(world, 6, world.now, duration_s=5.0)  # it cannot have ended after the verdict
+    world.tick()
+    spent = used(world)
+    assert spent["productive"] == pytest.approx(before["productive"] + judged - began)
+    assert spent["restart"] == pytest.approx(world.now - judged)
+    assert set(spent) == {"start_up", "productive", "restart"}
+
+
+def test_a_first_step_that_warms_up_for_long_is_part_of_the_restart() -> None:
+    world = trained(10)
+    world.end(3, signal=9)
+    world.tick()
+    judged = world.now
+    world.until("starting")
+    step(world, seconds=9.0)
+    spent = used(world)
+    assert spent["restart"] == pytest.approx(world.now - 1.0 - judged)
+    assert spent["productive"] == pytest.approx(11.0)
+
+
 def test_steps_that_a_restart_has_undone_are_repeated_until_the_run_is_where_it_was() -> None:
     world = trained()
     step(world, 4)
@@ -211,7 +243,9 @@ def test_summaries_that_come_twice_late_or_out_of_order_count_once() -> None:
         report(world, first, began + 1.0, node=node)
         report(world, first + 1, began + 2.0, node=node)
     world.tick(seconds=0.0)
-    assert used(world)["productive"] == pytest.approx(before["productive"] + 2.0)
+    spent = used(world)
+    assert spent["productive"] == pytest.approx(before["productive"] + 2.0)
+    assert "repeated_steps" not in spent
 
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, -7.0, -1.0, 0.0, 1.0, 7.0, 3600.0])
@@ -328,15 +362,16 @@ def test_a_planned_stop_loses_nothing() -> None:
 
 def test_a_run_that_is_given_up_ends_in_restart() -> None:
     world = trained(5)
-    for _ in range(4):
-        if world.phase != "failed":
-            world.tick()
-            world.end(3, signal=9)
-            world.tick()
-            world.stand(2)
-    assert world.phase == "failed"
+    before = used(world)
+    while world.phase != "failed":
+        world.end(3, signal=9)
+        world.tick()
+        world.stand(2)
     spent = used(world)
-    assert spent["restart"] == pytest.approx(world.now - CREATED_UNIX_S - 15.0, abs=9.0)
+    first = world.incidents[0]
+    assert spent["detection"] == pytest.approx(first.detected_unix_s - first.last_progress_unix_s)
+    assert spent["restart"] == pytest.approx(world.state.record.time_use.ended_unix_s - first.detected_unix_s)
+    assert spent["productive"] == before["productive"]
     world.stand(5)
     assert used(world) == spent
 
