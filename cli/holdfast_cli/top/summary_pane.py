@@ -1,0 +1,97 @@
+"""The top of the screen: which run, what is wrong with it, its numbers and their curves."""
+
+import time
+from collections import Counter
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from holdfast_cli.top.attention import Attention
+from holdfast_cli.top.clean_text import one_line
+from holdfast_cli.top.oddity import JudgedRanks, Oddity
+from holdfast_cli.top.poller import Lost
+from holdfast_cli.top.run_source import Look
+from holdfast_cli.top.seen_numbers import SeenNumbers, sparkline
+from holdfast_cli.views.phrases import counted, kept_line, numbers_line, phase_word, progress_line
+from holdfast_proto.v1.control_pb2 import RunStatus
+
+_PHASE_STYLES = {"running": "bold green", "finished": "bold green", "failed": "bold red"}
+_WHY_SHOWN = 3
+_LEAST_CURVE = 8
+"""Columns of a curve that is worth drawing."""
+
+
+def header_text(look: Look) -> Text:
+    """Return the run, its state and how far it is."""
+    status = look.status
+    phase = phase_word(status)
+    text = Text.assemble((one_line(status.run), "bold"), "  ", (phase, _PHASE_STYLES.get(phase, "bold yellow")))
+    text.append(f"  generation {status.generation}")
+    if look.ended:
+        text.append(f"  ended: {one_line(look.ended)}", "bold")
+    if not status.leader and not look.ended:
+        text.append("  (this daemon is a standby)", "dim")
+    if not status.store_up:
+        text.append("  Redis is unreachable: training continues", "bold yellow")
+    text.append(f"\n{progress_line(status, total_steps(status))}")
+    return text
+
+
+def total_steps(status: RunStatus) -> int | None:
+    """Return the number of steps that the run is to do; None while no rank that has ended has said it."""
+    return max((rank.exit.steps_until for rank in status.ranks if rank.HasField("exit")), default=0) or None
+
+
+def connection_text(lost: Lost | None) -> Text:
+    """Return since when nothing new is known, and why; an empty text if the newest look has succeeded."""
+    if lost is None:
+        return Text()
+    since = time.strftime("%H:%M:%S", time.localtime(lost.since_unix_s))
+    text = Text(f" not connected since {since}, showing the last known state ", "bold black on yellow")
+    return text.append(f"\n{one_line(lost.reason)}", "yellow not bold")
+
+
+def attention_text(attention: Attention | None) -> Text:
+    """Return what is wrong, why, and what comes next; an empty text if nothing is known to be wrong."""
+    if attention is None:
+        return Text()
+    text = Text(attention.what, "bold")
+    for line in attention.why[-_WHY_SHOWN:]:
+        text.append(f"\n  {line}", "not bold")
+    if attention.next:
+        text.append("\nnext: ", "bold").append(attention.next, "not bold")
+    return text
+
+
+def numbers_text(status: RunStatus) -> Text:
+    """Return the numbers of the optimizer and of memory, what is saved, and what has happened."""
+    lines = [Text(line) for line in (numbers_line(status), kept_line(status)) if line]
+    if status.replicas_note:
+        lines.append(Text(one_line(status.replicas_note), "dim"))
+    return Text("\n").join(lines)
+
+
+def curves_text(seen: SeenNumbers, width: int) -> Text:
+    """Return the curves of loss and throughput, as far as there is room and something to draw."""
+    named = [("loss", seen.losses, "{:.4g}", "cyan"), ("tokens/s", seen.throughputs, "{:,.0f}", "green")]
+    lines = []
+    for name, values, spelling, style in named:
+        if len(values) < 2:
+            continue
+        label = f"{name:<9}"
+        ends = f" {spelling.format(min(values))} to {spelling.format(max(values))}"
+        room = width - cell_len(label) - cell_len(ends)
+        if room < _LEAST_CURVE:
+            ends, room = "", width - cell_len(label)
+        lines.append(Text.assemble(label, (sparkline(values, room), style), (ends, "dim")))
+    return Text("\n").join(lines)
+
+
+_WORDS = {Oddity.NORMAL: "running"}
+
+
+def rank_counts(judged: JudgedRanks) -> str:
+    """Return how many ranks there are, and how many of each condition."""
+    counts = Counter(rank.oddity for rank in judged.ranks)
+    kinds = ", ".join(f"{counts[kind]} {_WORDS.get(kind, kind.name.lower())}" for kind in sorted(counts))
+    return f"{counted(len(judged.ranks), 'rank')}: {kinds}" if kinds else "no rank yet"
