@@ -63,9 +63,9 @@ class TopApp(App[None]):
         self._poller: Poller | None = None
         self._main = RunScreen()
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         """Open the run, or ask which."""
-        self.push_screen(self._main)
+        await self.push_screen(self._main)
         if self._source is None:
             self.push_screen(PickerScreen(self._choices), self._chosen)
         else:
@@ -85,12 +85,14 @@ class TopApp(App[None]):
     def _watch(self, source: RunSource) -> None:
         self._source = source
         if self._look is not None:
-            self._main.call_after_refresh(self._show, self._look)
+            self._show(self._look)
         self._poller = Poller(source, lambda seen: post(self, self.Seen(seen)))
         self._poller.start()
 
     def on_top_app_seen(self, message: Seen) -> None:
         """Show what the poller has seen."""
+        if not self._main.is_laid_out:
+            return  # the app ends
         if isinstance(message.seen, Lost):
             self._main.show_connection(message.seen)
         else:

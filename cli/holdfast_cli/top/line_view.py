@@ -25,7 +25,7 @@ class LineView(ScrollView, can_focus=True):
         Binding("end", "cursor(1000000000)", show=False),
         Binding("enter", "open", show=False),
     ]
-    DEFAULT_CSS = "LineView { height: 1fr; overflow-x: hidden; overflow-y: auto; }"
+    DEFAULT_CSS = "LineView { height: 1fr; overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }"
 
     cursor: reactive[int] = reactive(0)
 

@@ -91,6 +91,7 @@ class MeshView(LineView):
             self._axes = axes_of(self._ranks)
             self._lines = lay_out(self._ranks, self._axes, width)
         super().fit()
+        self.action_cursor(0)  # never on a heading
 
     @property
     def line_count(self) -> int:
@@ -101,6 +102,17 @@ class MeshView(LineView):
         """Return the rank under the cursor in a line."""
         ranks = self._lines[line].ranks if 0 <= line < len(self._lines) else []
         return self._ranks[ranks[min(self._column, len(ranks) - 1)]].number if ranks else None
+
+    def action_cursor(self, lines: int) -> None:
+        """Move the cursor to a line with ranks: past headings, or back if there is none."""
+        super().action_cursor(lines)
+        for step in (1, -1) if lines >= 0 else (-1, 1):
+            target = self.cursor
+            while 0 <= target < len(self._lines) and not self._lines[target].ranks:
+                target += step
+            if 0 <= target < len(self._lines):
+                self.cursor = target
+                return
 
     def action_across(self, ranks: int) -> None:
         """Move the cursor within its line, and to the next one at its end."""

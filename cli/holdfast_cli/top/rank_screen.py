@@ -86,7 +86,7 @@ def rank_facts(look: Look, number: int) -> Group:
 def _facts(view: RankView) -> Iterator[tuple[str, str]]:
     yield "place", " ".join(f"{axis}{index}" for axis, index in sorted(view.coordinates.items())) or "not known"
     for name, value in to_json(view).items():
-        if name not in _OWN_LINES:
+        if name not in _OWN_LINES and value not in ("", "unspecified"):
             yield name.replace("_", " "), f"{value:.3g}" if isinstance(value, float) else str(value)
     if view.memory_bytes:
         limit = f" of {memory_word(view.memory_limit_bytes)}" if view.memory_limit_bytes else ""

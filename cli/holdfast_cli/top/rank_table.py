@@ -22,8 +22,8 @@ STYLES = {
     Oddity.ENDED: "dim",
 }
 _MOST_NODE, _MOST_PLACE = 20, 16
-_STATE_LEAST = 16
-"""Columns that the state has at least; others are left out for it."""
+_STATE_LEAST, _STATE_MOST = 16, 34
+"""Columns that the state of the uppermost rank has at least and at most; others are left out for it."""
 
 
 class _Column(NamedTuple):
@@ -114,8 +114,10 @@ class RankTable(LineView):
     def _fitting(self, width: int) -> list[_Column]:
         """Return the columns for which there is room; the least important are left out first."""
         columns = list(self._columns)
-        for name in ("memory", "phase", "place", "node"):
-            if 2 + sum(column.width + 2 for column in columns) + _STATE_LEAST <= width:
+        state = cell_len(self._judged.state_text(self._shown[0])) if self._shown else 0
+        least = max(_STATE_LEAST, min(state, _STATE_MOST))
+        for name in ("memory", "place", "phase", "node"):
+            if 2 + sum(column.width + 2 for column in columns) + least <= width:
                 break
             columns = [column for column in columns if column.name != name]
         return columns

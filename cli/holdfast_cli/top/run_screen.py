@@ -28,6 +28,8 @@ from holdfast_cli.top.summary_pane import (
 
 _HINTS = " ?:help /:filter o:odd t:sort m:map i:incidents c:checkpoint s:stop q:quit"
 _SHORT_HINTS = " ?:help /:filter o:odd m:map q:quit"
+_NARROW, _LOW = 60, 24
+"""Columns and lines of a terminal in which the numbers leave room for the ranks."""
 
 
 class RunScreen(Screen[None]):
@@ -46,6 +48,7 @@ class RunScreen(Screen[None]):
     RunScreen Static { height: auto; }
     #attention { border: heavy ansi_red; padding: 0 1; max-height: 9; }
     #attention.noted { border: round ansi_yellow; }
+    #numbers.short { text-wrap: nowrap; text-overflow: ellipsis; }
     #filter { height: 1; border: none; padding: 0; }
     """
 
@@ -68,6 +71,11 @@ class RunScreen(Screen[None]):
         yield MeshView(id="mesh")
         yield Input(placeholder="number of a rank, or text in node, place, phase, state", id="filter", compact=True)
         yield Static(id="hints")
+
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether the panes are there: not before the first frame, nor when the app ends."""
+        return bool(self.query("#hints"))
 
     def on_mount(self) -> None:
         """Hide what has nothing to show yet."""
@@ -97,12 +105,16 @@ class RunScreen(Screen[None]):
         if self._look is None:
             return
         status = self._look.status
-        self.query_one("#header", Static).update(header_text(self._look))
         wrong = attention(status)
+        is_bad = wrong is not None and wrong.is_bad
+        self.query_one("#header", Static).update(header_text(self._look, is_bad=is_bad))
         pane = self.query_one("#attention", Static)
-        pane.set_class(wrong is not None and not wrong.is_bad, "noted")
-        self._show(pane, attention_text(wrong))
-        self._show(self.query_one("#numbers", Static), numbers_text(status))
+        pane.set_class(not is_bad, "noted")
+        self._show(pane, attention_text(wrong, is_short=self.size.width < _NARROW))
+        is_short = self.size.width < _NARROW or (is_bad and self.size.height <= _LOW)
+        numbers = self.query_one("#numbers", Static)
+        numbers.set_class(is_short, "short")
+        self._show(numbers, numbers_text(status))
         self._show(self.query_one("#curves", Static), curves_text(self._seen, self.size.width))
 
     def _draw_ranks(self) -> None:

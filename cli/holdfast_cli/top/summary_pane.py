@@ -21,11 +21,12 @@ _LEAST_CURVE = 8
 """Columns of a curve that is worth drawing."""
 
 
-def header_text(look: Look) -> Text:
-    """Return the run, its state and how far it is."""
+def header_text(look: Look, *, is_bad: bool = False) -> Text:
+    """Return the run, its state and how far it is. ``is_bad``: it does not train, whatever its state is called."""
     status = look.status
     phase = phase_word(status)
-    text = Text.assemble((one_line(status.run), "bold"), "  ", (phase, _PHASE_STYLES.get(phase, "bold yellow")))
+    style = "bold red" if is_bad else _PHASE_STYLES.get(phase, "bold yellow")
+    text = Text.assemble((one_line(status.run), "bold"), "  ", (phase, style))
     text.append(f"  generation {status.generation}")
     if look.ended:
         text.append(f"  ended: {one_line(look.ended)}", "bold")
@@ -51,12 +52,15 @@ def connection_text(lost: Lost | None) -> Text:
     return text.append(f"\n{one_line(lost.reason)}", "yellow not bold")
 
 
-def attention_text(attention: Attention | None) -> Text:
-    """Return what is wrong, why, and what comes next; an empty text if nothing is known to be wrong."""
+def attention_text(attention: Attention | None, *, is_short: bool = False) -> Text:
+    """Return what is wrong, why, and what comes next; an empty text if nothing is known to be wrong.
+
+    ``is_short``: only the first reason, for a narrow terminal.
+    """
     if attention is None:
         return Text()
-    text = Text(attention.what, "bold")
-    for line in attention.why[-_WHY_SHOWN:]:
+    text = Text.assemble((f" {attention.what} ", "bold red reverse" if attention.is_bad else "bold yellow"))
+    for line in attention.why[: 1 if is_short else _WHY_SHOWN]:
         text.append(f"\n  {line}", "not bold")
     if attention.next:
         text.append("\nnext: ", "bold").append(attention.next, "not bold")

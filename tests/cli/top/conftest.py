@@ -22,8 +22,14 @@ __all__ = ["pytest_pyfunc_call", "folder"]
 class Watching:
     """A running app, its pilot and the daemon that it watches."""
 
-    def __init__(self, app: TopApp, pilot: "Pilot[None]", control: ChosenControl, socket: Path) -> None:
-        self.app, self.pilot, self.control, self.socket = app, pilot, control, socket
+    def __init__(
+        self, app: TopApp, pilot: "Pilot[None]", control: ChosenControl, socket: Path, daemon: contextlib.AsyncExitStack
+    ) -> None:
+        self.app, self.pilot, self.control, self.socket, self._daemon = app, pilot, control, socket, daemon
+
+    async def stop_daemon(self) -> None:
+        """Let nobody answer any more."""
+        await self._daemon.aclose()
 
     @property
     def screen_text(self) -> str:
@@ -64,8 +70,9 @@ def watch(folder: Path) -> Watch:
         control = ChosenControl(status)
         app = TopApp(RunSource(folder, None, socket), **others)
         async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(served(control, socket))
-            pilot = await stack.enter_async_context(app.run_test(size=size))
-            yield Watching(app, pilot, control, socket)
+            daemon = await stack.enter_async_context(contextlib.AsyncExitStack())
+            await daemon.enter_async_context(served(control, socket))
+            pilot = await stack.enter_async_context(app.run_test(size=size, notifications=True))
+            yield Watching(app, pilot, control, socket, daemon)
 
     return watching
