@@ -1,7 +1,7 @@
 """The ranks as a map, one character each: by health, phase or memory. The characters alone say it, without colours."""
 
-from collections import Counter
 from enum import Enum
+from operator import itemgetter
 from typing import ClassVar
 
 from rich.cells import set_cell_size
@@ -11,8 +11,9 @@ from textual.binding import Binding, BindingType
 from holdfast_cli.top.line_view import LineView
 from holdfast_cli.top.mesh_layout import MeshLine, axes_of, lay_out
 from holdfast_cli.top.oddity import JudgedRank, JudgedRanks, Oddity
-from holdfast_cli.top.rank_order import phase_text
 from holdfast_cli.top.rank_table import STYLES
+from holdfast_cli.views.phrases import enum_phrase
+from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.common_pb2 import (
     PHASE_CHECKPOINT,
     PHASE_DATA,
@@ -73,21 +74,26 @@ class MeshView(LineView):
         self._ranks: list[JudgedRank] = []
         self._lines: list[MeshLine] = []
         self._axes: list[tuple[str, int]] = []
-        self._laid_out: tuple[object, ...] = ()
+        self._laid_out: tuple[int, ...] = ()
+        self._known = 0
+        self._legend = ""
         self._column = 0
 
     def show(self, judged: JudgedRanks, colour: MeshColour) -> None:
         """Show ranks."""
         self.colour, self._judged = colour, judged
-        self._ranks = sorted(judged.ranks, key=lambda rank: rank.number)
+        self._ranks = sorted(judged.ranks, key=itemgetter(1))
+        self._legend = self._make_legend()
         self.fit()
 
     def fit(self) -> None:
         """Lay the ranks out anew if they or the width have changed: places stay the same in a generation."""
         width = max(1, self.size.width - 2)
-        known = sum(1 for rank in self._ranks if rank.view.coordinates)
-        if self._laid_out != (width, len(self._ranks), known):
-            self._laid_out = (width, len(self._ranks), known)
+        # Ranks say their places one after another: as long as some are missing, they are counted.
+        known = 0 if self._axes else sum(1 for rank in self._ranks if rank.view.coordinates)
+        basis = (width, len(self._ranks), self._judged.generation)
+        if self._laid_out != basis or known > self._known:
+            self._laid_out, self._known = basis, known
             self._axes = axes_of(self._ranks)
             self._lines = lay_out(self._ranks, self._axes, width)
         super().fit()
@@ -138,7 +144,7 @@ class MeshView(LineView):
 
     def draw_heading(self, line: int, width: int) -> list[tuple[str, str]]:
         """Return what the characters mean, and below it the rank under the cursor."""
-        return [(set_cell_size(f"  {self._under_cursor() if line else self._legend()}", width), "" if line else "bold")]
+        return [(set_cell_size(f"  {self._under_cursor() if line else self._legend}", width), "" if line else "bold")]
 
     def _under_cursor(self) -> str:
         number = self.rank_at(self.cursor)
@@ -176,19 +182,12 @@ class MeshView(LineView):
         share = used / limit
         return str(min(9, int(share * 10))), "bold red" if share >= _FULL else "yellow" if share >= _TIGHT else ""
 
-    def _legend(self) -> str:
+    def _make_legend(self) -> str:
         if self.colour is MeshColour.HEALTH:
-            counts = Counter(rank.oddity for rank in self._ranks)
-            words = [
-                f"{_HEALTH[kind]} {_HEALTH_WORDS.get(kind, kind.name.lower())} {counts[kind]}"
-                for kind in sorted(counts)
-            ]
+            counts, present = self._judged.counts, self._judged.present
+            words = [f"{_HEALTH[kind]} {_HEALTH_WORDS.get(kind, kind.name.lower())} {counts[kind]}" for kind in present]
             return "health: " + "  ".join(words)
         if self.colour is MeshColour.PHASE:
-            names = {rank.view.phase: phase_text(rank.view) for rank in self._ranks if rank.view.phase in _PHASES}
-            return (
-                "phase: "
-                + "  ".join(f"{_PHASES[phase][0]} {names[phase]}" for phase in sorted(names))
-                + "  ? not known"
-            )
+            words = [f"{letter} {enum_phrase(common_pb2.Phase, phase)}" for phase, (letter, _) in _PHASES.items()]
+            return f"phase: {'  '.join(words)}  ? not known"
         return "memory: 0 to 9 is the tenth of its memory that a rank has in use  ? not known"

@@ -58,6 +58,16 @@ class JudgedRanks:
     deadline_s: float = 0.0
     furthest_step: int = -1
     nodes: frozenset[str] = frozenset()
+    generation: int = 0
+    counts: tuple[int, ...] = (0,) * len(Oddity)
+    """Ranks of each oddity."""
+    total_steps: int | None = None
+    """Steps that the run is to do; None while no rank that has ended has said it."""
+
+    @property
+    def present(self) -> list[Oddity]:
+        """The kinds of oddity that ranks have, the oddest first."""
+        return [kind for kind in Oddity if self.counts[kind]]
 
     def state_text(self, rank: JudgedRank) -> str:
         """Return the state of a rank in words."""
@@ -73,14 +83,18 @@ class JudgedRanks:
         return text
 
 
-_OF_CONDITION = {
+_BY_CONDITION = {
     Condition.DEAD: Oddity.EXITED,
     Condition.STOPPED: Oddity.STOPPED,
     Condition.STALLED: Oddity.STALLED,
     Condition.STARTING: Oddity.STARTING,
+    Condition.RUNNING: Oddity.NORMAL,
     Condition.ENDED: Oddity.ENDED,
     Condition.FINISHED: Oddity.ENDED,
 }
+_ENDED = (Oddity.EXITED, Oddity.ENDED)
+_OF_CONDITION = tuple(_BY_CONDITION[each] for each in Condition)
+"""Indexed, because hashing an enum ten thousand times takes long."""
 
 
 def judge_ranks(status: RunStatus, incidents: Iterable[Incident] = ()) -> JudgedRanks:
@@ -96,10 +110,10 @@ def judge_ranks(status: RunStatus, incidents: Iterable[Incident] = ()) -> Judged
     views = list(status.ranks)  # one object for each rank, made once
     furthest = max((view.step for view in views if view.life == LIFE_RUNNING), default=-1)
     behind, deadline_s = furthest - _STEPS_BEHIND, status.deadline_s
-    judged = []
+    judged, counts, until = [], [0] * len(Oddity), 0
     for view in views:
         number = view.rank
-        oddity = _OF_CONDITION.get(condition(view, deadline_s), Oddity.NORMAL)
+        oddity = _OF_CONDITION[condition(view, deadline_s)]
         if number in culprits and Oddity.EXITED < oddity < Oddity.ENDED:
             oddity = Oddity.CULPRIT
         elif oddity is Oddity.NORMAL:
@@ -107,8 +121,19 @@ def judge_ranks(status: RunStatus, incidents: Iterable[Incident] = ()) -> Judged
                 oddity = Oddity.BEHIND
             elif number in slow:
                 oddity = Oddity.SLOW
+        if oddity in _ENDED:
+            until = max(until, view.exit.steps_until)
+        counts[oddity] += 1
         judged.append(JudgedRank(oddity, number, view))
-    return JudgedRanks(tuple(judged), deadline_s, furthest, frozenset(view.node for view in views))
+    return JudgedRanks(
+        ranks=tuple(judged),
+        deadline_s=deadline_s,
+        furthest_step=furthest,
+        nodes=frozenset([view.node for view in views]),
+        generation=status.generation,
+        counts=tuple(counts),
+        total_steps=until or None,
+    )
 
 
 def _is_of_now(incident: Incident, status: RunStatus) -> bool:

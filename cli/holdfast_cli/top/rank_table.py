@@ -95,19 +95,17 @@ class RankTable(LineView):
 
     def _make_columns(self) -> list[_Column]:
         """Return all columns but the state, the most important first to last as they stand."""
-        views = [rank.view for rank in self._judged.ranks]
+        last = self._judged.ranks[-1] if self._judged.ranks else None
         node = max((cell_len(one_line(node)) for node in self._judged.nodes), default=0)
         # Places of one mesh are about as long as that of the last rank, and there are very many of them.
-        place = max((cell_len(place_text(view)) for view in views[-1:]), default=0)
-        columns = [
-            _Column("rank", max(4, len(str(max((rank.number for rank in self._judged.ranks), default=0)))), True)
-        ]
+        place = cell_len(place_text(last.view)) if last else 0
+        columns = [_Column("rank", max(4, len(str(last.number if last else 0))), True)]
         if len(self._judged.nodes) > 1:
             columns.append(_Column("node", max(4, min(node, _MOST_NODE))))
         if place:
             columns.append(_Column("place", max(5, min(place, _MOST_PLACE))))
         columns += [_Column("step", max(6, len(str(self._judged.furthest_step))), True), _Column("phase", 16)]
-        if any(view.memory_bytes for view in views):
+        if any(rank.view.memory_bytes for rank in self._judged.ranks):
             columns.append(_Column("memory", 9, True))
         return columns
 

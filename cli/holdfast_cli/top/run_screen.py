@@ -114,7 +114,7 @@ class RunScreen(Screen[None]):
         is_short = self.size.width < _NARROW or (is_bad and self.size.height <= _LOW)
         numbers = self.query_one("#numbers", Static)
         numbers.set_class(is_short, "short")
-        self._show(numbers, numbers_text(status))
+        self._show(numbers, numbers_text(self._look))
         self._show(self.query_one("#curves", Static), curves_text(self._seen, self.size.width))
 
     def _draw_ranks(self) -> None:

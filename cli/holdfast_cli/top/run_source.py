@@ -1,6 +1,6 @@
 """Asks for the state of a run: of its daemon while it runs, of its folder when it has ended."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_cli.control import ControlError
@@ -9,6 +9,7 @@ from holdfast_cli.run_folder.ended import load_incidents, load_last_status
 from holdfast_cli.run_folder.target import Target, find_target
 from holdfast_cli.settings.schema import RunSettings
 from holdfast_cli.top.oddity import JudgedRanks, judge_ranks
+from holdfast_cli.views.phrases import numbers_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident
 
@@ -21,12 +22,19 @@ _INCIDENTS_EVERY = 10
 
 @dataclass(frozen=True)
 class Look:
-    """What one look at a run has shown."""
+    """What one look at a run has shown. All that takes long with many ranks is done in the thread that looks."""
 
     target: Target
     status: RunStatus
-    incidents: tuple[Incident, ...] = ()
-    judged: JudgedRanks = field(default_factory=JudgedRanks)
+    incidents: tuple[Incident, ...]
+    judged: JudgedRanks
+    numbers: str
+    """Numbers of the optimizer and of memory, in one line."""
+
+    @classmethod
+    def of(cls, target: Target, status: RunStatus, incidents: tuple[Incident, ...]) -> "Look":
+        """Return a look at a status, with its ranks judged."""
+        return cls(target, status, incidents, judge_ranks(status, incidents), numbers_line(status))
 
     @property
     def ended(self) -> str:
@@ -53,13 +61,12 @@ class RunSource:
             self._run = target.run  # a run that is started later is another one
         last = load_last_status(Path(target.ended.directory)) if target.ended else None
         if target.ended is not None and last is not None:
-            incidents = tuple(load_incidents(target.ended))
-            return Look(target, last, incidents, judge_ranks(last, incidents))
+            return Look.of(target, last, tuple(load_incidents(target.ended)))
         client = target.connect()
         status = client.status()
         if self._is_new(status):
             self._incidents = tuple(client.incidents())
-        return Look(target, status, self._incidents, judge_ranks(status, self._incidents))
+        return Look.of(target, status, self._incidents)
 
     def take_checkpoint(self) -> str:
         """Request a checkpoint; return what follows. Raises CommandError if it is refused."""

@@ -1,7 +1,6 @@
 """The top of the screen: which run, what is wrong with it, its numbers and their curves."""
 
 import time
-from collections import Counter
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -12,8 +11,7 @@ from holdfast_cli.top.oddity import JudgedRanks, Oddity
 from holdfast_cli.top.poller import Lost
 from holdfast_cli.top.run_source import Look
 from holdfast_cli.top.seen_numbers import SeenNumbers, sparkline
-from holdfast_cli.views.phrases import counted, kept_line, numbers_line, phase_word, progress_line
-from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_cli.views.phrases import counted, kept_line, phase_word, progress_line
 
 _PHASE_STYLES = {"running": "bold green", "finished": "bold green", "failed": "bold red"}
 _WHY_SHOWN = 3
@@ -34,13 +32,8 @@ def header_text(look: Look, *, is_bad: bool = False) -> Text:
         text.append("  (this daemon is a standby)", "dim")
     if not status.store_up:
         text.append("  Redis is unreachable: training continues", "bold yellow")
-    text.append(f"\n{progress_line(status, total_steps(status))}")
+    text.append(f"\n{progress_line(status, look.judged.total_steps)}")
     return text
-
-
-def total_steps(status: RunStatus) -> int | None:
-    """Return the number of steps that the run is to do; None while no rank that has ended has said it."""
-    return max((rank.exit.steps_until for rank in status.ranks if rank.HasField("exit")), default=0) or None
 
 
 def connection_text(lost: Lost | None) -> Text:
@@ -67,11 +60,11 @@ def attention_text(attention: Attention | None, *, is_short: bool = False) -> Te
     return text
 
 
-def numbers_text(status: RunStatus) -> Text:
+def numbers_text(look: Look) -> Text:
     """Return the numbers of the optimizer and of memory, what is saved, and what has happened."""
-    lines = [Text(line) for line in (numbers_line(status), kept_line(status)) if line]
-    if status.replicas_note:
-        lines.append(Text(one_line(status.replicas_note), "dim"))
+    lines = [Text(line) for line in (look.numbers, kept_line(look.status)) if line]
+    if look.status.replicas_note:
+        lines.append(Text(one_line(look.status.replicas_note), "dim"))
     return Text("\n").join(lines)
 
 
@@ -96,6 +89,5 @@ _WORDS = {Oddity.NORMAL: "running"}
 
 def rank_counts(judged: JudgedRanks) -> str:
     """Return how many ranks there are, and how many of each condition."""
-    counts = Counter(rank.oddity for rank in judged.ranks)
-    kinds = ", ".join(f"{counts[kind]} {_WORDS.get(kind, kind.name.lower())}" for kind in sorted(counts))
+    kinds = ", ".join(f"{judged.counts[kind]} {_WORDS.get(kind, kind.name.lower())}" for kind in judged.present)
     return f"{counted(len(judged.ranks), 'rank')}: {kinds}" if kinds else "no rank yet"

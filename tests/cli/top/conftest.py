@@ -16,7 +16,7 @@ from tests.support.control_service import ChosenControl, served
 from tests.support.coroutines import pytest_pyfunc_call, until
 from tests.support.short_folder import folder
 
-__all__ = ["pytest_pyfunc_call", "folder"]
+__all__ = ["folder", "pytest_pyfunc_call"]
 
 
 class Watching:
