@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-PATIENCE_S = 6.0
+PATIENCE_S = 60.0
 """Seconds far beyond what anything takes: a test that fails by them waits for something that never comes."""
 
 Value = TypeVar("Value")
