@@ -45,7 +45,7 @@ def phase_text(view: RankView) -> str:
 
 
 class RankSearch:
-    """Searches ranks for a text, in lower case: a number is a rank, all else may be in its node, place, phase, state."""
+    """Searches ranks for a text, in lower case. A number is a rank; anything else may be part of what its line shows."""
 
     def __init__(self, text: str, judged: JudgedRanks) -> None:
         self._text, self._judged = text, judged

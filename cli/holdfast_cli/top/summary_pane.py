@@ -12,9 +12,12 @@ from holdfast_cli.top.poller import Lost
 from holdfast_cli.top.run_source import Look
 from holdfast_cli.top.seen_numbers import SeenNumbers, sparkline
 from holdfast_cli.views.phrases import counted, kept_line, phase_word, progress_line
+from holdfast_proto.time_use import PRODUCTIVE
+from holdfast_proto.v1.control_pb2 import RunStatus
 
 _PHASE_STYLES = {"running": "bold green", "finished": "bold green", "failed": "bold red"}
 _WHY_SHOWN = 3
+_LOSSES_SHOWN = 3
 _LEAST_CURVE = 8
 """Columns of a curve that is worth drawing."""
 
@@ -62,10 +65,20 @@ def attention_text(attention: Attention | None, *, is_short: bool = False) -> Te
 
 def numbers_text(look: Look) -> Text:
     """Return the numbers of the optimizer and of memory, what is saved, and what has happened."""
-    lines = [Text(line) for line in (look.numbers, kept_line(look.status)) if line]
+    lines = [Text(line) for line in (look.numbers, kept_line(look.status), goodput_line(look.status)) if line]
     if look.status.replicas_note:
         lines.append(Text(one_line(look.status.replicas_note), "dim"))
     return Text("\n").join(lines)
+
+
+def goodput_line(status: RunStatus) -> str:
+    """Return the goodput, and the largest losses of time with their causes; "" while the daemon reports none."""
+    if status.wall_s <= 0:
+        return ""
+    lost = {use: lost_s for use, lost_s in status.time_use_s.items() if use != PRODUCTIVE and lost_s > 0}
+    largest = sorted(lost, key=lambda use: (-lost[use], use))[:_LOSSES_SHOWN]
+    causes = [f"{one_line(use.replace('_', ' '))} {lost[use] / status.wall_s:.1%}" for use in largest]
+    return " · ".join([f"goodput {status.time_use_s.get(PRODUCTIVE, 0.0) / status.wall_s:.1%}", *causes])
 
 
 def curves_text(seen: SeenNumbers, width: int) -> Text:

@@ -197,3 +197,15 @@ async def test_q_quits(watch: Watch) -> None:
         assert isinstance(top.app.screen.query_one("#header"), Static)
         await top.press("q")
         await until(lambda: not top.app.is_running, "it has quit")
+
+
+async def test_goodput_is_shown_with_what_cost_most_once_it_is_known(watch: Watch) -> None:
+    async with watch(healthy()) as top:
+        await top.shows("42 steps")
+        assert "goodput" not in top.screen_text
+        status = healthy()
+        status.wall_s = 200.0
+        for use, lost_s in {"productive": 180.0, "start_up": 14.0, "restart": 6.0}.items():
+            status.time_use_s[use] = lost_s
+        top.control.status = status
+        await top.shows("goodput 90.0% · start up 7.0% · restart 3.0%")
