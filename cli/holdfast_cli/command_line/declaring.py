@@ -75,9 +75,10 @@ def load(work: str) -> Callable[[object], None]:
 
 
 def _how_to_get(package: str) -> str:
-    extra = _EXTRAS.get(package.partition(".")[0])
+    distribution = package.partition(".")[0]
+    extra = _EXTRAS.get(distribution)
     if extra is not None:
-        return f"this needs {package}: install it with `pip install 'holdfast-torch[{extra}]'`"
+        return f"this needs {distribution}: install it with `pip install 'holdfast-torch[{extra}]'`"
     return f"this needs {package}: install the extra trainer of holdfast-torch"
 
 

@@ -45,7 +45,7 @@ def phase_text(view: RankView) -> str:
 
 
 class RankSearch:
-    """Searches ranks for a text, in lower case. A number is a rank; anything else may be part of what its line shows."""
+    """Searches ranks for a text, in lower case. A number is a rank; anything else is searched in its line."""
 
     def __init__(self, text: str, judged: JudgedRanks) -> None:
         self._text, self._judged = text, judged

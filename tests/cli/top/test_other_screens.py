@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_cli.run_folder.processes import identify
+from holdfast_cli.run_folder.record import RunRecord
 from holdfast_cli.top.app import TopApp
 from holdfast_cli.top.dialogs import HELP
 from holdfast_cli.top.run_source import RunSource
@@ -179,7 +180,7 @@ async def test_the_log_of_a_rank_is_shown_with_its_newest_lines(folder: Path) ->
 
 async def test_of_several_runs_it_asks_which_the_newest_first(folder: Path) -> None:
     socket = folder / "d.sock"
-    records = []
+    records: list[RunRecord] = []
     for name, created in (("old", 1.0), ("new", 2.0)):
         (folder / name).mkdir()
         record = run_record(folder / name, run=name, created_unix_s=created, outcome="finished")

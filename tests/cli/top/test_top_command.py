@@ -23,7 +23,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[TopApp]:
     """The apps that were opened, in what the command takes for a terminal."""
     found: list[TopApp] = []
     monkeypatch.setattr(command, "is_terminal", lambda: True)
-    monkeypatch.setattr(TopApp, "run", found.append)
+    monkeypatch.setattr(TopApp, "run", lambda app: found.append(app))  # noqa: PLW0108 - a method
     return found
 
 
