@@ -77,7 +77,8 @@ class LineView(ScrollView, can_focus=True):
 
     def watch_cursor(self, _: int, line: int) -> None:
         """Keep the cursor on the screen."""
-        self.scroll_to_region(Region(0, line, 1, 1 + self.heading_lines), animate=False, force=True)
+        if self.size.height > self.heading_lines:  # before the first layout there is nothing to scroll
+            self.scroll_to_region(Region(0, line, 1, 1 + self.heading_lines), animate=False, force=True)
         self.refresh()
 
     def action_cursor(self, lines: int) -> None:

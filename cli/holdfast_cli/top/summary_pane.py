@@ -44,8 +44,8 @@ def connection_text(lost: Lost | None) -> Text:
     if lost is None:
         return Text()
     since = time.strftime("%H:%M:%S", time.localtime(lost.since_unix_s))
-    text = Text(f" not connected since {since}, showing the last known state ", "bold black on yellow")
-    return text.append(f"\n{one_line(lost.reason)}", "yellow not bold")
+    line = f" not connected since {since}, showing the last known state "
+    return Text.assemble((line, "bold black on yellow"), (f"\n{one_line(lost.reason)}", "yellow"))
 
 
 def attention_text(attention: Attention | None, *, is_short: bool = False) -> Text:
