@@ -4,7 +4,6 @@ import re
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
-from rich.text import Text
 
 from holdfast_agent.evidence.recorder_dump import printable
 
@@ -25,11 +24,6 @@ def some_lines(text: str) -> str:
     if text.isprintable():
         return text
     return "\n".join(printable(_ESCAPES.sub("", line).expandtabs(_TAB_COLUMNS)) for line in text.splitlines())
-
-
-def plain(text: str, style: str = "") -> Text:
-    """Return a text to show as it is: never read as markup."""
-    return Text(some_lines(text), style)
 
 
 def cleaned(message: _Message) -> _Message:
