@@ -21,6 +21,9 @@ from holdfast_cli.settings.setting import Setting
 
 GIVEN = "given"
 
+_EXTRAS = {"textual": "top"}
+"""Package -> the extra of holdfast-torch that has it. All others that a command may lack are the trainer's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SettingFlags:
@@ -67,8 +70,16 @@ def load(work: str) -> Callable[[object], None]:
     except ModuleNotFoundError as error:
         if str(error.name).startswith("holdfast_"):
             raise
-        raise CommandError(f"this needs {error.name}: install the extra trainer of holdfast-torch") from None
+        raise CommandError(_how_to_get(str(error.name))) from None
     return found
+
+
+def _how_to_get(package: str) -> str:
+    distribution = package.partition(".")[0]
+    extra = _EXTRAS.get(distribution)
+    if extra is not None:
+        return f"this needs {distribution}: install it with `pip install 'holdfast-torch[{extra}]'`"
+    return f"this needs {package}: install the extra trainer of holdfast-torch"
 
 
 def _call(work: str, flags: type[Any], given: dict[str, object]) -> None:

@@ -26,6 +26,19 @@ class StatusFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TopFlags:
+    """Show a run live in a terminal: what is wrong, its numbers, and every rank, the odd ones first.
+
+    The key ? shows all keys. Without --run, it asks which run if there are several. It needs the extra top of
+    holdfast-torch: pip install 'holdfast-torch[top]'.
+    """
+
+    run: RunName = None
+    directory: Directory = DEFAULT_DIRECTORY
+    control: Control = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StopFlags:
     """End a run after a last checkpoint: its ranks, its agents and all that `holdfast run` started for it."""
 

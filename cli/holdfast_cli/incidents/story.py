@@ -29,7 +29,8 @@ def incident_table(incidents: Sequence[Incident]) -> RenderableType:
     for incident in incidents:
         state = enum_phrase(IncidentState, incident.state)
         what = incident.verdict.message or verdict_word(incident)
-        table.add_row(incident.id, _clock(incident.detected_unix_s), state, what)
+        # As texts: rich reads strings as markup, and names in them come from the run.
+        table.add_row(Text(incident.id), _clock(incident.detected_unix_s), state, Text(what))
     return table
 
 
@@ -89,7 +90,7 @@ def _black_boxes(files: IncidentFiles) -> RenderableType:
     for line in files.black_boxes:
         phase = enum_phrase(common_pb2.Phase, line.phase)
         groups = ", ".join(f"{name}: {completed}/{enqueued}" for name, enqueued, completed in line.groups)
-        table.add_row(str(line.rank), str(line.step) if line.step >= 0 else "none yet", phase, groups)
+        table.add_row(str(line.rank), str(line.step) if line.step >= 0 else "none yet", phase, Text(groups))
     return table
 
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
+from rich.text import Text
 from rich.tree import Tree
 
 from holdfast_proto.v1.store_pb2 import WaitEdge
@@ -35,7 +36,8 @@ def _tree(root: int, waiters: dict[int, list[WaitEdge]]) -> Tree:
     for branch, awaited in level:
         for call, ranks in _by_call(edge for rank in awaited for edge in waiters.get(rank, [])).items():
             again = shown.issuperset(ranks)
-            below = branch.add(f"{ranks_text(ranks)} in {call}" + (" (above)" if again else ""))
+            # As a text: rich reads strings as markup, and the name of a group comes from the run.
+            below = branch.add(Text(f"{ranks_text(ranks)} in {call}" + (" (above)" if again else "")))
             if not again:
                 level.append((below, sorted(ranks - shown)))
             shown |= ranks

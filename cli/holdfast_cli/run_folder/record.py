@@ -82,10 +82,16 @@ def find_record(directory: Path, run: str | None) -> RunRecord:
         if record is None:
             raise CommandError(f"no run {run} under {directory}: name the folder of its runs with --directory")
         return record
-    records = [record for path in directory.glob(f"*/{_FILE}") if (record := load_record(path.parent)) is not None]
+    records = find_records(directory)
     if not records:
         raise CommandError(
             f"no run under {directory}{os.sep}: start one with `holdfast run`, "
             "or name the folder of your runs with --directory"
         )
-    return max(records, key=lambda record: record.created_unix_s)
+    return records[0]
+
+
+def find_records(directory: Path) -> list[RunRecord]:
+    """Return the records of all runs under ``directory``, the newest first."""
+    found = [record for path in directory.glob(f"*/{_FILE}") if (record := load_record(path.parent)) is not None]
+    return sorted(found, key=lambda record: -record.created_unix_s)

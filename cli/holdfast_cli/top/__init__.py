@@ -1,0 +1,1 @@
+"""A run in a terminal, live: ``holdfast top``. Only this package imports textual."""

@@ -1,0 +1,165 @@
+"""The application: brings what the poller sees to the screens, and their requests to the daemon."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from holdfast_cli.errors import CommandError
+from holdfast_cli.run_folder.record import RunRecord
+from holdfast_cli.top.background import Done, in_background, post
+from holdfast_cli.top.clean_text import one_line
+from holdfast_cli.top.dialogs import HelpScreen, PickerScreen, QuestionScreen
+from holdfast_cli.top.incident_screens import IncidentsScreen, StoryScreen
+from holdfast_cli.top.line_view import LineView
+from holdfast_cli.top.poller import Lost, Poller
+from holdfast_cli.top.rank_screen import RankScreen
+from holdfast_cli.top.run_screen import RunScreen
+from holdfast_cli.top.run_source import STOP_GRACE_S, Look, RunSource, reason_of
+
+_LIVE_SCREENS = (IncidentsScreen, StoryScreen, RankScreen)
+_NOTICE_S = 10.0
+
+
+class TopApp(App[None]):
+    """``holdfast top``: one run, or first the choice of one. ``first``: a look that has been taken already."""
+
+    TITLE = "holdfast top"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", show=False),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("question_mark", "help", show=False),
+        Binding("i", "incidents", show=False),
+        Binding("c", "checkpoint", show=False),
+        Binding("s", "stop", show=False),
+    ]
+    CSS = "Screen { background: ansi_default; color: ansi_default; } Toast { width: 76; max-width: 100%; }"
+
+    class Seen(Message):
+        """The poller has looked."""
+
+        def __init__(self, seen: Look | Lost) -> None:
+            super().__init__()
+            self.seen = seen
+
+    def __init__(
+        self,
+        source: RunSource | None,
+        *,
+        first: Look | None = None,
+        choices: Sequence[RunRecord] = (),
+        directory: Path = Path(),
+    ) -> None:
+        # The terminal's own colours: they fit its background, need no more than 16, and NO_COLOR leaves out them all.
+        super().__init__(ansi_color=True)
+        self.theme = "ansi-dark"
+        self._source = source
+        self._look = first
+        self._choices, self._directory = choices, directory
+        self._poller: Poller | None = None
+        self._main = RunScreen()
+
+    async def on_mount(self) -> None:
+        """Open the run, or ask which."""
+        await self.push_screen(self._main)
+        if self._source is None:
+            self.push_screen(PickerScreen(self._choices), self._chosen)
+        else:
+            self._watch(self._source)
+
+    def on_unmount(self) -> None:
+        """End the thread that looks."""
+        if self._poller is not None:
+            self._poller.stop()
+
+    def _chosen(self, run: str | None) -> None:
+        if run is None:
+            self.exit()
+        else:
+            self._watch(RunSource(self._directory, run, None))
+
+    def _watch(self, source: RunSource) -> None:
+        self._source = source
+        if self._look is not None:
+            self._show(self._look)
+        self._poller = Poller(source, lambda seen: post(self, self.Seen(seen)))
+        self._poller.start()
+
+    def on_top_app_seen(self, message: Seen) -> None:
+        """Show what the poller has seen."""
+        if not self._main.is_laid_out:
+            return  # the app ends
+        if isinstance(message.seen, Lost):
+            self._main.show_connection(message.seen)
+        else:
+            self._show(message.seen)
+
+    def _show(self, look: Look) -> None:
+        self._look = look
+        self._main.show_connection(None)
+        self._main.show(look)
+        for screen in self.screen_stack:
+            if isinstance(screen, _LIVE_SCREENS) and screen.is_attached:
+                screen.show(look)
+
+    def on_done(self, message: Done) -> None:
+        """Show the result of work in another thread."""
+        message.apply()
+
+    def on_line_view_opened(self, message: LineView.Opened) -> None:
+        """Open a rank."""
+        if self._look is not None:
+            self.push_screen(RankScreen(message.rank, self._look))
+
+    def action_help(self) -> None:
+        """Show all keys."""
+        if self.screen is self._main:
+            self.push_screen(HelpScreen())
+
+    def action_incidents(self) -> None:
+        """Show the incidents."""
+        if self._look is not None and self.screen is self._main:
+            self.push_screen(IncidentsScreen(self._look))
+
+    def action_checkpoint(self) -> None:
+        """Ask, and request a checkpoint."""
+        source = self._source
+        if source is not None and self._look is not None:
+            run = one_line(self._look.status.run)
+            self._ask(f"Request a checkpoint of run {run} now?", source.take_checkpoint)
+
+    def action_stop(self) -> None:
+        """Ask, and stop the run."""
+        source = self._source
+        if source is not None and self._look is not None:
+            run = one_line(self._look.status.run)
+            what = f"It first takes a last checkpoint, for which it has {STOP_GRACE_S:g} s."
+            self._ask(f"Stop run {run}? {what}", source.stop)
+
+    def _ask(self, question: str, request: Callable[[], str]) -> None:
+        if self.screen is not self._main:
+            return
+
+        def answered(is_wanted: bool | None) -> None:
+            if is_wanted:
+                in_background(self, lambda: _outcome(request), self._report)
+
+        self.push_screen(QuestionScreen(question), answered)
+
+    def _report(self, outcome: tuple[str, bool]) -> None:
+        text, is_done = outcome
+        self.notify(one_line(text), severity="information" if is_done else "error", timeout=_NOTICE_S, markup=False)
+        if self._poller is not None:
+            self._poller.look_now()
+
+
+def _outcome(request: Callable[[], str]) -> tuple[str, bool]:
+    """Return what follows from a request, or why it was refused, and whether it was accepted."""
+    try:
+        return request(), True
+    except (CommandError, OSError) as error:
+        return str(error) if isinstance(error, CommandError) else reason_of(error), False

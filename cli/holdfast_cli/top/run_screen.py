@@ -1,0 +1,189 @@
+"""The main screen: what is wrong first, then numbers and curves, then the ranks as a list or as a map."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widgets import Input, Static
+
+from holdfast_cli.top.attention import attention
+from holdfast_cli.top.clean_text import one_line
+from holdfast_cli.top.mesh_view import MeshColour, MeshView
+from holdfast_cli.top.poller import Lost
+from holdfast_cli.top.rank_order import RankOrder
+from holdfast_cli.top.rank_table import RankTable
+from holdfast_cli.top.run_source import Look
+from holdfast_cli.top.seen_numbers import SeenNumbers
+from holdfast_cli.top.summary_pane import (
+    attention_text,
+    connection_text,
+    curves_text,
+    header_text,
+    numbers_text,
+    rank_counts,
+)
+
+_HINTS = " ?:help /:filter o:odd t:sort m:map i:incidents c:checkpoint s:stop q:quit"
+_SHORT_HINTS = " ?:help /:filter o:odd m:map q:quit"
+_NARROW, _LOW = 60, 24
+"""Columns and lines of a terminal in which the numbers leave room for the ranks."""
+
+
+class RunScreen(Screen[None]):
+    """One run, live."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", show=False),
+        Binding("escape", "clear_filter", show=False),
+        Binding("o", "only_odd", show=False),
+        Binding("t", "sort", show=False),
+        Binding("r", "reverse", show=False),
+        Binding("m", "map", show=False),
+    ]
+    DEFAULT_CSS = """
+    RunScreen { layout: vertical; }
+    RunScreen Static { height: auto; }
+    #attention { border: heavy ansi_red; padding: 0 1; max-height: 9; }
+    #attention.noted { border: round ansi_yellow; }
+    #numbers.short { text-wrap: nowrap; text-overflow: ellipsis; }
+    #filter { height: 1; border: none; padding: 0; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._look: Look | None = None
+        self._order = RankOrder()
+        self._colour: MeshColour | None = None
+        self._seen = SeenNumbers()
+
+    def compose(self) -> ComposeResult:
+        """Lay out the panes, from the loudest to the largest."""
+        yield Static(Text("looking for the run ..."), id="header")
+        yield Static(id="connection")
+        yield Static(id="attention")
+        yield Static(id="numbers")
+        yield Static(id="curves")
+        yield Static(id="counts")
+        yield RankTable(id="table")
+        yield MeshView(id="mesh")
+        yield Input(placeholder="number of a rank, or text in node, place, phase, state", id="filter", compact=True)
+        yield Static(id="hints")
+
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether the panes are there: not before the first frame, nor when the app ends."""
+        return bool(self.query("#hints"))
+
+    def on_mount(self) -> None:
+        """Hide what has nothing to show yet."""
+        for name in ("#connection", "#attention", "#mesh", "#filter"):
+            self.query_one(name).display = False
+        self.query_one(RankTable).focus()
+
+    def on_resize(self) -> None:
+        """Fit what depends on the width."""
+        self._show(self.query_one("#hints", Static), Text(self._hints(), "dim", no_wrap=True))
+        self._draw_summary()
+
+    def show(self, look: Look) -> None:
+        """Show a newer state of the run."""
+        self._look = look
+        self._seen.see(look.status)
+        self._draw_summary()
+        self._draw_ranks()
+
+    def show_connection(self, lost: Lost | None) -> None:
+        """Show whether the daemon answers."""
+        if lost is not None and self._look is None:
+            self.query_one("#header", Static).update(Text("waiting for the run"))
+        self._show(self.query_one("#connection", Static), connection_text(lost))
+
+    def _draw_summary(self) -> None:
+        if self._look is None:
+            return
+        status = self._look.status
+        wrong = attention(status)
+        is_bad = wrong is not None and wrong.is_bad
+        self.query_one("#header", Static).update(header_text(self._look, is_bad=is_bad))
+        pane = self.query_one("#attention", Static)
+        pane.set_class(not is_bad, "noted")
+        self._show(pane, attention_text(wrong, is_short=self.size.width < _NARROW))
+        is_short = self.size.width < _NARROW or (is_bad and self.size.height <= _LOW)
+        numbers = self.query_one("#numbers", Static)
+        numbers.set_class(is_short, "short")
+        self._show(numbers, numbers_text(self._look))
+        self._show(self.query_one("#curves", Static), curves_text(self._seen, self.size.width))
+
+    def _draw_ranks(self) -> None:
+        if self._look is None:
+            return
+        judged = self._look.judged
+        shown = f"  ({self._order_text()})"
+        text = Text.assemble(one_line(rank_counts(judged)), (shown, "dim"))
+        self.query_one("#counts", Static).update(text)
+        if self._colour is None:
+            self.query_one(RankTable).show(judged, self._order)
+        else:
+            self.query_one(MeshView).show(judged, self._colour)
+
+    def _order_text(self) -> str:
+        return one_line(self._order.describe()) if self._colour is None else f"map by {self._colour.value}"
+
+    def _show(self, pane: Static, text: Text) -> None:
+        pane.update(text)
+        pane.display = bool(text.plain)
+
+    def _hints(self) -> str:
+        return _HINTS if self.size.width >= len(_HINTS) else _SHORT_HINTS
+
+    def _set_order(self, order: RankOrder) -> None:
+        self._order = order
+        self._draw_ranks()
+
+    def action_only_odd(self) -> None:
+        """Show odd ranks only, or all."""
+        self._set_order(replace(self._order, only_odd=not self._order.only_odd))
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        self._set_order(self._order.next_key())
+
+    def action_reverse(self) -> None:
+        """Reverse the order."""
+        self._set_order(replace(self._order, is_reversed=not self._order.is_reversed))
+
+    def action_map(self) -> None:
+        """Show the list, then the map by health, by phase and by memory."""
+        views = [None, *MeshColour]
+        self._colour = views[(views.index(self._colour) + 1) % len(views)]
+        table, mesh = self.query_one(RankTable), self.query_one(MeshView)
+        table.display, mesh.display = self._colour is None, self._colour is not None
+        (table if self._colour is None else mesh).focus()
+        self._draw_ranks()
+
+    def action_filter(self) -> None:
+        """Ask for a filter of the list."""
+        if self._colour is None:
+            entry = self.query_one("#filter", Input)
+            entry.display = True
+            entry.focus()
+
+    def action_clear_filter(self) -> None:
+        """Show all ranks again."""
+        self.query_one("#filter", Input).value = ""
+        self._end_filter()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while somebody types."""
+        self._set_order(replace(self._order, text=event.value.strip().lower()))
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter, and go back to the list."""
+        self._end_filter()
+
+    def _end_filter(self) -> None:
+        self.query_one("#filter", Input).display = False
+        (self.query_one(RankTable) if self._colour is None else self.query_one(MeshView)).focus()

@@ -1,0 +1,95 @@
+"""Asks for the state of a run: of its daemon while it runs, of its folder when it has ended."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast_cli.control import ControlError
+from holdfast_cli.errors import CommandError
+from holdfast_cli.run_folder.ended import load_incidents, load_last_status
+from holdfast_cli.run_folder.target import Target, find_target
+from holdfast_cli.settings.schema import RunSettings
+from holdfast_cli.top.oddity import JudgedRanks, judge_ranks
+from holdfast_cli.views.phrases import numbers_line
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import Incident
+
+STOP_GRACE_S = RunSettings.preemption_grace_s
+"""Seconds that a run has for its last checkpoint when it is stopped from here, as after SIGTERM."""
+
+_INCIDENTS_EVERY = 10
+"""Looks after which all incidents are read again: an older one may have changed."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at a run has shown. All that takes long with many ranks is done in the thread that looks."""
+
+    target: Target
+    status: RunStatus
+    incidents: tuple[Incident, ...]
+    judged: JudgedRanks
+    numbers: str
+    """Numbers of the optimizer and of memory, in one line."""
+
+    @classmethod
+    def of(cls, target: Target, status: RunStatus, incidents: tuple[Incident, ...]) -> "Look":
+        """Return a look at a status, with its ranks judged."""
+        return cls(target, status, incidents, judge_ranks(status, incidents), numbers_line(status))
+
+    @property
+    def ended(self) -> str:
+        """How the run ended; "" while it runs, or if nothing on this machine says so."""
+        return self.target.ended.outcome if self.target.ended else ""
+
+
+class RunSource:
+    """Looks at one run as ``holdfast status`` does. Its methods block, and are called by one thread at a time."""
+
+    def __init__(self, directory: Path, run: str | None, control: Path | None) -> None:
+        self._directory, self._run, self._control = directory, run, control
+        self._looks = 0
+        self._newest = Incident()
+        self._incidents: tuple[Incident, ...] = ()
+
+    def look(self) -> Look:
+        """Return the present state. Raises CommandError if there is no such run, or nobody answers for it.
+
+        The run is found anew each time: it may have ended, or been started again with another socket.
+        """
+        target = find_target(self._directory, self._run, self._control)
+        if target.record is not None:
+            self._run = target.run  # a run that is started later is another one
+        last = load_last_status(Path(target.ended.directory)) if target.ended else None
+        if target.ended is not None and last is not None:
+            return Look.of(target, last, tuple(load_incidents(target.ended)))
+        client = target.connect()
+        status = client.status()
+        if self._is_new(status):
+            self._incidents = tuple(client.incidents())
+        return Look.of(target, status, self._incidents)
+
+    def take_checkpoint(self) -> str:
+        """Request a checkpoint; return what follows. Raises CommandError if it is refused."""
+        step = self._target().connect().take_checkpoint()
+        return f"the daemon will take a checkpoint of step {step}"
+
+    def stop(self) -> str:
+        """Request the end of the run after a last checkpoint. Raises CommandError if it is refused."""
+        self._target().connect().stop_run(grace_s=STOP_GRACE_S)
+        return "the daemon will end the run"
+
+    def _target(self) -> Target:
+        return find_target(self._directory, self._run, self._control)
+
+    def _is_new(self, status: RunStatus) -> bool:
+        self._looks += 1
+        is_new = status.incidents != len(self._incidents) or status.newest_incident != self._newest
+        self._newest = status.newest_incident
+        return is_new or self._looks % _INCIDENTS_EVERY == 0
+
+
+def reason_of(error: Exception) -> str:
+    """Return in one line why a look has failed."""
+    if isinstance(error, ControlError) and error.unreachable:
+        return "the daemon does not answer"
+    return str(error) if isinstance(error, CommandError) else f"{type(error).__name__}: {error}"

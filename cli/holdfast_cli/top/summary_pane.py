@@ -1,0 +1,106 @@
+"""The top of the screen: which run, what is wrong with it, its numbers and their curves."""
+
+import time
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from holdfast_cli.top.attention import Attention
+from holdfast_cli.top.clean_text import one_line
+from holdfast_cli.top.oddity import JudgedRanks, Oddity
+from holdfast_cli.top.poller import Lost
+from holdfast_cli.top.run_source import Look
+from holdfast_cli.top.seen_numbers import SeenNumbers, sparkline
+from holdfast_cli.views.phrases import counted, kept_line, phase_word, progress_line
+from holdfast_proto.time_use import PRODUCTIVE
+from holdfast_proto.v1.control_pb2 import RunStatus
+
+_PHASE_STYLES = {"running": "bold green", "finished": "bold green", "failed": "bold red"}
+_WHY_SHOWN = 3
+_LOSSES_SHOWN = 3
+_LEAST_CURVE = 8
+"""Columns of a curve that is worth drawing."""
+
+
+def header_text(look: Look, *, is_bad: bool = False) -> Text:
+    """Return the run, its state and how far it is. ``is_bad``: it does not train, whatever its state is called."""
+    status = look.status
+    phase = phase_word(status)
+    style = "bold red" if is_bad else _PHASE_STYLES.get(phase, "bold yellow")
+    text = Text.assemble((one_line(status.run), "bold"), "  ", (phase, style))
+    text.append(f"  generation {status.generation}")
+    if look.ended:
+        text.append(f"  ended: {one_line(look.ended)}", "bold")
+    if not status.leader and not look.ended:
+        text.append("  (this daemon is a standby)", "dim")
+    if not status.store_up:
+        text.append("  Redis is unreachable: training continues", "bold yellow")
+    text.append(f"\n{progress_line(status, look.judged.total_steps)}")
+    return text
+
+
+def connection_text(lost: Lost | None) -> Text:
+    """Return since when nothing new is known, and why; an empty text if the newest look has succeeded."""
+    if lost is None:
+        return Text()
+    since = time.strftime("%H:%M:%S", time.localtime(lost.since_unix_s))
+    line = f" not connected since {since}, showing the last known state "
+    return Text.assemble((line, "bold black on yellow"), (f"\n{one_line(lost.reason)}", "yellow"))
+
+
+def attention_text(attention: Attention | None, *, is_short: bool = False) -> Text:
+    """Return what is wrong, why, and what comes next; an empty text if nothing is known to be wrong.
+
+    ``is_short``: only the first reason, for a narrow terminal.
+    """
+    if attention is None:
+        return Text()
+    text = Text.assemble((f" {attention.what} ", "bold red reverse" if attention.is_bad else "bold yellow"))
+    for line in attention.why[: 1 if is_short else _WHY_SHOWN]:
+        text.append(f"\n  {line}", "not bold")
+    if attention.next:
+        text.append("\nnext: ", "bold").append(attention.next, "not bold")
+    return text
+
+
+def numbers_text(look: Look) -> Text:
+    """Return the numbers of the optimizer and of memory, what is saved, and what has happened."""
+    lines = [Text(line) for line in (look.numbers, kept_line(look.status), goodput_line(look.status)) if line]
+    if look.status.replicas_note:
+        lines.append(Text(one_line(look.status.replicas_note), "dim"))
+    return Text("\n").join(lines)
+
+
+def goodput_line(status: RunStatus) -> str:
+    """Return the goodput, and the largest losses of time with their causes; "" while the daemon reports none."""
+    if status.wall_s <= 0:
+        return ""
+    lost = {use: lost_s for use, lost_s in status.time_use_s.items() if use != PRODUCTIVE and lost_s > 0}
+    largest = sorted(lost, key=lambda use: (-lost[use], use))[:_LOSSES_SHOWN]
+    causes = [f"{one_line(use.replace('_', ' '))} {lost[use] / status.wall_s:.1%}" for use in largest]
+    return " · ".join([f"goodput {status.time_use_s.get(PRODUCTIVE, 0.0) / status.wall_s:.1%}", *causes])
+
+
+def curves_text(seen: SeenNumbers, width: int) -> Text:
+    """Return the curves of loss and throughput, as far as there is room and something to draw."""
+    named = [("loss", seen.losses, "{:.4g}", "cyan"), ("tokens/s", seen.throughputs, "{:,.0f}", "green")]
+    lines = []
+    for name, values, spelling, style in named:
+        if len(values) < 2:
+            continue
+        label = f"{name:<9}"
+        ends = f" {spelling.format(min(values))} to {spelling.format(max(values))}"
+        room = width - cell_len(label) - cell_len(ends)
+        if room < _LEAST_CURVE:
+            ends, room = "", width - cell_len(label)
+        lines.append(Text.assemble(label, (sparkline(values, room), style), (ends, "dim")))
+    return Text("\n").join(lines)
+
+
+_WORDS = {Oddity.NORMAL: "running"}
+
+
+def rank_counts(judged: JudgedRanks) -> str:
+    """Return how many ranks there are, and how many of each condition."""
+    kinds = ", ".join(f"{judged.counts[kind]} {_WORDS.get(kind, kind.name.lower())}" for kind in judged.present)
+    return f"{counted(len(judged.ranks), 'rank')}: {kinds}" if kinds else "no rank yet"

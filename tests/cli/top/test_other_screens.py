@@ -1,0 +1,205 @@
+"""Ranks, incidents, questions and the choice of a run; and texts that would steer the terminal."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast_cli.run_folder.processes import identify
+from holdfast_cli.run_folder.record import RunRecord
+from holdfast_cli.top.app import TopApp
+from holdfast_cli.top.dialogs import HELP
+from holdfast_cli.top.run_source import RunSource
+from holdfast_proto.run_files import rank_log
+from holdfast_proto.v1.control_pb2 import StopRunRequest, TakeCheckpointRequest
+from tests.cli.conftest import run_record
+from tests.cli.top.conftest import Watch, Watching
+from tests.cli.top.scenes import CULPRIT, hung, wide
+from tests.support.control_service import ChosenControl, served
+from tests.support.coroutines import until
+from tests.support.statuses import healthy, killed
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold red]x[/] \u202e\r\nnew [link=http://a]"
+
+
+async def test_enter_opens_a_rank_with_all_its_facts_and_its_incident(watch: Watch) -> None:
+    async with watch(hung()) as top:
+        await top.shows("culprit: no")
+        await top.press("enter")
+        await top.shows("rank 11  culprit: no progress for 21.4 s")
+        for fact in ("dp2 pp0 tp3", "node-001", "4011", "44.0 GiB of 80.0 GiB", "incident 0001-hung-collective"):
+            assert fact in top.screen_text
+        assert "no log here" in top.screen_text
+        status = wide(step=1300)
+        top.control.status = status
+        await top.shows("rank 11  running")
+        await top.press("escape")
+        await top.shows("32 ranks: 32 running")
+
+
+async def test_a_rank_that_died_shows_how(watch: Watch) -> None:
+    status = killed(3)
+    status.ranks[3].exit.last_words = "Traceback:\n  File x\nValueError: bad [sample]"
+    async with watch(status, size=(80, 40)) as top:
+        await top.shows("dead: SIGKILL")
+        await top.press("enter")
+        await top.shows("ValueError: bad [sample]")
+        assert "exit: signal" in top.screen_text
+
+
+async def test_the_story_of_an_incident_has_its_tree_of_waits(watch: Watch) -> None:
+    async with watch(hung(), size=(80, 40)) as top:
+        await top.shows("culprit: no")
+        await top.press("i")
+        await top.shows("incidents of llama-7b: 1")
+        await top.press("enter")
+        await top.shows("ranks 8, 9, 10 in all_reduce 96 of mesh_tp")
+        assert "confidence" in top.screen_text
+        assert "gathered evidence of 32 ranks" in top.screen_text
+        await top.press("escape", "escape")
+        await top.shows("culprit: no")
+
+
+async def test_without_an_incident_the_list_says_so(watch: Watch) -> None:
+    async with watch(healthy()) as top:
+        await top.shows("42 steps")
+        await top.press("i")
+        await top.shows("no incidents")
+
+
+async def test_the_help_names_every_key(watch: Watch) -> None:
+    async with watch(healthy()) as top:
+        await top.shows("42 steps")
+        await top.press("question_mark")
+        await top.shows("the run continues")
+        for keys, _ in HELP:
+            assert keys in top.screen_text
+        await top.press("escape")
+        await top.shows("42 steps")
+
+
+@pytest.mark.parametrize(
+    ("key", "request_type", "answer"),
+    [
+        ("c", TakeCheckpointRequest, "the daemon will take a checkpoint of step 43"),
+        ("s", StopRunRequest, "the daemon will end the run"),
+    ],
+)
+async def test_a_request_is_asked_for_and_made_once(watch: Watch, key: str, request_type: type, answer: str) -> None:
+    async with watch(healthy()) as top:
+        await top.shows("42 steps")
+        await ask(top, key, "n")
+        await ask(top, key, "escape")
+        assert top.control.requests == []
+        await ask(top, key, "y")
+        await top.shows(answer)
+        assert [type(each) for each in top.control.requests] == [request_type]
+
+
+async def test_a_stop_leaves_time_for_a_last_checkpoint_and_says_how_much(watch: Watch) -> None:
+    async with watch(healthy()) as top:
+        await top.shows("42 steps")
+        await top.press("s")
+        await top.shows("It first takes a last checkpoint")
+        assert "30 s" in top.screen_text
+        await top.press("y")
+        await top.shows("the daemon will end the run")
+        assert top.control.requests[0].grace_s == 30.0
+
+
+async def test_a_refusal_is_shown_in_the_daemons_words(watch: Watch) -> None:
+    async with watch(healthy()) as top:
+        await top.shows("42 steps")
+        top.control.refusal = "run llama: the store is [unreachable]: try again"
+        await ask(top, "c", "y")
+        await top.shows("the daemon refused: run llama: the store is [unreachable]")
+
+
+async def ask(top: Watching, key: str, answer: str) -> None:
+    await top.press(key)
+    await top.shows("y: yes")
+    await top.press(answer)
+    await top.hides("y: yes")
+
+
+async def test_hostile_texts_neither_steer_the_terminal_nor_are_read_as_markup(watch: Watch) -> None:
+    status = hung()
+    status.run = f"run{HOSTILE}"
+    status.replicas_note = HOSTILE
+    for rank in status.ranks:
+        rank.node = f"n{HOSTILE}"
+    rank = status.ranks[CULPRIT]
+    rank.own_time_reason = HOSTILE
+    rank.coordinates[HOSTILE] = 1
+    verdict = status.newest_incident.verdict
+    verdict.message = f"message {HOSTILE}"
+    verdict.calls.append(HOSTILE)
+    for wait in verdict.waits:
+        wait.group = wait.op = HOSTILE
+    status.newest_incident.actions.add(what=HOSTILE)
+    status.newest_incident.evidence.append(HOSTILE)
+    async with watch(status, size=(100, 50)) as top:
+        await top.shows("message [bold red]x[/]")
+        raw = [top.screen_text]
+        for keys in (["m"], ["m"], ["m"], ["m", "enter"], ["escape", "i"], ["enter"]):
+            await top.press(*keys)
+            await top.pilot.pause(0.1)
+            raw.append(top.screen_text)
+        assert "[bold red]x[/]" in raw[4], "the rank's screen"
+        assert "[bold red]x[/]" in raw[6], "the story's tree"
+        await top.press("escape", "escape", "c")
+        await top.shows("y: yes")
+        raw.append(top.screen_text)
+    steering = {letter for text in raw for line in text.split("\n") for letter in line if not letter.isprintable()}
+    assert steering == set()
+
+
+async def test_the_log_of_a_rank_is_shown_with_its_newest_lines(folder: Path) -> None:
+    socket, directory = folder / "d.sock", folder / "llama"
+    directory.mkdir()
+    me = identify(os.getpid())
+    assert me is not None
+    run_record(directory, run="llama", pid=me.pid, start_ticks=me.start_ticks, control=str(socket)).save()
+    log = rank_log(directory, 2, 1)
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(f"line {number}\n" for number in range(300)) + "\x1b[31mred\x1b[0m [b]tail\x1b[2J\n")
+    control = ChosenControl(killed(1))
+    app = TopApp(RunSource(folder, None, None))
+    async with served(control, socket), app.run_test(size=(80, 24), notifications=True) as pilot:
+        top = Watching(app, pilot, control, socket, contextlib.AsyncExitStack())
+        await top.shows("dead: SIGKILL")
+        await top.press("enter")
+        await until(lambda: app.screen.query_one("#rank-log").size.height > 100, "the log is there")
+        await top.press("end")
+        await top.shows("red [b]tail")
+        assert "line 299" in top.screen_text
+        await top.press("escape", "down", "enter")
+        await top.shows("no log of this rank in generation 2 on this machine")
+
+
+async def test_of_several_runs_it_asks_which_the_newest_first(folder: Path) -> None:
+    socket = folder / "d.sock"
+    records: list[RunRecord] = []
+    for name, created in (("old", 1.0), ("new", 2.0)):
+        (folder / name).mkdir()
+        record = run_record(folder / name, run=name, created_unix_s=created, outcome="finished")
+        record.save()
+        records.insert(0, record)
+        (folder / name / "last-status.pb").write_bytes(wide(step=100 + int(created)).SerializeToString())
+    app = TopApp(None, choices=records, directory=folder)
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        top = Watching(app, pilot, ChosenControl(healthy()), socket, contextlib.AsyncExitStack())
+        await top.shows("which run?")
+        lines = top.screen_text.splitlines()
+        assert [name for line in lines for name in ("old ", "new ") if name in line] == ["new ", "old "]
+        await top.press("down", "enter")
+        await top.shows("101 steps")
+        assert "ended: finished" in top.screen_text
+
+
+async def test_no_choice_ends_it(folder: Path) -> None:
+    app = TopApp(None, choices=[], directory=folder)
+    async with app.run_test() as pilot:
+        await pilot.press("escape")
+        await until(lambda: not app.is_running, "it has quit")
