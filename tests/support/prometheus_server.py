@@ -33,7 +33,7 @@ needs_prometheus = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Target:
-    """One ``/metrics`` endpoint: ``host:port`` and the labels that `holdfast run` gives it."""
+    """One ``/metrics`` endpoint: ``host:port`` and the labels that `holdfast run` gives it. Empty ones are left out."""
 
     address: str
     component: str
@@ -100,7 +100,8 @@ def prometheus_server(
 
 
 def _target_group(target: Target) -> dict[str, Any]:
-    return {"targets": [target.address], "labels": {"component": target.component, "run": target.run}}
+    labels = {"component": target.component, "run": target.run}
+    return {"targets": [target.address], "labels": {name: value for name, value in labels.items() if value}}
 
 
 def _config(scrape_interval_ms: int) -> Any:
