@@ -20,7 +20,7 @@ PANELS = (
         queries=(
             Query("max by (run, state) (holdfast_run_state == 1)", "in state", hidden=True),
             Query("max by (run) (holdfast_run_step)", "Step"),
-            Query("run:productive_time:ratio_rate5m", "Goodput", "percentunit"),
+            Query("max by (run) (holdfast_goodput_ratio)", "Goodput", "percentunit"),
             Query("max by (run) (holdfast_loss)", "Loss"),
             Query("sum by (run) (max by (run, kind) (holdfast_incident_open))", "Open incidents"),
             Query(f"count by (run) ({_FIRING}) or 0 * {_EVERY_RUN}", "Firing alerts"),

@@ -94,10 +94,12 @@ PANELS = (
         queries=(Query('max(holdfast_run_step{run="$run"})', "step"),),
     ),
     Panel(
-        title="Generation",
-        description="Incarnation of the run's world; every restart adds one.",
-        unit="none",
-        queries=(Query('max(holdfast_run_generation{run="$run"})', "generation"),),
+        title="Time lost to incidents",
+        description="Time from the last progress before a fault to the next step that all ranks complete, by kind of "
+        "incident.",
+        unit="s",
+        kind="bars",
+        queries=(Query('max by (cause) (holdfast_lost_seconds_total{run="$run"})', "{{cause}}"),),
     ),
     Panel(
         title="Suspicions",

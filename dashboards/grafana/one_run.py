@@ -3,9 +3,6 @@
 from dashboards.grafana.common import RUN_ANNOTATIONS, RUN_VARIABLE, quantile
 from dashboards.grafana.model import Dashboard, Panel, Query
 
-_PRODUCTIVE = 'sum(increase(holdfast_productive_seconds_total{run="$run"}[$__range]))'
-_LOST = '(sum(increase(holdfast_lost_seconds_total{run="$run"}[$__range])) or vector(0))'
-
 
 def _small(
     title: str,
@@ -44,8 +41,8 @@ PANELS = (
     ),
     _small(
         "Goodput",
-        "Time with new progress as a share of all time, within the range shown.",
-        Query(f"{_PRODUCTIVE} / ({_PRODUCTIVE} + {_LOST})", "goodput"),
+        "Share of the run's wall time that was productive, since the run was created.",
+        Query('max(holdfast_goodput_ratio{run="$run"})', "goodput"),
         "percentunit",
         decimals=2,
     ),
@@ -101,14 +98,11 @@ PANELS = (
         ),
     ),
     Panel(
-        title="Time lost",
-        description="Time lost since the run began, by cause, next to the productive time.",
+        title="What the time was used for",
+        description="Wall time since the run was created. All but productive is lost. A step counts when it ends.",
         unit="s",
         kind="bars",
-        queries=(
-            Query('max by (cause) (holdfast_lost_seconds_total{run="$run"})', "{{cause}}"),
-            Query('max(holdfast_productive_seconds_total{run="$run"})', "productive"),
-        ),
+        queries=(Query('max by (use) (holdfast_run_time_seconds_total{run="$run"})', "{{use}}"),),
     ),
     Panel(
         title="Incidents since the run began",
