@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 import yaml
 
+from dashboards.local_server import listening_server
 from holdfast_cli.run_folder.scrape_targets import TARGETS_FOLDER
-from tests.support.server_process import listening_server
 
 _CONFIG_FOLDER = Path(__file__).resolve().parents[2] / "dashboards" / "prometheus"
 _REQUEST_DEADLINE_S = 10.0
