@@ -1,6 +1,6 @@
 """The dashboard of a run's numbers. A panel stays empty if the trainer does not report its number."""
 
-from dashboards.grafana.common import RANK_OF_SERIES, RUN_ANNOTATIONS, RUN_VARIABLE, highest
+from dashboards.grafana.common import RUN_ANNOTATIONS, RUN_VARIABLE, highest
 from dashboards.grafana.model import Dashboard, Panel, Query
 
 _BUBBLE = 'max by (rank) (holdfast_rank_pipeline_bubble_ratio{run="$run"})'
@@ -42,7 +42,6 @@ PANELS = (
     ),
     Panel(
         title="Pipeline bubble",
-        links=(RANK_OF_SERIES,),
         description="Share of a step in which a rank's pipeline stage was idle: mean, and the ten highest.",
         unit="percentunit",
         queries=(

@@ -91,6 +91,16 @@ def test_clicks_open_dashboards_that_exist_with_variables_that_they_have(dashboa
             assert "run" in chosen, url
 
 
+def test_a_click_on_a_series_finds_the_label_that_it_sends(dashboard: Any) -> None:
+    for panel in _panels(dashboard):
+        for link in panel["fieldConfig"]["defaults"].get("links", ()):
+            for label in re.findall(r"__field\.labels\.(\w+)", link["url"]):
+                for target in panel["targets"]:
+                    kept = re.findall(r"(?:by|group_left) \(([^)]*)\)", target["expr"])
+                    recorded = target["expr"].startswith(f"{label}:")
+                    assert recorded or any(label in labels.split(", ") for labels in kept), target["expr"]
+
+
 def test_the_way_leads_from_all_runs_to_one_and_to_its_ranks(dashboards: Any) -> None:
     def opened(uid: str) -> set[str]:
         urls = [url for panel in _panels(dashboards[uid]) for url in _data_links(panel)]
