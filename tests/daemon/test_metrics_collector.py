@@ -12,6 +12,7 @@ from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.metrics import run_families, self_families
 from holdfast_daemon.metrics_collector import DaemonCollector
 from holdfast_proto.redis_client import connect
+from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA
 from tests.support.core_world import World
@@ -118,6 +119,20 @@ async def test_a_restart_shows_in_the_leaders_numbers(folder: Path, world: World
     assert samples(text, "holdfast_recovery_duration_seconds_count", "stage") == {("total",): 1}
     assert samples(text, "holdfast_lost_seconds_total", "cause")[("dead_rank",)] > 0
     assert samples(text, "holdfast_loss") == {(): 2.0}
+
+
+async def test_the_use_of_time_shows_and_its_counter_never_decreases(folder: Path, world: World) -> None:
+    shells = {"r": shell_of(folder, world, leads=True)}
+    text = scrape(shells, world.now)
+    assert set(samples(text, "holdfast_run_time_seconds_total", "use")) == {(use,) for use in USES}
+    productive_s = samples(text, "holdfast_run_time_seconds_total", "use")[("productive",)]
+    [ratio] = samples(text, "holdfast_goodput_ratio", "run").values()
+    wall_s = world.now - world.state.record.time_use.since_unix_s
+    assert 0.0 < ratio == pytest.approx(productive_s / wall_s)
+    later = scrape(shells, world.now + 0.5)
+    assert samples(later, "holdfast_run_time_seconds_total", "use")[("productive",)] == productive_s
+    [later_ratio] = samples(later, "holdfast_goodput_ratio", "run").values()
+    assert later_ratio == pytest.approx((productive_s + 0.5) / (wall_s + 0.5))  # its ranks were seen to train
 
 
 async def test_the_trainers_numbers_show_as_soon_as_they_are_reported(folder: Path, world: World) -> None:

@@ -6,6 +6,7 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_proto.message_json import enum_word
+from holdfast_proto.time_use import PRODUCTIVE
 from holdfast_proto.v1.common_pb2 import (
     OWN_TIME_SOURCE_EVENTS,
     OWN_TIME_SOURCE_HOST,
@@ -27,6 +28,10 @@ from holdfast_proto.v1.store_pb2 import (
     RunPhase,
     VerdictKind,
 )
+
+_LOSSES_SHOWN = 2
+_LEAST_SHOWN_S = 0.5
+"""Shortest loss that is shown: a shorter one would show as 0 s."""
 
 
 def enum_phrase(kind: EnumTypeWrapper, value: int) -> str:
@@ -99,6 +104,17 @@ def kept_line(status: RunStatus) -> str:
     if status.deadline_s > 0:
         parts.append(f"deadline {status.deadline_s:.1f} s")
     return " · ".join(parts)
+
+
+def time_line(status: RunStatus) -> str:
+    """Return the goodput and the largest losses of the run's wall time; "" if it is not known."""
+    if status.wall_s <= 0.0:
+        return ""
+    lost_s = {use: seconds for use, seconds in status.time_use_s.items() if use != PRODUCTIVE}
+    largest = sorted(lost_s, key=lambda use: (-lost_s[use], use))[:_LOSSES_SHOWN]
+    lost = [f"{use.replace('_', ' ')} {lost_s[use]:,.0f} s" for use in largest if lost_s[use] >= _LEAST_SHOWN_S]
+    goodput = f"goodput {status.time_use_s[PRODUCTIVE] / status.wall_s:.1%} of {status.wall_s:,.0f} s"
+    return f"{goodput} · lost most: {', '.join(lost)}" if lost else goodput
 
 
 def recorder_line(status: RunStatus) -> str:

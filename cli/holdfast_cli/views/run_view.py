@@ -22,6 +22,7 @@ from holdfast_cli.views.phrases import (
     phase_word,
     progress_line,
     recorder_line,
+    time_line,
 )
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
@@ -80,6 +81,8 @@ def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
     if numbers := numbers_line(status):
         lines.append(Text(numbers))
     lines.append(Text(kept_line(status), style="dim"))
+    if time := time_line(status):
+        lines.append(Text(time, style="dim"))
     if recorders := recorder_line(status):
         lines.append(Text(recorders, style="dim"))
     if own_time := own_time_line(status):

@@ -35,6 +35,16 @@ def test_the_header_shows_state_step_loss_and_throughput() -> None:
     assert "snapshot of step 41 · checkpoint of step 39 · restarts 0 · incidents 0 · loss spikes 0" in text
 
 
+def test_the_header_shows_the_goodput_and_the_two_largest_losses() -> None:
+    status = healthy()
+    assert "goodput" not in draw(status)
+    status.wall_s = 2000.0
+    status.time_use_s.update({"productive": 1800.0, "start_up": 60.0, "restart": 100.0, "repeated_steps": 40.0})
+    assert "goodput 90.0% of 2,000 s · lost most: restart 100 s, start up 60 s" in draw(status)
+    status.time_use_s.update({"productive": 1999.8, "start_up": 0.2, "restart": 0.0, "repeated_steps": 0.0})
+    assert line_with(draw(status), "goodput").split("│")[1].strip() == "goodput 100.0% of 2,000 s"
+
+
 @pytest.mark.parametrize(
     ("status", "expected"),
     [

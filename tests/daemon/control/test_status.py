@@ -1,4 +1,8 @@
+import pytest
+
 from holdfast_daemon.control.status import status_of
+from holdfast_daemon.core.model import StopRequest
+from holdfast_proto.time_use import USES
 from holdfast_proto.v1.common_pb2 import OWN_TIME_SOURCE_HOST, OWN_TIME_SOURCE_NONE
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RankExit
@@ -7,6 +11,20 @@ from tests.support.core_world import World
 
 def status(world: World) -> RunStatus:
     return status_of(world.state, world.now, store_up=True)
+
+
+def test_the_uses_of_time_sum_to_the_wall_time_and_the_end_stops_both() -> None:
+    world = World(nodes=1, ranks_per_node=2, created_unix_s=999_990.0)
+    world.until("starting")
+    world.train(3, step_s=0.5, tick_s=0.5)
+    seen = status(world)
+    assert tuple(sorted(seen.time_use_s)) == tuple(sorted(USES))
+    assert seen.time_use_s["productive"] == pytest.approx(1.5)
+    assert seen.wall_s == pytest.approx(world.now - 999_990.0)
+    world.tick(StopRequest())
+    ended_s = status(world).wall_s
+    world.stand(5.0)
+    assert status(world).wall_s == ended_s == pytest.approx(sum(status(world).time_use_s.values()))
 
 
 def test_a_start_from_the_seed_has_resumed_nothing() -> None:

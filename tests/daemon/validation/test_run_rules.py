@@ -53,6 +53,9 @@ RECORD = store.CoordinatorState(
     longest_phase_s={common.PHASE_EVAL: 3.0},
     pinned=[store.PinnedCheckpoint(kind=store.VERDICT_KIND_LOSS_SPIKE, step=5)],
     wanted=[store.WantedCheckpoint(incident="0001-non-finite", before_step=5)],
+    time_use=store.TimeUse(
+        since_unix_s=1.7e9, settled_s={"productive": 60.0, "start_up": 5.0}, reached_step=7, generation_step=-1
+    ),
 )
 BAD_RECORDS = [
     ("run", "other"),
@@ -83,6 +86,16 @@ BAD_RECORDS = [
     ("wanted.0.incident", "../0001"),
     ("wanted.0.before_step", -(2**60)),
     ("outcome", "x" * (2**20 + 1)),
+    ("time_use.since_unix_s", math.inf),
+    ("time_use.progress_unix_s", math.nan),
+    ("time_use.judged_unix_s", -1.0),
+    ("time_use.ended_unix_s", 1e12),
+    ("time_use.settled_s", {"productive": math.nan}),
+    ("time_use.settled_s", {"idle": -1.0}),
+    ("time_use.settled_s", {"restart": math.inf}),
+    ("time_use.settled_s", {"lunch": 1.0}),
+    ("time_use.reached_step", -2),
+    ("time_use.generation_step", HUGE),
 ]
 
 
