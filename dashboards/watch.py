@@ -30,8 +30,8 @@ from holdfast_cli.local_run.die_with_parent import wrap
 from holdfast_cli.run_folder.scrape_targets import TARGETS_FOLDER
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = {"prometheus": "prometheus", "prometheus-alertmanager": "prometheus-alertmanager"}
-"""Program -> Debian's package of it."""
+PROGRAMS = ("prometheus", "prometheus-alertmanager")
+"""What must be on the PATH. Debian's packages have the same names."""
 END_PATIENCE_S = 60.0
 """Time in which the command ends after a signal, before it is killed."""
 
@@ -44,7 +44,7 @@ def main() -> int:
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="command that starts a run (default: holdfast demo)")
     given = parser.parse_args()
-    missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         print(f"watch needs programs that are not installed: apt-get install {' '.join(missing)}", file=sys.stderr)
         return 1
@@ -105,7 +105,7 @@ def _watch(folder: Path, runs: Path, command: list[str]) -> int:
 
 
 def _run(command: list[str]) -> int:
-    """Run a command to its end and return its exit code. An interruption is passed on to it, once each time."""
+    """Run a command to its end and return its exit code. Each Ctrl-C is passed on to it as one SIGINT."""
     # `holdfast` is next to this Python, also if no environment is active.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     if shutil.which(command[0], path=path) is None:
@@ -117,7 +117,9 @@ def _run(command: list[str]) -> int:
     while True:
         try:
             code = process.wait(patience_s)
-            return code if patience_s is None else 128 + signal.SIGINT
+            if patience_s is not None:
+                return 128 + signal.SIGINT
+            return code if code >= 0 else 128 - code  # as shells show the end by a signal
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
             patience_s = END_PATIENCE_S

@@ -28,10 +28,10 @@ def export(flags: ExportDashboardsFlags) -> None:
     folder, runs = flags.folder.absolute(), flags.directory.absolute()
     source = find_source()
     texts = {folder / name: _adapted(name, (source / name).read_text(), folder, runs) for name in names(source)}
-    present = [path for path in texts if path.exists()]
-    if present and not flags.force:
-        raise CommandError(f"{present[0]} exists: name another folder, or replace it with --force")
     try:
+        present = [path for path in texts if path.exists()]
+        if present and not flags.force:
+            raise CommandError(f"{present[0]} exists: name another folder, or replace it with --force")
         (folder / "prometheus" / "targets").mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
