@@ -30,6 +30,8 @@ STEPS = 40
 RANKS = 4
 CHECKPOINT_EVERY = 10
 PATIENCE_S = 120.0
+STARTS_WITHIN_S = 2.0
+"""Time between what a test measures of a run and the run's own account: its processes have to start and to end."""
 UNDISTURBED = "undisturbed"
 HERE = str(Path(__file__).parent)
 

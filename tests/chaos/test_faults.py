@@ -3,11 +3,13 @@
 Each test finds the run healthy and leaves it healthy.
 """
 
+import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from holdfast_proto.v1.store_pb2 import (
     VERDICT_KIND_HUNG_COLLECTIVE,
     Incident,
 )
-from tests.chaos.conftest import PATIENCE_S, RANKS, Runs, until, until_all_attached, until_step
+from tests.chaos.conftest import PATIENCE_S, RANKS, STARTS_WITHIN_S, Runs, until, until_all_attached, until_step
 from tests.support.local_runs import restart_redis, resume_restart, suspend_restart, warm_parent_pid
 
 pytestmark = pytest.mark.system
@@ -37,6 +39,8 @@ pytestmark = pytest.mark.system
 NAME = "faults"
 ENDLESS = 100_000
 """Number of steps: more than are trained here."""
+STILL_S = 3.0
+"""Most time that a busy machine may add to what a fault costs."""
 SCHEDULE = (f"--optimizer.warmup_steps={ENDLESS}", "--optimizer.learning_rate=3")
 """Flags of a rate that rises by 3e-5 in each step. So the result of a step does not depend on the number of steps."""
 STRIDE = 3
@@ -51,6 +55,8 @@ class Victim:
     restarts: int
     known: frozenset[str]
     """Ids of the incidents until then."""
+    time_use_s: Mapping[str, float]
+    """Use -> seconds of the run's wall time until then."""
 
     def kill_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
         os.kill(rank_pids(self.run.status())[rank], number)
@@ -69,6 +75,13 @@ class Victim:
         [incident] = self._new_incidents()
         return incident
 
+    def spent(self) -> Mapping[str, float]:
+        """Return the time used since the run was last healthy, once some new steps have ended."""
+        reached = self.run.status().newest_step
+        status = until(self.run, lambda status: is_complete(status) and status.newest_step >= reached + STRIDE)
+        assert math.fsum(status.time_use_s.values()) == pytest.approx(status.wall_s)
+        return {use: seconds - self.time_use_s[use] for use, seconds in status.time_use_s.items()}
+
     def _is_all_recovered(self) -> bool:
         found = self._new_incidents()
         return bool(found) and all(incident.state == INCIDENT_STATE_RECOVERED for incident in found)
@@ -83,7 +96,14 @@ def is_complete(status: RunStatus) -> bool:
 
 
 @pytest.fixture(scope="module")
-def endless(runs: Runs) -> Iterator[LocalRun]:
+def began_unix_s() -> float:
+    """Unix time just before the run was created, by the tests' own clock."""
+    return time.time()
+
+
+@pytest.fixture(scope="module")
+def endless(runs: Runs, began_unix_s: float) -> Iterator[LocalRun]:
+    assert began_unix_s <= time.time()
     with runs.run(NAME, steps=ENDLESS, checkpoint_every=0, flags=SCHEDULE) as local:
         yield local
 
@@ -92,7 +112,21 @@ def endless(runs: Runs) -> Iterator[LocalRun]:
 def victim(endless: LocalRun) -> Victim:
     reached = until(endless, is_complete).newest_step
     status = until(endless, lambda status: is_complete(status) and status.newest_step >= reached + STRIDE)
-    return Victim(endless, status.restarts, frozenset(incident.id for incident in endless.control.incidents()))
+    known = frozenset(incident.id for incident in endless.control.incidents())
+    return Victim(endless, status.restarts, known, dict(status.time_use_s))
+
+
+def expect_the_time_of(incident: Incident, spent: Mapping[str, float]) -> None:
+    """Check the account's time of a restart by the incident's own times."""
+    detected_s = incident.detected_unix_s - incident.last_progress_unix_s
+    [started_unix_s] = [action.unix_s for action in incident.actions if " starts from " in action.what]
+    # On a busy machine, a step of the healthy time may have stood still, too.
+    assert detected_s - 0.01 <= spent["detection"] <= detected_s + STILL_S
+    # The first step after the restart is in the incident's time, and not in that of the restart.
+    least_s, most_s = (moment - incident.detected_unix_s for moment in (started_unix_s, incident.recovered_unix_s))
+    assert least_s - 0.01 <= spent["restart"] <= most_s
+    assert spent["repeated_steps"] > 0.0 or not incident.lost_steps
+    assert spent["start_up"] == 0.0
 
 
 @pytest.mark.slice
@@ -103,6 +137,7 @@ def test_a_killed_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
     assert list(incident.verdict.culprits) == [3]
     assert incident.lost_steps <= 1
     assert 0 < incident.detected_unix_s < incident.recovered_unix_s
+    expect_the_time_of(incident, victim.spent())
     assert "rank-00003.black_box.json" in incident.evidence
 
 
@@ -114,6 +149,9 @@ def test_a_stopped_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
     assert list(incident.verdict.culprits) == [2]
     assert "rank 2 is stopped" in incident.verdict.message
     assert incident.verdict.waits
+    spent = victim.spent()
+    expect_the_time_of(incident, spent)
+    assert spent["detection"] > 1.0  # the least deadline
     dumps = [name for name in incident.evidence if name.endswith(".flight_recorder.json")]
     assert "rank-00000.flight_recorder.json" in dumps
     assert "rank-00002.flight_recorder.json" not in dumps
@@ -206,6 +244,14 @@ def test_a_rank_that_dies_while_no_agent_is_there_is_found(victim: Victim) -> No
     os.kill(pids[2], signal.SIGKILL)
     resume_restart(victim.run, "agent")
     assert victim.recovered().verdict.culprits[0] == 2
+
+
+def test_the_uses_of_time_sum_to_the_wall_time_that_this_test_has_measured(began_unix_s: float, victim: Victim) -> None:
+    status = victim.run.status()
+    measured_s = time.time() - began_unix_s
+    assert status.wall_s == pytest.approx(measured_s, rel=0.01, abs=STARTS_WITHIN_S)
+    assert math.fsum(status.time_use_s.values()) == pytest.approx(status.wall_s)
+    assert 0.0 < status.time_use_s["productive"] < status.wall_s
 
 
 def test_after_all_that_its_weights_are_those_of_a_run_that_nothing_happened_to(runs: Runs, victim: Victim) -> None:

@@ -1,8 +1,10 @@
 """The whole way of a fault: command line, daemon, agent, rank, and the reports about it."""
 
 import json
+import math
 import subprocess
 import sys
+import time
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -10,7 +12,7 @@ import pytest
 
 from holdfast_cli.run_folder.record import find_record
 from holdfast_proto.v1.store_pb2 import VERDICT_KIND_DEAD_RANK
-from tests.chaos.conftest import Runs, finish, until, until_step
+from tests.chaos.conftest import STARTS_WITHIN_S, Runs, finish, until, until_step
 
 pytestmark = pytest.mark.system
 
@@ -21,6 +23,7 @@ def holdfast(runs: Runs, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_a_requested_fault_is_refused_or_strikes_its_rank_and_either_is_reported(runs: Runs, undisturbed: Path) -> None:
+    began_unix_s = time.time()
     with runs.run("injected", faults_allowed=True) as local:
         until_step(local, 4)
         late = holdfast(runs, "inject", "kill", "--rank", "3", "--step", "1", "--run", "injected")
@@ -38,7 +41,10 @@ def test_a_requested_fault_is_refused_or_strikes_its_rank_and_either_is_reported
         page = find_record(runs.folder, "injected").components["daemon"]
         with urlopen(f"http://127.0.0.1:{page['metrics_port']}/metrics") as metrics:
             assert 'holdfast_faults_injected_total{kind="kill",run="injected"} 1.0' in metrics.read().decode()
-        finish(local, undisturbed, runs, "injected")
+        ended = finish(local, undisturbed, runs, "injected")
+        assert ended.wall_s == pytest.approx(time.time() - began_unix_s, rel=0.01, abs=STARTS_WITHIN_S)
+        assert math.fsum(ended.time_use_s.values()) == pytest.approx(ended.wall_s)
+        assert min(ended.time_use_s[use] for use in ("productive", "start_up", "restart", "evaluation")) > 0.0
         [incident] = local.control.incidents()
     assert incident.verdict.kind == VERDICT_KIND_DEAD_RANK
     assert list(incident.verdict.culprits) == [3]

@@ -1,4 +1,4 @@
-"""Keeps the account of a run's wall time as the run goes on. The other parts of the core report here.
+"""Keeps the account of a run's wall time. The other parts of the core report here what happens to the run.
 
 A finished step settles the account up to its end. What lies before it, and after the step before, is classified then:
 only the step shows whether the run had stood still, or a verdict had stopped it. A new generation and the end of the
