@@ -37,7 +37,7 @@ END_PATIENCE_S = 60.0
 
 
 def main() -> int:
-    """Run the command, and return its exit code; 1 if a program is missing, 130 after Ctrl-C."""
+    """Run the command, and return its exit code; 1 if a server cannot run, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(description="Shows runs in a local Prometheus and Alertmanager.")
     parser.add_argument(
         "--directory", type=Path, help="folder of the runs (default: holdfast-runs; the demo has its own)"
@@ -55,6 +55,9 @@ def main() -> int:
             return _watch(folder, (given.directory or Path("holdfast-runs")).absolute(), given.command)
         runs = folder / "runs" if given.directory is None else given.directory.absolute()
         return _watch(folder, runs, ["holdfast", "demo", "--keep", str(runs)])
+    except RuntimeError as error:  # a server has not come up
+        print(error, file=sys.stderr)
+        return 1
     except KeyboardInterrupt:  # before the command has begun, or after it
         return 128 + signal.SIGINT
     finally:
