@@ -27,7 +27,7 @@ $(error TORCH='$(TORCH)' is not a version of torch: give one such as TORCH=2.14.
 endif
 endif
 
-.PHONY: help setup demo test test-system test-torch test-torch-all lint bench gpu soak proto check-proto clean
+.PHONY: help setup demo watch test test-system test-torch test-torch-all lint bench gpu soak proto check-proto clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -51,6 +51,10 @@ setup: .venv/.ready  ## Make .venv and install Holdfast in it with everything th
 
 demo: setup  ## Train with eight ranks, kill one, hang another, watch the run come back
 	@$(BIN)/holdfast demo
+
+# COMMAND="holdfast run ..." watches another run than the demo.
+watch: setup  ## Run the demo with a local Prometheus and Alertmanager
+	@$(BIN)/python dashboards/watch.py $(COMMAND)
 
 test: setup  ## Run all fast tests and a few with real processes
 	$(BIN)/python -m pytest -m "not soak and not system" $(IN_PARALLEL)

@@ -39,8 +39,14 @@ from 0 to 1; the name says which.
 ## Scraping
 
 [`dashboards/prometheus/prometheus.yml`](../dashboards/prometheus/prometheus.yml) is a complete configuration. It loads
-the [alerts](runbook.md) and finds agents and daemons through the files in `dashboards/prometheus/targets/`.
-`holdfast run` writes such a file, `targets.json`, into the run's directory. Link it there under the name of the run.
+the [alerts](runbook.md) and finds agents and daemons through files of targets:
+
+* `holdfast run` writes `.prometheus/RUN.json` into the folder of the runs, and removes it when the run ends. The
+  configuration finds those in `holdfast-runs/`. `holdfast dashboards export FOLDER --directory RUNS` writes one for
+  another folder of runs, with [dashboards](../dashboards/README.md) and rules.
+* For a run on several nodes, put a file of your own into `targets/` next to the configuration.
+
+For agents and daemons in pods, use `prometheus-kubernetes.yml` of the same folder.
 
 In a Prometheus of your own, keep two settings:
 

@@ -7,6 +7,7 @@ from typing import Any
 JsonObject = Mapping[str, Any]
 
 _MATCHER = re.compile(r'(\w+)=~?"([^"]*)"')
+_LABEL_VALUES = re.compile(r"label_values\((.+), \w+\)")
 _NAME = re.compile(r"\b(?:holdfast_\w+|[a-z_]+:[a-z0-9_]+:[a-z0-9_]+)")
 
 
@@ -35,6 +36,13 @@ def annotation_queries(
     ]
 
 
+def variable_queries(dashboard: JsonObject, *, run: str = "demo") -> list[tuple[str, str]]:
+    """Return (variable, expression): the series from which Grafana takes the values of each variable."""
+    queries = [each for each in dashboard["templating"]["list"] if each["type"] == "query"]
+    selectors = ((each["name"], _LABEL_VALUES.fullmatch(each["query"]["query"])) for each in queries)
+    return [(name, _substitute(found[1], {"run": run})) for name, found in selectors if found is not None]
+
+
 def rule_queries(rule_file: JsonObject) -> list[tuple[str, str]]:
     """Return (alert or recorded name, expression) for every rule of a parsed rule file."""
     return [
@@ -53,9 +61,10 @@ def matched_values(expression: str) -> frozenset[tuple[str, str]]:
 
 
 def _variable_values(run: str, rate_interval: str, time_range: str) -> dict[str, str]:
-    return {"run": run, "__rate_interval": rate_interval, "__range": time_range}
+    # All ranks and nodes: `.*` is what the variables send for "All".
+    return {"run": run, "rank": ".*", "node": ".*", "__rate_interval": rate_interval, "__range": time_range}
 
 
 def _substitute(expression: str, values: Mapping[str, str]) -> str:
-    # An unknown variable is a KeyError here, and an error in Grafana.
-    return re.sub(r"\$\{?(\w+)\}?", lambda match: values[match.group(1)], expression)
+    # An unknown variable is a KeyError here. $1 is a group of a regular expression.
+    return re.sub(r"\$\{?([a-z_]\w*)\}?", lambda match: values[match.group(1)], expression)

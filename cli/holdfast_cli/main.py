@@ -61,6 +61,7 @@ ENTRIES = (
     Entry("config check", runs.CheckConfigFlags, "config:check"),
     Entry("incidents show", watching.ShowIncidentFlags, "incidents:show"),
     Entry("incidents export", watching.ExportIncidentFlags, "incidents:export"),
+    Entry("dashboards export", services.ExportDashboardsFlags, "dashboards:export"),
     Entry("checkpoint now", checkpoints.TakeCheckpointFlags, "checkpoint:now"),
     Entry("checkpoint list", checkpoints.ListCheckpointsFlags, "checkpoint:list_checkpoints"),
     Entry("checkpoint show", checkpoints.ShowCheckpointFlags, "checkpoint:show"),
@@ -88,11 +89,13 @@ def _app() -> typer.Typer:
         "": app,
         "incidents": incidents,
         "config": _group("config", "Show or check the settings of a run: flags, file and defaults."),
+        "dashboards": _group("dashboards", "Write the files for Grafana, Prometheus and Alertmanager."),
         "checkpoint": _group("checkpoint", "Take, list, verify, export and import checkpoints."),
     }
     app.add_typer(groups["config"], rich_help_panel=_TRY)
     app.add_typer(incidents, rich_help_panel=_LOOK)
     app.add_typer(groups["checkpoint"], rich_help_panel=_LOOK)
+    app.add_typer(groups["dashboards"], rich_help_panel=_SERVE)
     for entry in ENTRIES:
         group_name, _, name = entry.name.rpartition(" ")
         declare = groups[group_name].command(

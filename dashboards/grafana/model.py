@@ -1,6 +1,7 @@
 """The content of a dashboard, apart from Grafana's way to write it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 PanelKind = Literal["timeseries", "stat", "bars", "table"]
@@ -12,6 +13,21 @@ class Query:
 
     expr: str
     legend: str
+    unit: str | None = None
+    """Unit of a table's column; None: the panel's."""
+    hidden: bool = False
+    """Whether a table leaves the value out and shows the labels only."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A click that opens another dashboard about the same time, with ``variables`` set."""
+
+    title: str
+    dashboard: str
+    """UID of the other dashboard."""
+    variables: Mapping[str, str]
+    """Variable of the other dashboard -> value, in Grafana's syntax for links: ``${__value.raw}``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +50,24 @@ class Panel:
     """Whether the axis of a time series is logarithmic."""
     show_names: bool = False
     """Whether a stat shows its legend instead of its value."""
+    links: tuple[Link, ...] = ()
+    """Links of each series."""
+    column_links: Mapping[str, Link] = field(default_factory=dict)
+    """Column of a table -> link of its cells."""
+    sort_columns: tuple[str, ...] = ()
+    """Columns by which a table is sorted, the highest first; none: that of the first query."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A titled group of panels."""
+class Variable:
+    """A choice above the panels."""
 
-    title: str
-    panels: tuple[Panel, ...]
+    name: str
+    label: str
+    query: str
+    """Query for the values."""
+    several: bool = False
+    """Whether several values, or all, can be chosen. Queries then match it with ``=~``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +82,11 @@ class Annotation:
 
 @dataclass(frozen=True, kw_only=True)
 class Dashboard:
-    """A dashboard of one run, chosen by the variable ``run``."""
+    """A dashboard. Its panels are laid out in rows from the top left, the most important first."""
 
     title: str
     uid: str
     description: str
-    run_query: str
-    """Query for the values of the variable ``run``."""
-    rows: tuple[Row, ...]
+    variables: tuple[Variable, ...]
+    panels: tuple[Panel, ...]
     annotations: tuple[Annotation, ...]

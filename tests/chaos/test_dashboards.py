@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real run: every panel has data, and the alert on a dead rank fires."""
+"""A real Prometheus finds and scrapes a real run: every panel has data, and the alerts on its faults fire."""
 
 import json
 import os
@@ -9,26 +9,41 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dashboards.catalogue import differences
-from dashboards.queries import panel_queries
+from dashboards.queries import annotation_queries, panel_queries
 from holdfast_cli.control import rank_pids
+from holdfast_cli.fault_requests import request_fault
 from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_hooks.faults import Fault
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
 from tests.chaos.conftest import PATIENCE_S, Runs, until, until_step
+from tests.support.hardware_exporter import hardware_exporter
 from tests.support.prometheus_server import Target, needs_prometheus, prometheus_server
 
 pytestmark = pytest.mark.system
 
+NO_GPU = "there is no GPU; tests/dashboards proves it with stand-ins for the exporters"
 WITHOUT_DATA = {
-    "Model FLOPs utilisation": "the peak of a CPU is not known",
-    "Pipeline bubble": "there is no pipeline",
-    "Loss scale": "only fp16 needs one",
-    "Balance loss": "the model has no experts",
+    ("holdfast-training", "Model FLOPs utilisation"): "the peak of a CPU is not known",
+    ("holdfast-training", "Pipeline bubble"): "there is no pipeline",
+    ("holdfast-training", "Loss scale"): "only fp16 needs one",
+    ("holdfast-training", "Balance loss"): "the model has no experts",
+    ("holdfast-nodes", "GPUs"): NO_GPU,
+    ("holdfast-nodes", "GPUs slowed down"): NO_GPU,
+    ("holdfast-nodes", "Errors of GPUs"): NO_GPU,
+    ("holdfast-nodes", "Drivers"): NO_GPU,
+    ("holdfast-nodes", "GPU utilisation"): NO_GPU,
+    ("holdfast-nodes", "Tensor cores busy"): NO_GPU,
+    ("holdfast-nodes", "GPU temperature by rank"): NO_GPU,
 }
-"""Panels without data, and why."""
+"""Dashboard and panel without data, and why. None of the panel's queries has data."""
 
+ALERTS = ("HoldfastRankDead", "HoldfastRunHung")
 PHASES = ("init", "data", "forward_backward", "optimizer", "eval")
 """Phases in which the trainer spends time."""
 
-DASHBOARD = Path(__file__).resolve().parents[2] / "dashboards" / "grafana" / "holdfast-run.json"
+JSON_FOLDER = Path(__file__).resolve().parents[2] / "dashboards" / "grafana" / "json"
+NODE = "local"
+"""Name that a run on one machine gives to its node."""
 
 
 def targets_of(local: LocalRun) -> list[Target]:
@@ -45,30 +60,60 @@ def scrape(target: Target) -> str:
     return text
 
 
+def panels_of(run: str) -> dict[tuple[str, str], list[str]]:
+    """Return dashboard and panel -> its queries, of the whole set."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for path in sorted(JSON_FOLDER.glob("*.json")):
+        for title, expression in panel_queries(json.loads(path.read_text()), run=run, rate_interval="10s"):
+            found.setdefault((path.stem, title), []).append(expression)
+    return found
+
+
 @needs_prometheus
-def test_every_panel_has_data_of_a_run_that_lost_a_rank_or_is_known_to_have_none(runs: Runs, tmp_path: Path) -> None:
+def test_every_panel_has_data_of_a_run_that_lost_a_rank_and_hung_or_is_known_to_have_none(
+    runs: Runs, tmp_path: Path
+) -> None:
     settings = {"ranks": 2, "flags": ("--parallel.pp=1",), "steps": 100_000, "checkpoint_every": 5}
-    with runs.run("dashboards", hurry=True, **settings) as local:
-        until_step(local, 8)
-        targets = targets_of(local)
-        with prometheus_server(tmp_path, targets) as prometheus:
-            assert prometheus.queries_without_data([("scraped", 'up{component="daemon"} == 1')]) == []
+    with (
+        hardware_exporter(NODE, "GPU-of-nobody") as hardware,
+        prometheus_server(tmp_path, [Target(hardware, component="", run="")], runs=runs.folder) as prometheus,
+    ):
+        with runs.run("dashboards", hurry=True, faults_allowed=True, **settings) as local:
+            until_step(local, 8)
+            targets = targets_of(local)
+            scraped = [(each.component, f'up{{component="{each.component}"}} == 1') for each in targets]
+            assert prometheus.queries_without_data(scraped) == []
             os.kill(rank_pids(local.status())[1], signal.SIGKILL)
-            until(local, lambda status: status.restarts == 1 and status.newest_step > 40)
-            dashboard = json.loads(DASHBOARD.read_text())
-            queries = panel_queries(dashboard, run="dashboards", rate_interval="10s")
-            known = [query for query in queries if query[0] not in WITHOUT_DATA]
+            until(local, lambda status: status.restarts == 1)
+            restart = annotation_queries(
+                json.loads((JSON_FOLDER / "holdfast-run.json").read_text()), run="dashboards", rate_interval="10s"
+            )
+            assert prometheus.queries_without_data(restart, deadline_s=PATIENCE_S) == []
+            until(local, lambda status: status.phase == RUN_PHASE_RUNNING and status.newest_step > 20)
+            request_fault(local.control, Fault("stop", rank=1))
+            until(local, lambda status: status.restarts == 2 and status.newest_step > 40)
+            panels = panels_of("dashboards")
+            known = [
+                (" ".join(panel), expression)
+                for panel, expressions in panels.items()
+                for expression in expressions
+                if panel not in WITHOUT_DATA
+            ]
             # The z-score of the loss and the validation loss need some steps: see the run's configuration.
             assert prometheus.queries_without_data(known, deadline_s=PATIENCE_S) == []
-            fired = [("dead rank", 'ALERTS{alertname="HoldfastRankDead",run="dashboards"}')]
+            fired = [(name, f'ALERTS{{alertname="{name}",run="dashboards"}}') for name in ALERTS]
             assert prometheus.queries_without_data(fired, deadline_s=PATIENCE_S) == []
             # The ranks of the new generation count anew.
             spent = [(each, f'holdfast_rank_phase_seconds_total{{rank="1",phase="{each}"}} > 0') for each in PHASES]
             assert prometheus.queries_without_data(spent, deadline_s=PATIENCE_S) == []
-            others = [query for query in queries if query[0] in WITHOUT_DATA]
-            assert {title for title, expression in others if not prometheus.query(expression)} == set(WITHOUT_DATA)
-        for target in targets:
-            text = scrape(target)
-            assert list(text_string_to_metric_families(text))
-            assert differences("agent" if target.component == "agent" else "daemon", text) == []
-            assert '=""' not in text
+            assert WITHOUT_DATA.keys() <= panels.keys()
+            superfluous = {panel for panel in WITHOUT_DATA if any(map(prometheus.query, panels[panel]))}
+            assert superfluous == set()
+            for target in targets:
+                text = scrape(target)
+                assert list(text_string_to_metric_families(text))
+                assert differences("agent" if target.component == "agent" else "daemon", text) == []
+                assert '=""' not in text
+        # The file of targets has gone, so that nobody takes the ended run for a dead one.
+        gone = [("gone", 'absent(up{run="dashboards"})')]
+        assert prometheus.queries_without_data(gone, deadline_s=PATIENCE_S) == []

@@ -13,8 +13,26 @@ sys.path.insert(0, str(REPOSITORY))
 
 
 @pytest.fixture(scope="session")
-def dashboard() -> Any:
-    return json.loads((REPOSITORY / "dashboards/grafana/holdfast-run.json").read_text(encoding="utf-8"))
+def dashboards() -> dict[str, Any]:
+    """UID -> dashboard, for all of the set."""
+    files = sorted((REPOSITORY / "dashboards/grafana/json").glob("*.json"))
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
+
+
+@pytest.fixture(
+    params=[
+        "holdfast-runs",
+        "holdfast-run",
+        "holdfast-ranks",
+        "holdfast-nodes",
+        "holdfast-training",
+        "holdfast-checkpoints",
+        "holdfast-itself",
+    ]
+)
+def dashboard(request: pytest.FixtureRequest, dashboards: dict[str, Any]) -> Any:
+    """Each dashboard of the set, one after the other."""
+    return dashboards[request.param]
 
 
 @pytest.fixture(scope="session")

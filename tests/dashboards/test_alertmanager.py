@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.server_process import listening_server
+from dashboards.local_server import listening_server
 
 CONFIG = Path(__file__).resolve().parents[2] / "dashboards/alertmanager/alertmanager.yml"
 

@@ -34,6 +34,7 @@ ALERTS = {
     "HoldfastMemoryCreep",
     "HoldfastAllocatorRetries",
     "HoldfastCheckpointOverdue",
+    "HoldfastLowGoodput",
     "HoldfastAgentDown",
     "HoldfastDaemonDown",
     "HoldfastWatchdog",

@@ -13,16 +13,16 @@ from prometheus_client.registry import Collector
 from dashboards.catalogue import CATALOGUE, Component
 from holdfast_proto.metric_family import MetricFamily
 
-RUN = "demo"
+RUN, NODE, UUID = "demo", "node-a", "GPU-0"
 
 _OPEN_LABEL_VALUES = {
     "kind": ("kill", "slow"),
     "run": (RUN,),
     "rank": ("0", "1"),
     "local_rank": ("0",),
-    "node": ("node-a",),
+    "node": (NODE,),
     "gpu": ("0",),
-    "UUID": ("GPU-0",),
+    "UUID": (UUID,),
     "xid": ("79",),
     "group": ("default", "mesh_tp"),
     "source": ("nccl",),

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.server_process import listening_server
+from dashboards.local_server import listening_server
+from holdfast_cli.run_folder.scrape_targets import TARGETS_FOLDER
 
 _CONFIG_FOLDER = Path(__file__).resolve().parents[2] / "dashboards" / "prometheus"
 _REQUEST_DEADLINE_S = 10.0
@@ -33,7 +34,7 @@ needs_prometheus = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Target:
-    """One ``/metrics`` endpoint: ``host:port`` and the labels that `holdfast run` gives it."""
+    """One ``/metrics`` endpoint: ``host:port`` and the labels that `holdfast run` gives it. Empty ones are left out."""
 
     address: str
     component: str
@@ -82,12 +83,31 @@ class Prometheus:
 
 @contextmanager
 def prometheus_server(
-    folder: Path, targets: Sequence[Target], *, scrape_interval_ms: int = 500
+    folder: Path, targets: Sequence[Target], *, runs: Path | None = None, scrape_interval_ms: int = 500
 ) -> Iterator[Prometheus]:
-    """Run Prometheus with its data under ``folder``. It scrapes ``targets`` often and sends no alerts."""
+    """Run Prometheus with its data under ``folder``. It scrapes ``targets`` often and sends no alerts.
+
+    ``runs``: folder of runs that it finds by the files that `holdfast run` writes.
+    """
     (folder / "targets").mkdir()
     (folder / "targets" / "run.json").write_text(json.dumps([_target_group(target) for target in targets]))
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(_config(scrape_interval_ms)))
+    config = yaml.safe_load((_CONFIG_FOLDER / "prometheus.yml").read_text(encoding="utf-8"))
+    patterns = [folder / "targets" / "*.json", *([runs / TARGETS_FOLDER / "*.json"] if runs else [])]
+    discovery = config["scrape_configs"][0]["file_sd_configs"][0]
+    discovery["files"] = [str(pattern) for pattern in patterns]
+    discovery["refresh_interval"] = "500ms"
+    with configured_prometheus(folder, config, scrape_interval_ms=scrape_interval_ms) as prometheus:
+        yield prometheus
+
+
+@contextmanager
+def configured_prometheus(folder: Path, config: Any, *, scrape_interval_ms: int = 500) -> Iterator[Prometheus]:
+    """Run Prometheus with ``config`` and the shipped rules, often scraped and evaluated. It sends no alerts."""
+    interval = f"{scrape_interval_ms}ms"
+    config["global"] = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
+    config["rule_files"] = [str(_CONFIG_FOLDER / pattern) for pattern in config["rule_files"]]
+    del config["alerting"]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     command = [
         "prometheus",
         f"--config.file={folder / 'prometheus.yml'}",
@@ -100,13 +120,5 @@ def prometheus_server(
 
 
 def _target_group(target: Target) -> dict[str, Any]:
-    return {"targets": [target.address], "labels": {"component": target.component, "run": target.run}}
-
-
-def _config(scrape_interval_ms: int) -> Any:
-    config = yaml.safe_load((_CONFIG_FOLDER / "prometheus.yml").read_text(encoding="utf-8"))
-    interval = f"{scrape_interval_ms}ms"
-    config["global"] = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
-    config["rule_files"] = [str(_CONFIG_FOLDER / pattern) for pattern in config["rule_files"]]
-    del config["alerting"]
-    return config
+    labels = {"component": target.component, "run": target.run}
+    return {"targets": [target.address], "labels": {name: value for name, value in labels.items() if value}}

@@ -8,7 +8,7 @@ import typer
 from typer.models import OptionInfo
 
 from holdfast_checkpoint.codec.registry import Compression
-from holdfast_cli.flags.common import RUN
+from holdfast_cli.flags.common import DEFAULT_DIRECTORY, OUTPUT, RUN
 from holdfast_cli.settings.schema import RunSettings, schema
 
 _NODE, _METRICS = "Node", "Metrics"
@@ -121,3 +121,25 @@ class DaemonFlags:
     redis_password_file: _RedisPasswordFile = None
     metrics_address: _MetricsAddress = _LOCAL
     metrics_port: _MetricsPort = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportDashboardsFlags:
+    """Write the Grafana dashboards, the alert rules, and configurations of Prometheus and Alertmanager into a folder.
+
+    \b
+    Examples:
+      holdfast dashboards export
+      holdfast dashboards export /etc/holdfast --directory /scratch/holdfast-runs
+    """
+
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder to write to. It is created if it is missing.")
+    ] = Path("holdfast-dashboards")
+    directory: Annotated[
+        Path,
+        typer.Option(
+            help="Folder of the runs that Prometheus finds by itself.", metavar="FOLDER", rich_help_panel=OUTPUT
+        ),
+    ] = DEFAULT_DIRECTORY
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.", rich_help_panel=OUTPUT)] = False

@@ -13,7 +13,8 @@ from holdfast_cli.run_folder.ended import as_left, forget_last_status, save_last
 from holdfast_cli.run_folder.lock import RunLock
 from holdfast_cli.run_folder.paths import RunPaths, make_memory_directory, make_runtime_directory, prepare_directory
 from holdfast_cli.run_folder.processes import identify
-from holdfast_cli.run_folder.record import RunRecord, load_record, write_json
+from holdfast_cli.run_folder.record import RunRecord, load_record
+from holdfast_cli.run_folder.scrape_targets import write_targets
 from holdfast_cli.run_folder.sweep import forget_ranks, sweep
 from holdfast_proto.endpoint import Endpoint
 from holdfast_proto.run_files import process_log
@@ -65,20 +66,7 @@ class SupervisedFolder:
         if components != self._record.components:
             self._record = replace(self._record, components=components)
             self._record.save()
-            self._write_targets(endpoints)
-
-    def _write_targets(self, endpoints: dict[str, Endpoint]) -> None:
-        """Write the targets of ``endpoints`` for Prometheus' file_sd_configs."""
-        write_json(
-            self.paths.targets,
-            [
-                {
-                    "targets": [f"127.0.0.1:{endpoint.metrics_port}"],
-                    "labels": {"component": name, "run": self._run},
-                }
-                for name, endpoint in sorted(endpoints.items())
-            ],
-        )
+            write_targets(self.paths.directory, endpoints)
 
     def leave(self, outcome: str, last_status: RunStatus | None) -> None:
         """End what is left of the run, keep how it ended, and give the folder up."""
@@ -87,7 +75,6 @@ class SupervisedFolder:
             save_last_status(self.paths.directory, as_left(last_status, observed=self._record.observed))
         self._record = replace(self._record, outcome=outcome, components={})
         self._record.save()
-        self.paths.targets.unlink(missing_ok=True)  # or Prometheus would take an ended run for a dead one
         _package_log.removeHandler(self._log_handler)
         self._log_handler.close()
         self._lock.release()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.run_folder.scrape_targets import targets_of
 from holdfast_cli.run_folder.sweep import RUNTIME_PREFIX
 from holdfast_proto import run_files
 from holdfast_proto.private_files import make_directory
@@ -39,7 +40,7 @@ class RunPaths:
     @property
     def targets(self) -> Path:
         """File of targets for Prometheus' file_sd_configs."""
-        return self.directory / "targets.json"
+        return targets_of(self.directory)
 
     @property
     def redis_socket(self) -> Path:

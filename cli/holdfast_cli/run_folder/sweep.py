@@ -1,4 +1,4 @@
-"""Removes everything that a run has left outside its directory: processes, sockets, shared memory."""
+"""Removes everything that a run has left outside its directory: processes, sockets, shared memory, targets."""
 
 import logging
 import shutil
@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 
 from holdfast_cli.run_folder.processes import ProcessIdentity, kill_all, marked_processes
 from holdfast_cli.run_folder.record import RunRecord
+from holdfast_cli.run_folder.scrape_targets import remove_targets
 from holdfast_proto.private_files import distrust
 from holdfast_proto.run_files import AGENT_RECORDS
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def sweep(record: RunRecord) -> None:
-    """Kill the processes of ``record``'s run that are left, and remove its sockets and shared memory."""
+    """Kill the processes of ``record``'s run that are left. Remove its targets, sockets and shared memory."""
     recorded = [
         ProcessIdentity(rank.pid, rank.start_ticks)
         for agent in agent_records(Path(record.directory))
@@ -33,6 +34,7 @@ def sweep(record: RunRecord) -> None:
     killed = kill_all({process.pid: process for process in (*recorded, *marked)}.values())
     if killed:
         log.warning("%d processes had outlived run %s and were killed", killed, record.run)
+    remove_targets(Path(record.directory))
     runtime = Path(record.runtime_directory)
     if runtime.name.startswith(RUNTIME_PREFIX):
         _remove(runtime)

@@ -111,17 +111,28 @@ def test_the_agent_gets_the_settings_of_checkpoints(options: Options, tmp_path: 
     assert words[words.index("--checkpoint-compression") + 1] == "never"
 
 
-def test_the_record_names_the_components_and_prometheus_finds_them(options: Options) -> None:
+def test_the_record_names_the_components_and_prometheus_finds_them(options: Options, tmp_path: Path) -> None:
     with LocalRun(options()) as run:
         record = load_record(run.paths.directory)
         assert record is not None
         assert record.components["agent"] == {"pid": run.stack.pids().get("agent"), "metrics_port": 12345}
         assert record.components["redis"] == {"pid": run.stack.pids().get("redis")}
-        targets = json.loads((run.paths.directory / "targets.json").read_text())
+        file = tmp_path / "runs" / ".prometheus" / "testing.json"
+        targets = json.loads(file.read_text())
     assert targets == [
         {"targets": ["127.0.0.1:12345"], "labels": {"component": "agent", "run": "testing"}},
         {"targets": ["127.0.0.1:12345"], "labels": {"component": "daemon", "run": "testing"}},
     ]
+    assert not file.exists()  # or Prometheus would take an ended run for a dead one
+
+
+def test_a_run_whose_targets_cannot_be_written_runs(options: Options, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ".prometheus").touch()
+    with LocalRun(options()) as run:
+        assert run.status().phase == RUN_PHASE_RUNNING
+        log = (run.paths.logs / "holdfast.log").read_text()
+    assert "Prometheus will not find the run: " in log
 
 
 def test_waiting_ends_with_the_run_and_returns_its_last_status(options: Options) -> None:
@@ -284,11 +295,14 @@ def test_a_killed_supervisor_takes_its_components_along_and_the_rest_can_be_clea
         supervisor.kill()
     wait_until(lambda: not any(is_alive(pid) for pid in components), "components die with their parent")
     assert is_alive(helper)
+    targets = settings.directory / ".prometheus" / "testing.json"
+    assert targets.exists()
     record = find_record(settings.directory, "testing")
     assert "cleared up" in end_run(record, 5.0)
     assert not is_alive(helper)
     assert list((tmp_path / "shm").iterdir()) == []
     assert find_record(settings.directory, "testing").outcome == "cut short"
+    assert not targets.exists()
 
 
 def test_settings_that_make_no_sense_are_refused_with_the_flag_to_change(options: Options) -> None:

@@ -19,7 +19,8 @@ def listening_server(command: Sequence[str], log_path: Path) -> Iterator[str]:
     Raises RuntimeError with the end of its log if it exits or does not listen in time.
     """
     with log_path.open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        # In a session of its own: Ctrl-C is for whoever started it.
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         yield f"http://127.0.0.1:{_listening_port(process, log_path)}"
     finally:

@@ -1,0 +1,82 @@
+"""``holdfast dashboards export``: writes the files for Grafana, Prometheus and Alertmanager into a folder."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast_cli.errors import CommandError
+from holdfast_cli.flags.services import ExportDashboardsFlags
+from holdfast_cli.run_folder.scrape_targets import TARGETS_FOLDER
+from holdfast_proto.atomic_file import replace_file
+
+PARTS = (
+    "alertmanager",
+    "grafana/json",
+    "grafana/provisioning",
+    "prometheus/prometheus.yml",
+    "prometheus/prometheus-kubernetes.yml",
+    "prometheus/rules",
+)
+"""Files and folders below ``dashboards/`` that users need. ``pyproject.toml`` puts the same ones into the wheel."""
+
+_CONFIGURATION, _PROVIDER = "prometheus/prometheus.yml", "grafana/provisioning/dashboards/holdfast.yml"
+_RUNS, _JSON = "../../holdfast-runs/.prometheus/*.json", "dashboards/grafana/json"
+"""Paths in the two files above that hold in the repository only."""
+
+
+def export(flags: ExportDashboardsFlags) -> None:
+    """Write all files, or none if one of them exists and --force is not given."""
+    folder, runs = flags.folder.absolute(), flags.directory.absolute()
+    source = find_source()
+    texts = {folder / name: _adapted(name, (source / name).read_text(), folder, runs) for name in names(source)}
+    try:
+        present = [path for path in texts if path.exists()]
+        if present and not flags.force:
+            raise CommandError(f"{present[0]} exists: name another folder, or replace it with --force")
+        (folder / "prometheus" / "targets").mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, text.encode())
+    except OSError as error:
+        raise CommandError(f"{error.filename}: {error.strerror}: name a folder that you can write to") from None
+    print("\n".join(_next_steps(folder, len(texts))))
+
+
+def find_source() -> Path:
+    """Return the folder of the files: in the package, or in the repository if the package is used from there.
+
+    Raises CommandError if there is neither.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "_dashboards", package.parents[1] / "dashboards"):
+        if (folder / _CONFIGURATION).is_file():
+            return folder
+    raise CommandError("this installation has no dashboards: install holdfast-torch again, from a wheel or a clone")
+
+
+def names(source: Path) -> Iterator[str]:
+    """Yield the paths of the files below ``source`` that are exported."""
+    for part in PARTS:
+        if (source / part).is_file():
+            yield part
+        else:
+            yield from sorted(str(path.relative_to(source)) for path in (source / part).rglob("*") if path.is_file())
+
+
+def _adapted(name: str, text: str, folder: Path, runs: Path) -> str:
+    """Return the text of a file with the paths that hold for this export."""
+    if name == _CONFIGURATION:
+        return text.replace(_RUNS, _quoted(runs / TARGETS_FOLDER / "*.json"))
+    return text.replace(_JSON, _quoted(folder / "grafana" / "json")) if name == _PROVIDER else text
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as a string of YAML."""
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def _next_steps(folder: Path, count: int) -> Iterator[str]:
+    yield f"{count} files are in {folder}"
+    yield f"Prometheus:    prometheus --config.file={folder}/prometheus/prometheus.yml"
+    yield f"Alertmanager:  add your receivers to {folder}/alertmanager/alertmanager.yml"
+    yield f"Grafana:       copy {folder}/grafana/provisioning to its own folder provisioning and restart it,"
+    yield f"               or import each file of {folder}/grafana/json: Dashboards, New, Import"

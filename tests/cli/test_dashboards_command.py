@@ -1,0 +1,104 @@
+import json
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from holdfast_cli.commands.dashboards import PARTS
+from tests.support.prometheus_server import needs_prometheus
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+UIDS = {"runs", "run", "ranks", "nodes", "training", "checkpoints", "itself"}
+
+
+def export(*arguments: str, cwd: Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "holdfast_cli", "dashboards", "export", *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def assert_complete(folder: Path) -> None:
+    assert {path.stem for path in (folder / "grafana/json").iterdir()} == {f"holdfast-{uid}" for uid in UIDS}
+    assert json.loads((folder / "grafana/json/holdfast-run.json").read_text())["uid"] == "holdfast-run"
+    provider = yaml.safe_load((folder / "grafana/provisioning/dashboards/holdfast.yml").read_text())["providers"][0]
+    assert provider["options"]["path"] == str(folder / "grafana/json")
+    assert (folder / "grafana/provisioning/datasources/holdfast.yml").is_file()
+    assert (folder / "prometheus/rules/holdfast.yml").is_file()
+    assert (folder / "prometheus/prometheus-kubernetes.yml").is_file()
+    assert (folder / "alertmanager/alertmanager.yml").is_file()
+
+
+def patterns(folder: Path) -> list[str]:
+    """Return where Prometheus looks for files of targets."""
+    config = yaml.safe_load((folder / "prometheus/prometheus.yml").read_text())
+    found: list[str] = config["scrape_configs"][0]["file_sd_configs"][0]["files"]
+    return found
+
+
+def test_the_files_are_written_with_the_paths_that_hold_here(tmp_path: Path) -> None:
+    ended = export("--directory", "it's here", cwd=tmp_path)
+    folder = tmp_path / "holdfast-dashboards"
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines()[0] == f"{3 + len(UIDS) + 3} files are in {folder}"
+    assert str(folder / "grafana/provisioning") in ended.stdout
+    assert_complete(folder)
+    assert patterns(folder) == [str(tmp_path / "it's here/.prometheus/*.json"), "targets/*.json"]
+
+
+@needs_prometheus
+def test_prometheus_takes_what_was_written(tmp_path: Path) -> None:
+    assert export("here", cwd=tmp_path).returncode == 0
+    command = ["promtool", "check", "config", str(tmp_path / "here/prometheus/prometheus.yml")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_a_file_that_exists_is_replaced_only_with_force(tmp_path: Path) -> None:
+    own = tmp_path / "here/alertmanager/alertmanager.yml"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine")
+    ended = export("here", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr == f"holdfast: {own} exists: name another folder, or replace it with --force\n"
+    assert own.read_text() == "mine"
+    assert list((tmp_path / "here").iterdir()) == [own.parent]
+    assert export("here", "--force", cwd=tmp_path).returncode == 0
+    assert_complete(tmp_path / "here")
+    assert own.read_text() == (REPOSITORY / "dashboards/alertmanager/alertmanager.yml").read_text()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ended = export("file/here", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"holdfast: {tmp_path / 'file'}")
+    assert ended.stderr.endswith(": name a folder that you can write to\n")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_the_wheel_gets_what_the_command_needs() -> None:
+    wheel = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["force-include"] == {f"dashboards/{part}": f"holdfast_cli/_dashboards/{part}" for part in PARTS}
+
+
+def test_the_command_works_from_a_built_wheel(tmp_path: Path) -> None:
+    build = pytest.importorskip("hatchling.build")
+    here = Path.cwd()
+    try:
+        os.chdir(REPOSITORY)
+        wheel = tmp_path / build.build_wheel(str(tmp_path))
+    finally:
+        os.chdir(here)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    ended = export("here", cwd=tmp_path, environment=environment)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert_complete(tmp_path / "here")
+    assert export("repository", cwd=tmp_path).returncode == 0
+    for name in ("alertmanager/alertmanager.yml", "prometheus/rules/holdfast.yml", "grafana/json/holdfast-runs.json"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "repository" / name).read_bytes()
