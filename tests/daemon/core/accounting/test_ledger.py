@@ -108,7 +108,7 @@ def test_a_step_that_is_known_only_after_the_verdict_is_from_before_it() -> None
     assert world.phase == "gathering"
     report(world, 5, began + 0.4, duration_s=0.4)
     world.tick()
-    report(world, 6, world.now, duration_s=5.0)  # it cannot have ended after the verdict
+    report(world, 6, world.now, duration_s=2.0)  # it cannot have ended after the verdict
     world.tick()
     spent = used(world)
     assert spent["productive"] == pytest.approx(before["productive"] + judged - began)
