@@ -52,6 +52,12 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         status.failed_checkpoint = record.failed_checkpoint
     if record.HasField("left_step"):
         status.left_step = record.left_step
+    counts = record.loss_counts
+    status.stopped_by_loss = counts.stopped_by
+    if counts.HasField("nonfinite_since"):
+        status.nonfinite_since = counts.nonfinite_since
+    if counts.HasField("finite_step"):
+        status.finite_loss_step = counts.finite_step
     if state.incidents:
         status.newest_incident.CopyFrom(state.incidents[max(state.incidents)])
     return status
