@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from holdfast_proto.v1 import store_pb2 as store
 
-MOST_BUDGET = 1_000_000
+MOST_BUDGET = 100_000
 
 
 class LossDefault(NamedTuple):

@@ -32,7 +32,8 @@ def answer(tick: Tick, incident: store.Incident, tier: "store.LossTier", count: 
     why = f"{setting}: {count} {nouns[count != 1]}{budget}"
     with incidents.edit(tick, tick.state.incidents[incident.id]) as edited:
         edited.notify = True
-        edited.actions.add(unix_s=tick.now, what=why)
+        if rule.budget:  # else the incident itself says it all
+            edited.actions.add(unix_s=tick.now, what=why)
     if rule.action == store.LOSS_ACTION_STOP:
         refusal = _refusal(tick)
         if refusal:
