@@ -49,6 +49,7 @@ ENTRIES = (
     Entry("status", watching.StatusFlags, "operate:status", _LOOK),
     Entry("logs", watching.LogsFlags, "logs:logs", _LOOK),
     Entry("analyze", watching.AnalyzeFlags, "analyze:analyze", _LOOK),
+    Entry("spikes", watching.SpikesFlags, "spikes:spikes", _LOOK),
     Entry("replay", watching.ReplayFlags, "replay:replay", _LOOK),
     Entry("stop", watching.StopFlags, "operate:stop", _LOOK),
     Entry("plan", planning.PlanFlags, "plan:plan", _TRY, planning.CONTEXT),
