@@ -14,7 +14,6 @@ _KNOWN = {
         "train/loss",
         "training_loss",
         "lm_loss",
-        "lm_loss_training",
         "train/lm_loss",
         "value",
     ),
@@ -57,7 +56,7 @@ def find_columns(names: Sequence[str], *, loss: str | None, step: str | None, pa
     found["step"] = step or found["step"]
     if not found["loss"]:
         raise ConfigurationError(
-            f"{path}: row 1 names no column that is known as a loss: name it with --loss-column, one of {_listed(names)}"
+            f"{path}: row 1 names no known column of a loss: name it with --loss-column, one of {_listed(names)}"
         )
     taken = {found["loss"]} if loss else set()
     others = {quantity: "" if name in taken and quantity != "loss" else name for quantity, name in found.items()}

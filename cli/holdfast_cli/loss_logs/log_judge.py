@@ -35,7 +35,7 @@ class LogFinding:
     tier: str
     """Word of the tier; "" if it is not about the loss."""
     kind: str
-    """Kind of the verdict."""
+    """Kind of the verdict; with the quantity, of a number that is not finite and is not the loss."""
     row: int
     step: int
     loss: float | None
@@ -86,7 +86,7 @@ class LogJudge:
     def last_finite_step(self) -> int | None:
         """Newest step with a finite loss, if the newest loss is not; else None."""
         counts = self._state.record.loss_counts
-        return counts.finite_step if counts.HasField("nonfinite_since") else None
+        return counts.finite_step if not self.ends_finite and counts.HasField("finite_step") else None
 
     @property
     def ends_finite(self) -> bool:
@@ -152,5 +152,7 @@ def _finding(incident: store.Incident, row: LogRow) -> LogFinding:
             loss, level = verdict.loss_rise.loss, verdict.loss_rise.lowest
         case "loss_divergence":
             loss, level = verdict.loss_divergence.loss, verdict.loss_divergence.lowest
-    tier = TIER_WORDS.get(incident.loss_tier, "")
-    return LogFinding(tier, kind_name(verdict.kind), row.row, row.step, loss, level, zscore, verdict.message)
+    tier, kind = TIER_WORDS.get(incident.loss_tier, ""), kind_name(verdict.kind)
+    if not tier and verdict.kind == store.VERDICT_KIND_NON_FINITE:
+        kind = f"{kind}_{verdict.non_finite.quantity}"
+    return LogFinding(tier, kind, row.row, row.step, loss, level, zscore, verdict.message)

@@ -71,9 +71,8 @@ def summary_lines(report: LogReport, judge: LogJudge) -> Iterator[str]:
         facts.append("no column of steps: the rows are counted")
     if not judge.ends_finite:
         last = judge.last_finite_step
-        facts.append(
-            f"the loss is not finite at the end; last finite: {f'step {last}' if last is not None else 'none'}"
-        )
+        known = "no loss was finite" if last is None else f"the last finite loss is at step {last}"
+        facts.append(f"the loss is not finite at the end: {known}")
     yield " · ".join(facts)
 
 

@@ -103,7 +103,7 @@ def _csv_records(first: _Line, lines: Iterator[_Line], path: str) -> Iterator[_R
         for current, line in lines:  # noqa: B007 - the number of the line is read below
             yield line
 
-    reader = csv.reader(raw(), delimiter=separator)
+    reader = csv.reader(raw(), delimiter=separator, strict=True)
     while True:
         try:
             cells = next(reader, None)

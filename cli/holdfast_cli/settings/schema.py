@@ -410,7 +410,7 @@ class RunSettings:
             flag="--on-nan",
             help="What to do if the loss stays NaN or infinite. stop: end the run without a checkpoint of that state.",
             commands=_EVERYWHERE,
-            observe_help="What to do if the loss stays NaN or infinite. stop does no more than notify. [default: notify]",
+            observe_help="What to do if the loss stays NaN or infinite. stop is taken as notify. [default: notify]",
         ),
     ] = LossActionName.NOTIFY
     loss_non_finite_budget: Annotated[

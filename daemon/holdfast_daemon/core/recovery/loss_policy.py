@@ -161,7 +161,9 @@ def _judge_nonfinite(tick: Tick, summary: store.StepSummary) -> None:
         incident = incidents.note_incident(tick, _fresh_verdict(tick, summary))
         _mark_tier(tick, incident)
         incident = tick.state.incidents[incident.id]
-    loss_stop.answer(tick, incident, tier, counts.nonfinite, counts.nonfinite_since)
+    # The last finite loss was computed with the state before its step: the state after it may be the bad one.
+    good = counts.finite_step if counts.HasField("finite_step") else counts.nonfinite_since
+    loss_stop.answer(tick, incident, tier, counts.nonfinite, good)
 
 
 def _fresh_verdict(tick: Tick, summary: store.StepSummary) -> store.Verdict:

@@ -89,6 +89,6 @@ def _way_back(tick: Tick, bad_step: int) -> str:
     else:
         way = f"go back to the checkpoint of step {good[-1]}, the newest from before step {bad_step}"
     if newer:
-        steps = f"step {newer[0]} is" if len(newer) == 1 else f"steps {', '.join(map(str, newer))} are"
-        way += f"; {steps} of the bad state: a start continues from the newest, so move the newer folders away first"
+        steps = f"that of step {newer[0]}" if len(newer) == 1 else f"those of steps {', '.join(map(str, newer))}"
+        way += f"; {steps} may hold the bad state: a start continues from the newest, so move newer folders away first"
     return way
