@@ -25,7 +25,13 @@ DEFAULTS = {
 }
 """Word of each tier, the mildest first: it is its key in the run's file, and its field of LossPolicy."""
 
-TIER_WORDS = dict(zip(store.LossTier.values()[1:], DEFAULTS, strict=True))
+TIER_WORDS: "dict[store.LossTier, str]" = {
+    store.LOSS_TIER_BLIP: "blip",
+    store.LOSS_TIER_SPIKE: "spike",
+    store.LOSS_TIER_SLOW_RISE: "slow_rise",
+    store.LOSS_TIER_DIVERGENCE: "divergence",
+    store.LOSS_TIER_NON_FINITE: "non_finite",
+}
 
 
 def rule_of(spec: store.RunSpec, tier: "store.LossTier") -> LossDefault:

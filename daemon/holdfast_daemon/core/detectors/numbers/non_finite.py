@@ -39,7 +39,7 @@ class NonFinite(Detector):
     def see_step(self, step: StepView) -> DetectorResult:
         """Look for what is not finite and should be."""
         if step.loss is not None and math.isfinite(step.loss):
-            return replace(self, _finite_step=step.step)._look(step)
+            return NonFinite(self._reported, self._named, step.step)._look(step)
         return self._look(step)
 
     def restarted(self, after_step: int) -> Self:
