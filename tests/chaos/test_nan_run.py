@@ -105,6 +105,7 @@ def test_a_stop_is_not_answered_with_a_restart_and_the_good_checkpoint_can_be_us
     for one in newer:
         (folder,) = (tmp_path / "holdfast-runs" / RUN / "checkpoints").glob(f"step-*{one}")
         shutil.move(folder, tmp_path / folder.name)
+    (tmp_path / "holdfast-runs" / RUN / "node-local" / "known-checkpoints.json").unlink()
     again = train(runs, tmp_path, str(STEPS), flags=("--json",))
     assert again.returncode == 0, again.stderr
     status = json.loads(again.stdout.strip().splitlines()[-1])

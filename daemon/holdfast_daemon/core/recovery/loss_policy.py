@@ -18,6 +18,7 @@ from holdfast_daemon.core.detectors.numbers.loss_divergence import LossDivergenc
 from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.numbers.non_finite import NonFinite
 from holdfast_daemon.core.recovery import loss_stop
+from holdfast_daemon.core.texts.render import write
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.loss_tiers import rule_of
 from holdfast_proto.v1 import store_pb2 as store
@@ -100,9 +101,8 @@ def _judge_blip(tick: Tick, summary: store.StepSummary, *, is_new: bool) -> None
     verdict = store.Verdict(
         kind=store.VERDICT_KIND_LOSS_SPIKE, step=summary.step, confidence_ratio=1.0, loss_spike=detail
     )
-    finding = Finding(verdict=verdict)
-    incident = incidents.note_incident(tick, finding.verdict)
-    with incidents.edit(tick, incident) as edited:
+    write(verdict)
+    with incidents.edit(tick, incidents.note_incident(tick, verdict)) as edited:
         edited.loss_tier = store.LOSS_TIER_BLIP
     loss_stop.answer(tick, edited, store.LOSS_TIER_BLIP, tick.record.loss_counts.blips, summary.step)
 
@@ -133,8 +133,9 @@ def _judge_divergence(tick: Tick, noted: Sequence[Noted], *, is_finite: bool) ->
     watch, counts = tick.state.detector(LossDivergence), tick.record.loss_counts
     if not (watch.has_diverged or counts.diverged):
         return
-    # A leader that has just begun does not know the level yet, so it cannot say that the loss has come back.
-    is_back = is_finite and not watch.has_diverged and watch.level is not None
+    # A leader that has just begun does not know of a divergence, and neither does one after a jump of the learning
+    # rate. Both count as a loss that is back: a run is not stopped while that is in doubt.
+    is_back = is_finite and not watch.has_diverged
     with tick.edit_record() as record:
         record.loss_counts.diverged = 0 if is_back else counts.diverged + 1
         record.loss_counts.divergence_answered = counts.divergence_answered and not is_back
@@ -175,7 +176,7 @@ def _fresh_verdict(tick: Tick, summary: store.StepSummary) -> store.Verdict:
 def _newest(tick: Tick, tier: "store.LossTier") -> store.Incident | None:
     """Return the newest incident of a tier that this leader knows."""
     known = (incident for incident in tick.state.incidents.values() if incident.loss_tier == tier)
-    return max(known, key=lambda incident: incident.id, default=None)
+    return max(known, key=lambda incident: incident.detected_unix_s, default=None)
 
 
 def _mark_tier(tick: Tick, incident: store.Incident) -> None:

@@ -54,19 +54,14 @@ def _refusal(tick: Tick) -> str:
 
 
 def _stop(tick: Tick, incident: store.Incident, tier: "store.LossTier", why: str, bad_step: int) -> None:
-    outcome = (
-        f"stopped at step {incident.verdict.step if tier != store.LOSS_TIER_NON_FINITE else _judged_step(tick)} because"
-        f" of {why}; {_last_finite(tick, tier)}{_way_back(tick, bad_step)}"
-    )
+    is_one_event = tier in (store.LOSS_TIER_BLIP, store.LOSS_TIER_SPIKE, store.LOSS_TIER_SLOW_RISE)
+    step = incident.verdict.step if is_one_event else tick.record.loss_counts.judged_step
+    outcome = f"stopped at step {step} because of {why}; {_last_finite(tick, tier)}{_way_back(tick, bad_step)}"
     with tick.edit_record() as record:
         record.loss_counts.stopped_by = tier
     incidents.add_line(tick, incident, outcome)
     incidents.close(tick, store.INCIDENT_STATE_FAILED, outcome)
     finish(tick, store.RUN_PHASE_FAILED, outcome, is_state_good=False)
-
-
-def _judged_step(tick: Tick) -> int:
-    return tick.record.loss_counts.judged_step
 
 
 def _last_finite(tick: Tick, tier: "store.LossTier") -> str:
@@ -90,5 +85,7 @@ def _way_back(tick: Tick, bad_step: int) -> str:
         way = f"go back to the checkpoint of step {good[-1]}, the newest from before step {bad_step}"
     if newer:
         steps = f"that of step {newer[0]}" if len(newer) == 1 else f"those of steps {', '.join(map(str, newer))}"
-        way += f"; {steps} may hold the bad state: a start continues from the newest, so move newer folders away first"
+        way += (
+            f"; {steps} and any newer one may hold the bad state, and a start continues from the newest: move them away"
+        )
     return way

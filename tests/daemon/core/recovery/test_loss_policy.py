@@ -124,8 +124,8 @@ def test_a_stop_ends_the_run_without_a_checkpoint_and_names_the_way_back() -> No
     assert finish.outcome == (
         f'stopped at step {last + 4} because of [loss] non_finite = "stop": 4 losses in a row that are not finite, of'
         f" which 3 are tolerated; the last finite loss was 2.5 at step {last}; go back to the checkpoint of step"
-        f" {last - 2}, the newest from before step {last}; those of steps {last}, {last + 2} may hold the bad state: a"
-        " start continues from the newest, so move newer folders away first"
+        f" {last - 2}, the newest from before step {last}; those of steps {last}, {last + 2} and any newer one may hold"
+        " the bad state, and a start continues from the newest: move them away"
     )
     assert not world.sent("persist_snapshot"), "its newest snapshot holds the bad state"
     assert [command.keep_checkpoint.step for command in world.sent("keep_checkpoint")] == [last - 2]
@@ -190,16 +190,18 @@ def test_spikes_are_counted_over_restarts_and_the_budget_comes_before_the_action
 def test_a_spike_in_steps_that_are_done_again_counts_once() -> None:
     world = running()
     world.train(60)
-    world.rank(0).snapshots[:] = [30]
+    world.rank(0).snapshots[:] = [10]
     world.train(1, snapshot=False)
     world.train(3, loss=50.0, snapshot=False)
     world.train(20, snapshot=False)
     assert world.state.record.loss_counts.spikes == 1
     restart(world)
-    assert world.rank(0).progress.step < 40
-    world.train(30, snapshot=False)
+    assert world.rank(0).progress.step == 12
+    incidents = len(world.incidents)
+    world.train(52, snapshot=False)
     world.train(3, loss=50.0, snapshot=False)
-    assert world.state.record.loss_counts.spikes == 1
+    assert len(world.incidents) == incidents + 1, "it is found again"
+    assert (world.state.record.loss_counts.spikes, marked(world)) == (1, ["spike"])
 
 
 def test_a_blip_is_an_incident_only_if_the_policy_wants_one() -> None:
@@ -229,6 +231,15 @@ def test_a_divergence_that_comes_back_within_its_budget_is_not_answered() -> Non
     world.train(100)
     assert world.state.record.loss_counts.diverged == 0
     assert (marked(world), world.phase) == ([], "running")
+
+
+def test_a_jump_of_the_learning_rate_ends_the_count_of_a_divergence() -> None:
+    world = running({"divergence": ("stop", 60), "spike": ("note", 0), "slow_rise": ("note", 0)})
+    report(world, *[2.0] * 200, learning_rate=0.1)
+    report(world, *[4.0] * 160, learning_rate=0.1)
+    assert world.state.record.loss_counts.diverged > 0
+    report(world, *[4.0] * 90, learning_rate=1.0)
+    assert (world.state.record.loss_counts.diverged, world.phase) == (0, "running")
 
 
 def test_a_finished_run_whose_loss_is_not_finite_does_not_succeed_unless_that_is_only_noted() -> None:
