@@ -22,6 +22,7 @@ def score(trials: Sequence[Trial]) -> dict[str, object]:
             [trial for trial in trials if _has_norms(trial.curve)], ("gradient_explosion",)
         ),
         "false_rise_notes": sum(len(false_alarms(trial, ("loss_rise",))) for trial in trials),
+        "false_divergences": sum(len(false_alarms(trial, ("loss_divergence",))) for trial in trials),
         "missing_loss_false": sum(len(trial.of(("missing_loss",))) for trial in trials),
         "planned_alarms": sum(len(_planned(trial)) for trial in trials),
         "not_finite": sum(trial.unusual_numbers for trial in trials),

@@ -15,6 +15,8 @@ BASELINES = 16
 ONSET = 600
 _LEAST_ROWS = ONSET + 1200
 RAMPS = (100, 300, 500, 1000)
+DIVERGENCES = (100, 300, 1000)
+_STAY_ROWS = 200
 _STAIR_ROWS = 100
 _SPIKE_ROWS, _SPIKE_RATIO = 30, 1.5
 _UNDONE_ROWS = 10
@@ -46,6 +48,11 @@ def synthetic_score(curves: Iterable[Curve]) -> dict[str, str | int]:
     }
     figures["stairs down, then a spike"] = _share(_is_found(_stairs(curve, 0.9)) for curve in healthy)
     figures["stairs up, then a spike"] = _share(_is_found(_stairs(curve, 1.03)) for curve in healthy)
+    for ramp in DIVERGENCES:
+        figures[f"doubled within {ramp} and stays: diverged"] = _share(
+            _has_diverged(_ramp(one, ramp)) for one in healthy
+        )
+    figures["high for 30: diverged"] = _share(_has_diverged(_bump(curve)) for curve in healthy)
     figures["bad resume"] = _share(resume_alarms(curve, BAD_RESUME_RATIO) > 0 for curve in healthy)
     figures["good resume: false alarms"] = sum(resume_alarms(curve, 1.0) for curve in healthy)
     figures["change of cadence: false"] = sum(missing_alarms(_changed(*periods)) for periods in CADENCES)
@@ -74,6 +81,20 @@ def _is_found(losses: Sequence[float]) -> bool:
     trial = Trial(Curve("synthetic", ()))
     feed(trial, number_detectors(), _views(losses))
     return any(alarm.row >= ONSET for alarm in trial.of(_NOTES))
+
+
+def _has_diverged(losses: Sequence[float]) -> bool:
+    """Return whether a divergence is reported, if the last loss of ``losses`` is that of the 200 rows after them."""
+    trial = Trial(Curve("synthetic", ()))
+    feed(trial, number_detectors(), _views([*losses, *[losses[-1]] * _STAY_ROWS]))
+    return any(alarm.row >= ONSET for alarm in trial.of(("loss_divergence",)))
+
+
+def _bump(curve: Curve) -> list[float]:
+    """Return losses that are high for 30 rows."""
+    rows = range(ONSET, ONSET + _SPIKE_ROWS)
+    losses = _losses(curve)[: ONSET + 300]
+    return [loss * _SPIKE_RATIO if row in rows else loss for row, loss in enumerate(losses)]
 
 
 def _ramp(curve: Curve, rows: int) -> list[float]:

@@ -21,6 +21,12 @@ class ConfigurationError(CommandError):
     exit_code = ExitCode.CONFIGURATION
 
 
+class BadLossError(CommandError):
+    """A run ended with a loss that was not finite, or was stopped because of its loss."""
+
+    exit_code = ExitCode.BAD_LOSS
+
+
 class CheckpointsUnavailableError(CommandError):
     """Checkpoints exist and cannot be used now: nothing was started."""
 

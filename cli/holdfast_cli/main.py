@@ -50,6 +50,7 @@ ENTRIES = (
     Entry("top", watching.TopFlags, "top:top", _LOOK),
     Entry("logs", watching.LogsFlags, "logs:logs", _LOOK),
     Entry("analyze", watching.AnalyzeFlags, "analyze:analyze", _LOOK),
+    Entry("spikes", watching.SpikesFlags, "spikes:spikes", _LOOK),
     Entry("replay", watching.ReplayFlags, "replay:replay", _LOOK),
     Entry("stop", watching.StopFlags, "operate:stop", _LOOK),
     Entry("plan", planning.PlanFlags, "plan:plan", _TRY, planning.CONTEXT),

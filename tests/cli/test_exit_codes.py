@@ -15,13 +15,14 @@ from holdfast_cli.commands.run import run_name
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, LastCheckpointError
 from holdfast_cli.main import app
 from holdfast_cli.settings.schema import RunSettings
-from holdfast_cli.views.summary import closing_line, ended_badly, interrupted_line, stopped_line
+from holdfast_cli.views.summary import bad_end, closing_line, ended_badly, interrupted_line, stopped_line
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, allocate
 from holdfast_proto.v1.common_pb2 import PHASE_IDLE
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_NOTED,
+    LOSS_TIER_SPIKE,
     RUN_PHASE_FAILED,
     RUN_PHASE_FINISHED,
     VERDICT_KIND_BAD_CONFIGURATION,
@@ -213,3 +214,19 @@ def test_a_manifest_without_its_shards_is_listed_as_damaged(checkpoints: Checkpo
     verified = CliRunner().invoke(app, ["checkpoint", "verify", "--checkpoints", str(checkpoints.path)])
     assert verified.exit_code == ExitCode.FAILED
     assert str(shard) in verified.output.replace("\n", "")
+
+
+def test_the_end_says_since_when_the_loss_was_not_finite() -> None:
+    status = RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=30, finite_loss_step=12)
+    assert bad_end(status) == ""
+    status.nonfinite_since = 14
+    expected = "the loss was not finite from step 14 to the end: the last finite loss was at step 12"
+    assert bad_end(status) == expected
+    status.ClearField("finite_loss_step")
+    assert bad_end(status) == "the loss was not finite from step 14 to the end: no loss was finite"
+
+
+def test_a_run_that_was_stopped_because_of_its_loss_has_a_code_of_its_own() -> None:
+    status = RunStatus(run="r", phase=RUN_PHASE_FAILED, outcome="stopped at step 9", stopped_by_loss=LOSS_TIER_SPIKE)
+    error = ended_badly(status, Path("logs"))
+    assert (error.exit_code, str(error)) == (ExitCode.BAD_LOSS, "run r failed: stopped at step 9 (logs: logs)")

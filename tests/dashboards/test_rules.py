@@ -20,6 +20,7 @@ ALERTS = {
     "HoldfastLateExit",
     "HoldfastLossSpike",
     "HoldfastLossRise",
+    "HoldfastLossDivergence",
     "HoldfastNonFiniteLoss",
     "HoldfastOverflowLoop",
     "HoldfastDuplicateSamples",

@@ -7,20 +7,20 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast_cli.checkpoints.location import check_owner, owner_of
-from holdfast_cli.errors import InterruptionError
+from holdfast_cli.errors import BadLossError, InterruptionError
 from holdfast_cli.flags.runs import RunFlags
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions, check_name, local_run_options
 from holdfast_cli.rank_logs.follower import Follower
 from holdfast_cli.settings.resolving import resolve
-from holdfast_cli.settings.schema import RunSettings
+from holdfast_cli.settings.schema import LossActionName, RunSettings
 from holdfast_cli.trainer_command import check_configuration, check_starts
 from holdfast_cli.views.attachment import AttachmentWatch
 from holdfast_cli.views.display import LineDisplay, display_for
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings
-from holdfast_cli.views.summary import closing_line, ended_badly, interrupted_line, stopped_line
+from holdfast_cli.views.summary import bad_end, closing_line, ended_badly, interrupted_line, stopped_line
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
@@ -82,8 +82,11 @@ def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
         line = stopped_line(status, local.checkpoints)
     else:
         line = closing_line(status, local.checkpoints)
+    bad = bad_end(status)
+    if bad and options.loss_non_finite != LossActionName.NOTE:
+        raise BadLossError(f"{line} · {bad}. `holdfast incidents` names the checkpoint from before that")
     if not json:
-        print(line)
+        print(f"{line} · {bad}" if bad else line)
 
 
 def _near(folder: Path) -> str:

@@ -15,9 +15,9 @@ class RunFlags(SettingFlags):
     """Train on this machine and watch the run.
 
     Holdfast starts a daemon, an agent, the ranks, and Redis unless --redis names one. It shows the run, and leaves only
-    the run's folder behind. It exits with 0 if the run finished, or stopped after SIGTERM with a last checkpoint. A
-    command that cannot be started is refused before anything starts. So are a launcher such as torchrun, and a
-    configuration that holdfast_trainer would refuse.
+    the run's folder behind. It exits with 0 if the run finished, or stopped after SIGTERM with a last checkpoint; with
+    65 if the loss was not finite then. A command that cannot be started is refused before anything starts. So are a
+    launcher such as torchrun, and a configuration that holdfast_trainer would refuse.
 
     \b
     Example:

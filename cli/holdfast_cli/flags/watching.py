@@ -25,6 +25,44 @@ class StatusFlags:
     json: Json = False
 
 
+class TierName(StrEnum):
+    """How bad a loss is, the mildest first."""
+
+    BLIP = "blip"
+    SPIKE = "spike"
+    SLOW_RISE = "slow_rise"
+    DIVERGENCE = "divergence"
+    NON_FINITE = "non_finite"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpikesFlags:
+    """Judge the loss in the log of any training run: blips, spikes, slow rises, divergence, NaN.
+
+    FILE is CSV with a line of names, or has a JSON object in each line. Holdfast judges it as it judges a run. It knows
+    the usual names of columns, as W&B, TensorBoard, Megatron and others write them. A step that goes back is a resume.
+    The exit code is 0, also with findings, unless --fail-on is given; 78 if the file cannot be read.
+
+    \b
+    Examples:
+      holdfast spikes wandb-export.csv
+      holdfast spikes metrics.jsonl --loss-column train/ce --fail-on spike
+    """
+
+    file: Annotated[Path, typer.Argument(help="Log of a run.", metavar="FILE")]
+    loss_column: Annotated[
+        str | None, typer.Option(help="Column of the loss.", show_default="found by its name", metavar="NAME")
+    ] = None
+    step_column: Annotated[
+        str | None, typer.Option(help="Column of the step.", show_default="found by its name", metavar="NAME")
+    ] = None
+    fail_on: Annotated[
+        TierName | None,
+        typer.Option(help="Exit with 1 if there is a finding of this tier or a worse one.", rich_help_panel=OUTPUT),
+    ] = None
+    json: Json = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class TopFlags:
     """Show a run live in a terminal: what is wrong, its numbers, and every rank, the odd ones first.

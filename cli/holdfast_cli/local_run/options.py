@@ -79,7 +79,7 @@ class LocalRunOptions(RunSettings):
                 continue  # without a command another launcher starts the ranks
             problem = setting.range_problem(value)
             if problem:
-                raise ConfigurationError(f"{setting.flag} {value:g}: {problem}")
+                raise ConfigurationError(f"{setting.shown} {value:g}: {problem}")
 
 
 def local_run_options(resolved: Resolved, *, run: str, **changes: Any) -> LocalRunOptions:

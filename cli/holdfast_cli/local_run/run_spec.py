@@ -2,16 +2,27 @@
 
 from holdfast_cli.checkpoints.location import secondary_location
 from holdfast_cli.local_run.options import LocalRunOptions
-from holdfast_cli.settings.schema import ModeName, PresetName
+from holdfast_cli.settings.schema import LossActionName, ModeName, PresetName
+from holdfast_proto.loss_tiers import DEFAULTS
 from holdfast_proto.v1.store_pb2 import (
+    LOSS_ACTION_NOTE,
+    LOSS_ACTION_NOTIFY,
+    LOSS_ACTION_STOP,
     MODE_ACT,
     MODE_OBSERVE,
     PRESET_DEFAULT,
     PRESET_FAST,
     PRESET_PATIENT,
+    LossPolicy,
+    LossRule,
     RunSpec,
 )
 
+_ACTIONS = {
+    LossActionName.NOTE: LOSS_ACTION_NOTE,
+    LossActionName.NOTIFY: LOSS_ACTION_NOTIFY,
+    LossActionName.STOP: LOSS_ACTION_STOP,
+}
 _MODES = {ModeName.OBSERVE: MODE_OBSERVE, ModeName.ACT: MODE_ACT}
 _PRESETS = {
     PresetName.FAST: PRESET_FAST,
@@ -46,4 +57,13 @@ def run_spec(
         from_scratch=options.from_scratch,
         adopt=options.adopt,
         injection_allowed=options.faults_allowed,
+        loss_policy=_loss_policy(options),
     )
+
+
+def _loss_policy(options: LocalRunOptions) -> LossPolicy:
+    def rule(tier: str) -> LossRule:
+        action, budget = getattr(options, f"loss_{tier}"), getattr(options, f"loss_{tier}_budget")
+        return LossRule(action=_ACTIONS[action], budget=budget)
+
+    return LossPolicy(**{tier: rule(tier) for tier in DEFAULTS})

@@ -14,6 +14,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 
 from holdfast_checkpoint.codec.registry import Compression
 from holdfast_cli.settings.setting import FileSection, Setting
+from holdfast_proto.loss_tiers import DEFAULTS, MOST_BUDGET
 
 _EVERYWHERE = ("run", "observe", "publish")
 
@@ -24,6 +25,14 @@ class PresetName(StrEnum):
     FAST = "fast"
     DEFAULT = "default"
     PATIENT = "patient"
+
+
+class LossActionName(StrEnum):
+    """What to do about a bad loss."""
+
+    NOTE = "note"
+    NOTIFY = "notify"
+    STOP = "stop"
 
 
 class ModeName(StrEnum):
@@ -304,6 +313,118 @@ class RunSettings:
             most=1000,
         ),
     ] = 1.0
+
+    loss_blip: Annotated[
+        LossActionName,
+        Setting(
+            section=FileSection.LOSS,
+            name="blip",
+            flag="",
+            help="What to do about one outlying loss.",
+            commands=_EVERYWHERE,
+        ),
+    ] = LossActionName.NOTE
+    loss_blip_budget: Annotated[
+        int,
+        Setting(
+            section=FileSection.LOSS,
+            name="blip_budget",
+            flag="",
+            help="Blips that are tolerated before that.",
+            commands=_EVERYWHERE,
+            least=0,
+            most=MOST_BUDGET,
+        ),
+    ] = DEFAULTS["blip"].budget
+    loss_spike: Annotated[
+        LossActionName,
+        Setting(
+            section=FileSection.LOSS,
+            name="spike",
+            flag="",
+            help="What to do about a loss that jumps, or that is high after a restart.",
+            commands=_EVERYWHERE,
+        ),
+    ] = LossActionName.NOTIFY
+    loss_spike_budget: Annotated[
+        int,
+        Setting(
+            section=FileSection.LOSS,
+            name="spike_budget",
+            flag="",
+            help="Spikes that are tolerated before that.",
+            commands=_EVERYWHERE,
+            least=0,
+            most=MOST_BUDGET,
+        ),
+    ] = DEFAULTS["spike"].budget
+    loss_slow_rise: Annotated[
+        LossActionName,
+        Setting(
+            section=FileSection.LOSS,
+            name="slow_rise",
+            flag="",
+            help="What to do about a loss that rises slowly.",
+            commands=_EVERYWHERE,
+        ),
+    ] = LossActionName.NOTIFY
+    loss_slow_rise_budget: Annotated[
+        int,
+        Setting(
+            section=FileSection.LOSS,
+            name="slow_rise_budget",
+            flag="",
+            help="Slow rises that are tolerated before that.",
+            commands=_EVERYWHERE,
+            least=0,
+            most=MOST_BUDGET,
+        ),
+    ] = DEFAULTS["slow_rise"].budget
+    loss_divergence: Annotated[
+        LossActionName,
+        Setting(
+            section=FileSection.LOSS,
+            name="divergence",
+            flag="",
+            help="What to do about a loss that does not come back.",
+            commands=_EVERYWHERE,
+        ),
+    ] = LossActionName.NOTIFY
+    loss_divergence_budget: Annotated[
+        int,
+        Setting(
+            section=FileSection.LOSS,
+            name="divergence_budget",
+            flag="",
+            help="Losses in a row, from the one that shows a divergence, that are tolerated before that.",
+            commands=_EVERYWHERE,
+            least=0,
+            most=MOST_BUDGET,
+        ),
+    ] = DEFAULTS["divergence"].budget
+    loss_non_finite: Annotated[
+        LossActionName,
+        Setting(
+            section=FileSection.LOSS,
+            name="non_finite",
+            flag="--on-nan",
+            help="What to do if the loss stays NaN or infinite. stop: end the run without a checkpoint of that state.",
+            commands=_EVERYWHERE,
+            observe_help="What to do if the loss stays NaN or infinite. stop is taken as notify. [default: notify]",
+        ),
+    ] = LossActionName.NOTIFY
+    loss_non_finite_budget: Annotated[
+        int,
+        Setting(
+            section=FileSection.LOSS,
+            name="non_finite_budget",
+            flag="",
+            help="Losses in a row that may be NaN or infinite before that.",
+            commands=_EVERYWHERE,
+            least=0,
+            most=MOST_BUDGET,
+        ),
+    ] = DEFAULTS["non_finite"].budget
 
     redis_url: Annotated[
         str | None,

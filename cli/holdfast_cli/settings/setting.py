@@ -16,6 +16,7 @@ class FileSection(StrEnum):
     SNAPSHOTS = "snapshots"
     DETECTION = "detection"
     RECOVERY = "recovery"
+    LOSS = "loss"
     STORE = "store"
 
 
@@ -27,7 +28,7 @@ class Setting:
     name: str
     """Key in the section of the file; empty: the setting is for one start and has only a flag."""
     flag: str
-    """Name of the flag; empty: the setting is the command after ``--``."""
+    """Name of the flag; empty: the setting is the command after ``--``, or only in the file."""
     help: str
     metavar: str | None = None
     """Placeholder of the value in the help; None for flags without a value and for enumerations."""
@@ -82,6 +83,11 @@ class Setting:
         return (
             f"{noun}, {self.least:g} or more" if self.most is None else f"{noun} from {self.least:g} to {self.most:g}"
         )
+
+    @property
+    def shown(self) -> str:
+        """Name by which a message calls it: its flag, else its key."""
+        return self.flag or self.key
 
     def range_problem(self, value: float) -> str | None:
         """Return what to use instead if a number is out of range, in words; else None."""

@@ -3,7 +3,13 @@
 from pathlib import Path
 
 from holdfast_cli.checkpoints.location import usable_steps
-from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, ConfigurationError, LastCheckpointError
+from holdfast_cli.errors import (
+    BadLossError,
+    CheckpointsUnavailableError,
+    CommandError,
+    ConfigurationError,
+    LastCheckpointError,
+)
 from holdfast_cli.views.phrases import counted, measures, step_phrase
 from holdfast_proto.v1.common_pb2 import PHASE_IDLE
 from holdfast_proto.v1.control_pb2 import RunStatus
@@ -88,6 +94,16 @@ def stopped_line(status: RunStatus, checkpoints: str) -> str:
     )
 
 
+def bad_end(status: RunStatus) -> str:
+    """Return since when the loss of a run was not finite at its end; "" if it was finite, or none was reported."""
+    if not status.HasField("nonfinite_since"):
+        return ""
+    last = f"the last finite loss was at step {status.finite_loss_step}"
+    if not status.HasField("finite_loss_step"):
+        last = "no loss was finite"
+    return f"the loss was not finite from step {status.nonfinite_since} to the end: {last}"
+
+
 def interrupted_line(status: RunStatus, checkpoints: str) -> str:
     """Return after which step an interrupted run stopped, and what is lost of it; "" if it had done no step."""
     if status.newest_step < 0:
@@ -118,6 +134,8 @@ def ended_badly(status: RunStatus, logs: Path) -> CommandError:
     line = f"run {status.run} failed: {' '.join(reason.split()).removeprefix('holdfast: ')} (logs: {logs})"
     if status.refused:
         return CheckpointsUnavailableError(line)
+    if status.stopped_by_loss:
+        return BadLossError(line)
     is_configuration = newest.verdict.kind == VERDICT_KIND_BAD_CONFIGURATION
     return ConfigurationError(line) if is_configuration else CommandError(line)
 

@@ -56,6 +56,12 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         status.left_step = record.left_step
     status.time_use_s.update(time_use(state, now))
     status.wall_s = math.fsum(status.time_use_s.values())
+    counts = record.loss_counts
+    status.stopped_by_loss = counts.stopped_by
+    if counts.HasField("nonfinite_since"):
+        status.nonfinite_since = counts.nonfinite_since
+    if counts.HasField("finite_step"):
+        status.finite_loss_step = counts.finite_step
     if state.incidents:
         status.newest_incident.CopyFrom(state.incidents[max(state.incidents)])
     return status

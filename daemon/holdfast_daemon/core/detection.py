@@ -21,10 +21,15 @@ def look_at_tick(tick: Tick, names: Collection[str] = ()) -> Iterator[Finding]:
 
 def look_at_step(tick: Tick, summary: store.StepSummary) -> Iterator[Finding]:
     """Yield what the detectors find in the numbers of a step."""
-    coordinates = {number: dict(rank.coordinates) for number, rank in tick.ranks.items()}
-    step = StepView(tick.now, summary, tick.state.deadlines, coordinates)
+    step = step_view(tick, summary)
     for name in tick.state.detectors:
         yield from _show(tick, name, lambda detector: detector.see_step(step))
+
+
+def step_view(tick: Tick, summary: store.StepSummary) -> StepView:
+    """Return the view of a step that detectors look at."""
+    coordinates = {number: dict(rank.coordinates) for number, rank in tick.ranks.items()}
+    return StepView(tick.now, summary, tick.state.deadlines, coordinates)
 
 
 def restart(tick: Tick, after_step: int) -> None:

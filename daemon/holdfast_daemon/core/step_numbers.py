@@ -8,7 +8,7 @@ from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.numbers.non_finite import unexpected
 from holdfast_daemon.core.model import Telemetry, Totals, counted
-from holdfast_daemon.core.recovery import response, standstills
+from holdfast_daemon.core.recovery import loss_policy, response, standstills
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.step_quantities import MEANS
 from holdfast_proto.v1 import store_pb2 as store
@@ -47,8 +47,10 @@ def count_step(tick: Tick, summary: store.StepSummary) -> None:
     if summary.step > tick.record.newest_step:
         with tick.edit_record() as record:
             record.newest_step = summary.step
-    for finding in detection.look_at_step(tick, summary):
-        response.note(tick, finding)
+    noted = [
+        loss_policy.Noted(finding, response.note(tick, finding)) for finding in detection.look_at_step(tick, summary)
+    ]
+    loss_policy.judge(tick, summary, noted)
     standstills.learn(tick, summary)
     tick.state = replace(
         tick.state,

@@ -35,6 +35,8 @@ MODES = frozenset(store.Mode.values())
 PRESETS = frozenset(store.Preset.values())
 RUN_PHASES = frozenset(store.RunPhase.values()) - {store.RUN_PHASE_UNSPECIFIED}
 VERDICT_KINDS = frozenset(store.VerdictKind.values())
+LOSS_ACTIONS = frozenset(store.LossAction.values())
+LOSS_TIERS = frozenset(store.LossTier.values())
 INCIDENT_STATES = frozenset(store.IncidentState.values())
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

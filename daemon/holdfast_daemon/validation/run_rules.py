@@ -5,6 +5,8 @@ from holdfast_daemon.validation.detail_rules import check_detail
 from holdfast_daemon.validation.rules import (
     ACTIVITIES,
     INCIDENT_STATES,
+    LOSS_ACTIONS,
+    LOSS_TIERS,
     MODES,
     MOST_ITEMS,
     MOST_NODES,
@@ -30,6 +32,7 @@ from holdfast_daemon.validation.rules import (
     check_unix_s,
 )
 from holdfast_proto.limits import MOST_RANKS, NAME_CHARACTERS
+from holdfast_proto.loss_tiers import MOST_BUDGET
 from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -55,8 +58,15 @@ def check_spec(spec: store.RunSpec, run: str) -> None:
         raise RefusedError(f"checkpoint_upload_bytes_per_s is {spec.checkpoint_upload_bytes_per_s:g}")
     if not 0.0 <= spec.restart_patience <= 1e6:
         raise RefusedError(f"restart_patience is {spec.restart_patience:g}")
+    _check_loss_policy(spec.loss_policy)
     check_text(spec.checkpoint_directory, "checkpoint_directory")
     check_text(spec.checkpoints_secondary, "checkpoints_secondary")
+
+
+def _check_loss_policy(policy: store.LossPolicy) -> None:
+    for field, rule in policy.ListFields():
+        check_known(rule.action, LOSS_ACTIONS, f"loss_policy.{field.name}.action")
+        check_count(rule.budget, f"loss_policy.{field.name}.budget", MOST_BUDGET)
 
 
 def check_record(record: store.CoordinatorState, run: str) -> None:
@@ -93,6 +103,9 @@ def check_record(record: store.CoordinatorState, run: str) -> None:
         check_step(wanted.before_step, "wanted.before_step")
     check_phase_times(record.longest_phase_s.keys(), record.longest_phase_s.values(), "longest_phase_s")
     _check_time_use(record.time_use)
+    check_known(record.loss_counts.stopped_by, LOSS_TIERS, "loss_counts.stopped_by")
+    for field in ("judged_step", "nonfinite_since", "finite_step"):
+        check_step(getattr(record.loss_counts, field), f"loss_counts.{field}")
 
 
 def _check_time_use(book: store.TimeUse) -> None:
@@ -125,6 +138,7 @@ def check_incident(incident: store.Incident, run: str, key: str) -> None:
         raise RefusedError(f"it is of run {incident.run[:80]!r}")
     check_known(incident.state, INCIDENT_STATES, "state")
     check_known(incident.source, SOURCES, "source")
+    check_known(incident.loss_tier, LOSS_TIERS, "loss_tier")
     check_count(incident.generation, "generation")
     for field in ("last_progress_unix_s", "detected_unix_s", "recovered_unix_s"):
         check_unix_s(getattr(incident, field), field)

@@ -24,6 +24,22 @@ class Preset(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRESET_DEFAULT: _ClassVar[Preset]
     PRESET_PATIENT: _ClassVar[Preset]
 
+class LossTier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LOSS_TIER_UNSPECIFIED: _ClassVar[LossTier]
+    LOSS_TIER_BLIP: _ClassVar[LossTier]
+    LOSS_TIER_SPIKE: _ClassVar[LossTier]
+    LOSS_TIER_SLOW_RISE: _ClassVar[LossTier]
+    LOSS_TIER_DIVERGENCE: _ClassVar[LossTier]
+    LOSS_TIER_NON_FINITE: _ClassVar[LossTier]
+
+class LossAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LOSS_ACTION_UNSPECIFIED: _ClassVar[LossAction]
+    LOSS_ACTION_NOTE: _ClassVar[LossAction]
+    LOSS_ACTION_NOTIFY: _ClassVar[LossAction]
+    LOSS_ACTION_STOP: _ClassVar[LossAction]
+
 class Life(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     LIFE_UNSPECIFIED: _ClassVar[Life]
@@ -63,6 +79,7 @@ class VerdictKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VERDICT_KIND_STANDSTILL: _ClassVar[VerdictKind]
     VERDICT_KIND_LATE_EXIT: _ClassVar[VerdictKind]
     VERDICT_KIND_LOSS_RISE: _ClassVar[VerdictKind]
+    VERDICT_KIND_LOSS_DIVERGENCE: _ClassVar[VerdictKind]
 
 class EndCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -159,6 +176,16 @@ PRESET_UNSPECIFIED: Preset
 PRESET_FAST: Preset
 PRESET_DEFAULT: Preset
 PRESET_PATIENT: Preset
+LOSS_TIER_UNSPECIFIED: LossTier
+LOSS_TIER_BLIP: LossTier
+LOSS_TIER_SPIKE: LossTier
+LOSS_TIER_SLOW_RISE: LossTier
+LOSS_TIER_DIVERGENCE: LossTier
+LOSS_TIER_NON_FINITE: LossTier
+LOSS_ACTION_UNSPECIFIED: LossAction
+LOSS_ACTION_NOTE: LossAction
+LOSS_ACTION_NOTIFY: LossAction
+LOSS_ACTION_STOP: LossAction
 LIFE_UNSPECIFIED: Life
 LIFE_STARTING: Life
 LIFE_RUNNING: Life
@@ -190,6 +217,7 @@ VERDICT_KIND_MISSING_LOSS: VerdictKind
 VERDICT_KIND_STANDSTILL: VerdictKind
 VERDICT_KIND_LATE_EXIT: VerdictKind
 VERDICT_KIND_LOSS_RISE: VerdictKind
+VERDICT_KIND_LOSS_DIVERGENCE: VerdictKind
 END_CAUSE_UNSPECIFIED: EndCause
 END_CAUSE_CONFIGURATION: EndCause
 END_CAUSE_KILLED: EndCause
@@ -251,7 +279,7 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "loss_policy")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     RANKS_PER_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +301,7 @@ class RunSpec(_message.Message):
     RESTART_PATIENCE_FIELD_NUMBER: _ClassVar[int]
     FROM_SCRATCH_FIELD_NUMBER: _ClassVar[int]
     ADOPT_FIELD_NUMBER: _ClassVar[int]
+    LOSS_POLICY_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
     ranks_per_node: int
@@ -294,7 +323,58 @@ class RunSpec(_message.Message):
     restart_patience: float
     from_scratch: bool
     adopt: bool
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ...) -> None: ...
+    loss_policy: LossPolicy
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ...) -> None: ...
+
+class LossRule(_message.Message):
+    __slots__ = ("action", "budget")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
+    action: LossAction
+    budget: int
+    def __init__(self, action: _Optional[_Union[LossAction, str]] = ..., budget: _Optional[int] = ...) -> None: ...
+
+class LossPolicy(_message.Message):
+    __slots__ = ("blip", "spike", "slow_rise", "divergence", "non_finite")
+    BLIP_FIELD_NUMBER: _ClassVar[int]
+    SPIKE_FIELD_NUMBER: _ClassVar[int]
+    SLOW_RISE_FIELD_NUMBER: _ClassVar[int]
+    DIVERGENCE_FIELD_NUMBER: _ClassVar[int]
+    NON_FINITE_FIELD_NUMBER: _ClassVar[int]
+    blip: LossRule
+    spike: LossRule
+    slow_rise: LossRule
+    divergence: LossRule
+    non_finite: LossRule
+    def __init__(self, blip: _Optional[_Union[LossRule, _Mapping]] = ..., spike: _Optional[_Union[LossRule, _Mapping]] = ..., slow_rise: _Optional[_Union[LossRule, _Mapping]] = ..., divergence: _Optional[_Union[LossRule, _Mapping]] = ..., non_finite: _Optional[_Union[LossRule, _Mapping]] = ...) -> None: ...
+
+class LossCounts(_message.Message):
+    __slots__ = ("blips", "spikes", "rises", "diverged", "nonfinite", "divergence_answered", "nonfinite_answered", "judged_step", "nonfinite_since", "finite_step", "finite_loss", "stopped_by")
+    BLIPS_FIELD_NUMBER: _ClassVar[int]
+    SPIKES_FIELD_NUMBER: _ClassVar[int]
+    RISES_FIELD_NUMBER: _ClassVar[int]
+    DIVERGED_FIELD_NUMBER: _ClassVar[int]
+    NONFINITE_FIELD_NUMBER: _ClassVar[int]
+    DIVERGENCE_ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    NONFINITE_ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    JUDGED_STEP_FIELD_NUMBER: _ClassVar[int]
+    NONFINITE_SINCE_FIELD_NUMBER: _ClassVar[int]
+    FINITE_STEP_FIELD_NUMBER: _ClassVar[int]
+    FINITE_LOSS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_BY_FIELD_NUMBER: _ClassVar[int]
+    blips: int
+    spikes: int
+    rises: int
+    diverged: int
+    nonfinite: int
+    divergence_answered: bool
+    nonfinite_answered: bool
+    judged_step: int
+    nonfinite_since: int
+    finite_step: int
+    finite_loss: float
+    stopped_by: LossTier
+    def __init__(self, blips: _Optional[int] = ..., spikes: _Optional[int] = ..., rises: _Optional[int] = ..., diverged: _Optional[int] = ..., nonfinite: _Optional[int] = ..., divergence_answered: bool = ..., nonfinite_answered: bool = ..., judged_step: _Optional[int] = ..., nonfinite_since: _Optional[int] = ..., finite_step: _Optional[int] = ..., finite_loss: _Optional[float] = ..., stopped_by: _Optional[_Union[LossTier, str]] = ...) -> None: ...
 
 class RankExit(_message.Message):
     __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "order", "finished", "out_of_memory", "kernel_line", "never_attached", "steps_until", "gpu_fault")
@@ -880,7 +960,7 @@ class WaitEdge(_message.Message):
     def __init__(self, waiter: _Optional[int] = ..., awaited: _Optional[int] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op", "activity", "node", "calls", "death", "hang", "standstill", "mismatch", "transport", "lost_node", "late_exit", "data_share", "throughput", "memory", "allocator", "checkpoint", "program", "launcher", "loss_spike", "loss_rise", "missing_loss", "gradient_explosion", "overflow", "duplicate_samples", "non_finite", "straggler", "corruption", "device_call")
+    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op", "activity", "node", "calls", "death", "hang", "standstill", "mismatch", "transport", "lost_node", "late_exit", "data_share", "throughput", "memory", "allocator", "checkpoint", "program", "launcher", "loss_spike", "loss_rise", "missing_loss", "gradient_explosion", "overflow", "duplicate_samples", "non_finite", "straggler", "corruption", "device_call", "loss_divergence")
     KIND_FIELD_NUMBER: _ClassVar[int]
     CULPRITS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -918,6 +998,7 @@ class Verdict(_message.Message):
     STRAGGLER_FIELD_NUMBER: _ClassVar[int]
     CORRUPTION_FIELD_NUMBER: _ClassVar[int]
     DEVICE_CALL_FIELD_NUMBER: _ClassVar[int]
+    LOSS_DIVERGENCE_FIELD_NUMBER: _ClassVar[int]
     kind: VerdictKind
     culprits: _containers.RepeatedScalarFieldContainer[int]
     message: str
@@ -955,7 +1036,8 @@ class Verdict(_message.Message):
     straggler: StragglerDetail
     corruption: CorruptionDetail
     device_call: DeviceCallDetail
-    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ..., death: _Optional[_Union[DeathDetail, _Mapping]] = ..., hang: _Optional[_Union[HangDetail, _Mapping]] = ..., standstill: _Optional[_Union[StandstillDetail, _Mapping]] = ..., mismatch: _Optional[_Union[MismatchDetail, _Mapping]] = ..., transport: _Optional[_Union[TransportDetail, _Mapping]] = ..., lost_node: _Optional[_Union[LostNodeDetail, _Mapping]] = ..., late_exit: _Optional[_Union[LateExitDetail, _Mapping]] = ..., data_share: _Optional[_Union[DataShareDetail, _Mapping]] = ..., throughput: _Optional[_Union[ThroughputDetail, _Mapping]] = ..., memory: _Optional[_Union[MemoryDetail, _Mapping]] = ..., allocator: _Optional[_Union[AllocatorDetail, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointDetail, _Mapping]] = ..., program: _Optional[_Union[ProgramDetail, _Mapping]] = ..., launcher: _Optional[_Union[LauncherDetail, _Mapping]] = ..., loss_spike: _Optional[_Union[LossSpikeDetail, _Mapping]] = ..., loss_rise: _Optional[_Union[LossRiseDetail, _Mapping]] = ..., missing_loss: _Optional[_Union[MissingLossDetail, _Mapping]] = ..., gradient_explosion: _Optional[_Union[GradientExplosionDetail, _Mapping]] = ..., overflow: _Optional[_Union[OverflowDetail, _Mapping]] = ..., duplicate_samples: _Optional[_Union[DuplicateSamplesDetail, _Mapping]] = ..., non_finite: _Optional[_Union[NonFiniteDetail, _Mapping]] = ..., straggler: _Optional[_Union[StragglerDetail, _Mapping]] = ..., corruption: _Optional[_Union[CorruptionDetail, _Mapping]] = ..., device_call: _Optional[_Union[DeviceCallDetail, _Mapping]] = ...) -> None: ...
+    loss_divergence: LossDivergenceDetail
+    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ..., death: _Optional[_Union[DeathDetail, _Mapping]] = ..., hang: _Optional[_Union[HangDetail, _Mapping]] = ..., standstill: _Optional[_Union[StandstillDetail, _Mapping]] = ..., mismatch: _Optional[_Union[MismatchDetail, _Mapping]] = ..., transport: _Optional[_Union[TransportDetail, _Mapping]] = ..., lost_node: _Optional[_Union[LostNodeDetail, _Mapping]] = ..., late_exit: _Optional[_Union[LateExitDetail, _Mapping]] = ..., data_share: _Optional[_Union[DataShareDetail, _Mapping]] = ..., throughput: _Optional[_Union[ThroughputDetail, _Mapping]] = ..., memory: _Optional[_Union[MemoryDetail, _Mapping]] = ..., allocator: _Optional[_Union[AllocatorDetail, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointDetail, _Mapping]] = ..., program: _Optional[_Union[ProgramDetail, _Mapping]] = ..., launcher: _Optional[_Union[LauncherDetail, _Mapping]] = ..., loss_spike: _Optional[_Union[LossSpikeDetail, _Mapping]] = ..., loss_rise: _Optional[_Union[LossRiseDetail, _Mapping]] = ..., missing_loss: _Optional[_Union[MissingLossDetail, _Mapping]] = ..., gradient_explosion: _Optional[_Union[GradientExplosionDetail, _Mapping]] = ..., overflow: _Optional[_Union[OverflowDetail, _Mapping]] = ..., duplicate_samples: _Optional[_Union[DuplicateSamplesDetail, _Mapping]] = ..., non_finite: _Optional[_Union[NonFiniteDetail, _Mapping]] = ..., straggler: _Optional[_Union[StragglerDetail, _Mapping]] = ..., corruption: _Optional[_Union[CorruptionDetail, _Mapping]] = ..., device_call: _Optional[_Union[DeviceCallDetail, _Mapping]] = ..., loss_divergence: _Optional[_Union[LossDivergenceDetail, _Mapping]] = ...) -> None: ...
 
 class DeviceCallDetail(_message.Message):
     __slots__ = ("what", "why", "next", "suspects", "recorders", "world_size")
@@ -1247,6 +1329,20 @@ class LossRiseDetail(_message.Message):
     losses: int
     def __init__(self, loss: _Optional[float] = ..., lowest: _Optional[float] = ..., lowest_step: _Optional[int] = ..., losses: _Optional[int] = ...) -> None: ...
 
+class LossDivergenceDetail(_message.Message):
+    __slots__ = ("loss", "lowest", "lowest_step", "usual_step", "losses")
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    LOWEST_FIELD_NUMBER: _ClassVar[int]
+    LOWEST_STEP_FIELD_NUMBER: _ClassVar[int]
+    USUAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    loss: float
+    lowest: float
+    lowest_step: int
+    usual_step: int
+    losses: int
+    def __init__(self, loss: _Optional[float] = ..., lowest: _Optional[float] = ..., lowest_step: _Optional[int] = ..., usual_step: _Optional[int] = ..., losses: _Optional[int] = ...) -> None: ...
+
 class MissingLossDetail(_message.Message):
     __slots__ = ("newest_step", "steps", "norm_steps")
     NEWEST_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -1346,7 +1442,7 @@ class IncidentAction(_message.Message):
     def __init__(self, unix_s: _Optional[float] = ..., what: _Optional[str] = ...) -> None: ...
 
 class Incident(_message.Message):
-    __slots__ = ("id", "run", "generation", "verdict", "last_progress_unix_s", "detected_unix_s", "recovered_unix_s", "reached_step", "resumed_step", "lost_steps", "source", "state", "actions", "evidence")
+    __slots__ = ("id", "run", "generation", "verdict", "last_progress_unix_s", "detected_unix_s", "recovered_unix_s", "reached_step", "resumed_step", "lost_steps", "source", "state", "actions", "evidence", "notify", "loss_tier")
     ID_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -1361,6 +1457,8 @@ class Incident(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    NOTIFY_FIELD_NUMBER: _ClassVar[int]
+    LOSS_TIER_FIELD_NUMBER: _ClassVar[int]
     id: str
     run: str
     generation: int
@@ -1375,10 +1473,12 @@ class Incident(_message.Message):
     state: IncidentState
     actions: _containers.RepeatedCompositeFieldContainer[IncidentAction]
     evidence: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ...) -> None: ...
+    notify: bool
+    loss_tier: LossTier
+    def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ..., notify: bool = ..., loss_tier: _Optional[_Union[LossTier, str]] = ...) -> None: ...
 
 class CoordinatorState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage", "standstill_incident", "uncertain_restarts", "restart_is_uncertain", "known_pauses", "longest_phase_s", "history", "trained", "failed_reads", "read_again_unix_s", "reads_incident", "history_is_known", "failed_checkpoint", "refused", "pinned", "wanted", "time_use")
+    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage", "standstill_incident", "uncertain_restarts", "restart_is_uncertain", "known_pauses", "longest_phase_s", "history", "trained", "failed_reads", "read_again_unix_s", "reads_incident", "history_is_known", "failed_checkpoint", "refused", "pinned", "wanted", "time_use", "loss_counts")
     class LongestPhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1424,6 +1524,7 @@ class CoordinatorState(_message.Message):
     PINNED_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
     TIME_USE_FIELD_NUMBER: _ClassVar[int]
+    LOSS_COUNTS_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: RunPhase
     generation: int
@@ -1462,7 +1563,8 @@ class CoordinatorState(_message.Message):
     pinned: _containers.RepeatedCompositeFieldContainer[PinnedCheckpoint]
     wanted: _containers.RepeatedCompositeFieldContainer[WantedCheckpoint]
     time_use: TimeUse
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ..., standstill_incident: _Optional[str] = ..., uncertain_restarts: _Optional[int] = ..., restart_is_uncertain: bool = ..., known_pauses: _Optional[_Iterable[_Union[KnownPause, _Mapping]]] = ..., longest_phase_s: _Optional[_Mapping[int, float]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., trained: bool = ..., failed_reads: _Optional[int] = ..., read_again_unix_s: _Optional[float] = ..., reads_incident: _Optional[str] = ..., history_is_known: bool = ..., failed_checkpoint: _Optional[int] = ..., refused: bool = ..., pinned: _Optional[_Iterable[_Union[PinnedCheckpoint, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[WantedCheckpoint, _Mapping]]] = ..., time_use: _Optional[_Union[TimeUse, _Mapping]] = ...) -> None: ...
+    loss_counts: LossCounts
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ..., standstill_incident: _Optional[str] = ..., uncertain_restarts: _Optional[int] = ..., restart_is_uncertain: bool = ..., known_pauses: _Optional[_Iterable[_Union[KnownPause, _Mapping]]] = ..., longest_phase_s: _Optional[_Mapping[int, float]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., trained: bool = ..., failed_reads: _Optional[int] = ..., read_again_unix_s: _Optional[float] = ..., reads_incident: _Optional[str] = ..., history_is_known: bool = ..., failed_checkpoint: _Optional[int] = ..., refused: bool = ..., pinned: _Optional[_Iterable[_Union[PinnedCheckpoint, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[WantedCheckpoint, _Mapping]]] = ..., time_use: _Optional[_Union[TimeUse, _Mapping]] = ..., loss_counts: _Optional[_Union[LossCounts, _Mapping]] = ...) -> None: ...
 
 class TimeUse(_message.Message):
     __slots__ = ("since_unix_s", "settled_s", "reached_step", "generation_step", "progress_unix_s", "judged_unix_s", "restarted", "ended_unix_s")

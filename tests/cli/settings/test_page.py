@@ -17,10 +17,12 @@ REWRITE = "HOLDFAST_REWRITE_KEYS"
 
 def table() -> str:
     lines = ["| key | value | default | flag | meaning | used by |", "|---|---|---|---|---|---|"]
-    for setting in schema().values():
+    for field, setting in schema().items():
         if setting.key:
-            flags = [setting.flag, setting.publish_flag] if setting.flag else ["the words after `--`"]
+            flags = [setting.flag, setting.publish_flag] if setting.flag else []
             shown = ", ".join(f"`{flag}`" if flag.startswith("--") else flag for flag in flags if flag)
+            if field == "command":
+                flags = ["the words after `--`"]
             default = setting.default_text if setting.default is not False else "false"
             default = {"()": ""}.get(default, default)
             cells = (f"`{setting.key}`", setting.allowed, default, shown, setting.help, ", ".join(setting.commands))

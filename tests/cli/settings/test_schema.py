@@ -1,11 +1,14 @@
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
-from typing import get_origin
+from typing import Any, get_origin
 
 from holdfast_cli.local_run.options import LocalRunOptions
-from holdfast_cli.settings.schema import RunSettings, schema, settings_of
+from holdfast_cli.local_run.run_spec import run_spec
+from holdfast_cli.settings.schema import LossActionName, RunSettings, schema, settings_of
 from holdfast_cli.settings.setting import FileSection
+from holdfast_proto.loss_tiers import DEFAULTS, TIER_WORDS, rule_of
+from holdfast_proto.v1.store_pb2 import LOSS_ACTION_STOP, RunSpec
 
 
 def test_every_setting_has_a_key_or_is_for_one_start() -> None:
@@ -16,8 +19,10 @@ def test_every_setting_has_a_key_or_is_for_one_start() -> None:
     assert {key.partition(".")[0] for key in keys} == set(FileSection)
 
 
-def test_every_setting_but_the_command_has_a_flag_of_its_own() -> None:
-    assert [field for field, setting in schema().items() if not setting.flag] == ["command"]
+def test_every_setting_but_the_command_and_the_rules_of_the_loss_has_a_flag_of_its_own() -> None:
+    without = [field for field, setting in schema().items() if not setting.flag]
+    assert without[0] == "command"
+    assert all(schema()[field].section == FileSection.LOSS for field in without[1:])
     for command in ("run", "observe", "publish", "config"):
         flags = [flag for _, setting in settings_of(command) for flag in setting.flags(command)]
         assert len(flags) == len(set(flags))
@@ -33,6 +38,22 @@ def test_every_default_is_in_its_range() -> None:
     for setting in schema().values():
         if setting.default is not None and setting.least is not None:
             assert setting.least <= setting.default <= (setting.most or float("inf"))
+
+
+def test_the_loss_has_the_defaults_of_the_daemon() -> None:
+    options = LocalRunOptions(run="r", command=("x",))
+    said = run_spec(options, nodes=1, checkpoints="c", created_unix_s=0.0, instance="i")
+    for tier in TIER_WORDS:
+        assert rule_of(said, tier) == rule_of(RunSpec(), tier)
+
+
+def test_the_rules_of_the_loss_reach_the_spec() -> None:
+    for word in DEFAULTS:
+        changed: dict[str, Any] = {f"loss_{word}": LossActionName.STOP, f"loss_{word}_budget": 7}
+        options = LocalRunOptions(run="r", command=("x",), **changed)
+        spec = run_spec(options, nodes=1, checkpoints="c", created_unix_s=0.0, instance="i")
+        stopping = {TIER_WORDS[tier] for tier in TIER_WORDS if rule_of(spec, tier) == (LOSS_ACTION_STOP, 7)}
+        assert stopping == {word}
 
 
 def test_the_options_of_a_local_run_have_the_defaults_of_the_schema() -> None:

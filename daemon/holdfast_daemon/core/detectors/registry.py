@@ -15,6 +15,7 @@ from holdfast_daemon.core.detectors.hangs.transport import Transport
 from holdfast_daemon.core.detectors.hangs.unreachable import Unreachable
 from holdfast_daemon.core.detectors.numbers.duplicate_samples import DuplicateSamples
 from holdfast_daemon.core.detectors.numbers.gradient_explosion import GradientExplosion
+from holdfast_daemon.core.detectors.numbers.loss_divergence import LossDivergence
 from holdfast_daemon.core.detectors.numbers.loss_rise import LossRise
 from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.numbers.missing_loss import MissingLoss
@@ -50,6 +51,7 @@ ALL: tuple[type[Detector], ...] = (
     MissingLoss,
     LossSpike,
     LossRise,
+    LossDivergence,
     OverflowLoop,
     DuplicateSamples,
     SilentCorruption,

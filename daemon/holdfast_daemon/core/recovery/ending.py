@@ -7,6 +7,7 @@ from holdfast_daemon.core.recovery import checkpoint_commands, standstills
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_daemon.core.restart_patience import RestartPatience
 from holdfast_daemon.core.tick import Tick
+from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -20,13 +21,13 @@ RESEND_S = 2.0
 _LEAST_PATIENCE_S = 0.1
 
 
-def finish(tick: Tick, phase: "store.RunPhase", outcome: str) -> None:
-    """End the run: it never starts again."""
+def finish(tick: Tick, phase: "store.RunPhase", outcome: str, *, is_state_good: bool = True) -> None:
+    """End the run: it never starts again. A state that is not good is not written as a last checkpoint."""
     standstills.drop(tick, f"the run has ended: {outcome}")
     ledger.close_account(tick, failed=phase == store.RUN_PHASE_FAILED)
     with tick.edit_record() as record:
         record.outcome = outcome
-    if phase == store.RUN_PHASE_FAILED or _lacks_last_checkpoint(tick):
+    if is_state_good and (phase == store.RUN_PHASE_FAILED or _lacks_last_checkpoint(tick)):
         checkpoint_commands.persist_newest_snapshot(tick)  # agents end only when what they write is on disk
     tick.enter(phase)
     _send_finish(tick)
@@ -63,7 +64,8 @@ def end_after_training(tick: Tick) -> bool:
 
 def _send_finish(tick: Tick) -> None:
     record = tick.record
-    message = store.FinishRun(outcome=record.outcome, succeeded=record.phase == store.RUN_PHASE_FINISHED)
+    succeeded = record.phase == store.RUN_PHASE_FINISHED and not ends_badly(tick.state.spec, record.loss_counts)
+    message = store.FinishRun(outcome=record.outcome, succeeded=succeeded)
     if record.leave_by_unix_s:
         message.patience_s = max(_LEAST_PATIENCE_S, record.leave_by_unix_s - tick.now)
     tick.send(sorted(tick.state.nodes), lambda _: store.NodeCommand(finish=message))

@@ -35,12 +35,16 @@ def respond(tick: Tick, finding: Finding) -> None:
             note(tick, finding)
 
 
-def note(tick: Tick, finding: Finding) -> None:
-    """Keep a verdict that needs no restart, or that the mode allows none for, and gather its evidence."""
+def note(tick: Tick, finding: Finding) -> store.Incident:
+    """Keep a verdict that needs no restart, or that the mode allows none for, and gather its evidence.
+
+    Return the incident as it was at first.
+    """
     incident = incidents.note_incident(tick, finding.verdict, last_progress_unix_s=finding.last_progress_unix_s)
     _gather(tick, incident, finding)
     if finding.proven_step is not None:
         checkpoint_commands.keep_newest_before(tick, finding.proven_step, incident)
+    return incident
 
 
 def _stand_still(tick: Tick, finding: Finding) -> None:

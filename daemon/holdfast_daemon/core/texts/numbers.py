@@ -28,6 +28,15 @@ def loss_rise(verdict: store.Verdict) -> str:
     )
 
 
+def loss_divergence(verdict: store.Verdict) -> str:
+    """Return from which level to which the loss has gone, and for how long it has not come back."""
+    detail = verdict.loss_divergence
+    return (
+        f"the loss has diverged: its median is {detail.loss:.4g} at step {verdict.step}, was {detail.lowest:.4g} at"
+        f" step {detail.lowest_step}, and has not come back for {detail.losses} losses"
+    )
+
+
 def missing_loss(verdict: store.Verdict) -> str:
     """Return since when no loss was reported, and what that may mean."""
     detail = verdict.missing_loss

@@ -39,6 +39,7 @@ _RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
     "launcher": refusals.launcher,
     "loss_spike": numbers.loss_spike,
     "loss_rise": numbers.loss_rise,
+    "loss_divergence": numbers.loss_divergence,
     "missing_loss": numbers.missing_loss,
     "gradient_explosion": numbers.gradient_explosion,
     "overflow": numbers.overflow,

@@ -187,3 +187,21 @@ def test_what_a_launcher_starts_after_it_was_to_end_is_a_new_world() -> None:
     world.end(0, signal=9)
     world.tick(seconds=1.0)
     assert (world.where, world.kinds) == (("starting", 2), [store.VERDICT_KIND_DEAD_RANK])
+
+
+def test_a_bad_loss_that_would_stop_a_run_is_only_notified_of() -> None:
+    world = ObservedWorld()
+    spec = store.RunSpec()
+    spec.CopyFrom(SPEC)
+    spec.loss_policy.non_finite.CopyFrom(store.LossRule(action=store.LOSS_ACTION_STOP, budget=0))
+    world.state = replace(world.state, spec=spec)
+    world.launch(1, [11], step=3)
+    world.tick()
+    summary = store.StepSummary(step=3, generation=1, loss_sum=float("nan"), loss_count=1, duration_s=0.3)
+    summary.nonfinite.add(rank=0, quantity="loss")
+    world.tick(events=(store.Event(node="n", generation=1, step_summary=summary),))
+    (incident,) = world.state.incidents.values()
+    assert incident.notify
+    assert incident.actions[-1].what.startswith("the run is not stopped: another launcher has started its ranks")
+    assert world.where == ("running", 1)
+    assert "finish" not in world.command_kinds()

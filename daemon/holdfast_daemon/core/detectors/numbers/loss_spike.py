@@ -23,6 +23,8 @@ class LossSpike(Detector):
 
     zscore: float = 0.0
     """Of the newest loss."""
+    blip: LossReading | None = None
+    """The newest step's, if its loss is outlying outside of a spike."""
     _watch: LossWatch = field(default_factory=LossWatch)
     _learning_rate: float = 0.0
     """Newest that was reported; 0: none."""
@@ -35,7 +37,8 @@ class LossSpike(Detector):
         zscore = self.zscore if step.loss is None else reading.zscore
         anomalies = ("blip",) * reading.blip + ("spike",) * reading.spike
         finding = (_finding(step, reading),) if reading.spike else ()
-        return DetectorResult(LossSpike(zscore, watch, rate), finding, anomalies)
+        blip = reading if reading.blip and not watch.in_spike else None
+        return DetectorResult(LossSpike(zscore, blip, watch, rate), finding, anomalies)
 
     def restarted(self, after_step: int) -> Self:
         """Keep what is known of the steps up to ``after_step``."""

@@ -5,8 +5,9 @@ an origin: a rank's own gradient, which was seen before any sum; and a loss that
 all others report a finite one. In a pipeline that loss may come from an earlier stage, and then it names nobody.
 """
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
@@ -32,9 +33,20 @@ class NonFinite(Detector):
 
     _reported: bool = False
     _named: bool = False
+    _finite_step: int = -1
+    """Newest step with a finite loss: the state at its end may be what made the next loss bad."""
 
     def see_step(self, step: StepView) -> DetectorResult:
         """Look for what is not finite and should be."""
+        if step.loss is not None and math.isfinite(step.loss):
+            return NonFinite(self._reported, self._named, step.step)._look(step)
+        return self._look(step)
+
+    def restarted(self, after_step: int) -> Self:
+        """Report again."""
+        return type(self)(_finite_step=min(self._finite_step, after_step))
+
+    def _look(self, step: StepView) -> DetectorResult:
         bad = unexpected(step.summary)
         own = [one for one in bad if one.quantity == GRADIENT]
         if not bad or self._named or (self._reported and not own):
@@ -49,13 +61,9 @@ class NonFinite(Detector):
             confidence_ratio=confidence,
             non_finite=detail,
         )
-        return DetectorResult(
-            NonFinite(_reported=True, _named=bool(own)), (Finding(verdict=verdict, proven_step=step.step),)
-        )
-
-    def restarted(self, _after_step: int) -> Self:
-        """Report again."""
-        return type(self)()
+        is_loss = any(one.quantity == "loss" for one in bad) and self._finite_step >= 0
+        finding = Finding(verdict=verdict, proven_step=self._finite_step if is_loss else step.step)
+        return DetectorResult(replace(self, _reported=True, _named=bool(own)), (finding,))
 
 
 def _own_gradient(own: Sequence[store.NonFinite], bad: Iterable[store.NonFinite]) -> store.NonFiniteDetail:

@@ -1,0 +1,1 @@
+"""Judges the log of a training run with the detectors of the daemon."""

@@ -1,0 +1,113 @@
+"""A real run whose weights turn to NaN: by default it trains on and says so at its end; one option stops it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast_cli.checkpoints.location import usable_steps
+from holdfast_daemon.incidents.story import parse_story
+from holdfast_proto.exit_codes import ExitCode
+from holdfast_proto.run_files import incident_log
+from holdfast_proto.v1.store_pb2 import LOSS_TIER_NON_FINITE, Incident
+from tests.chaos.conftest import PATIENCE_S, Runs
+
+pytestmark = pytest.mark.system
+
+NAN_STEP, STEPS = 22, 70
+BUDGET = 10
+RUN = "nan"
+
+SCRIPT = f"""
+import sys, time
+import torch
+import holdfast_hooks
+
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with holdfast_hooks.attach(state={{"model": model, "optimizer": optimizer}}) as hooks:
+    for step in hooks.steps(until=int(sys.argv[1])):
+        if step == {NAN_STEP} and "nan" in sys.argv:
+            with torch.no_grad():
+                model.weight.fill_(float("nan"))
+        inputs = torch.randn(16, 8)
+        loss = torch.nn.functional.mse_loss(model(inputs), inputs.mean(dim=1, keepdim=True))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        hooks.report(loss=loss)
+        time.sleep(0.1)
+"""
+
+
+def train(runs: Runs, folder: Path, *words: str, flags: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
+    """Run `holdfast run` to its end, with a checkpoint every four steps."""
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "holdfast_cli", "run", "--run", RUN, "--ranks", "1", "--snapshot-every", "2"]
+    command += ["--checkpoint-every", "4", "--keep", "5", *flags, "--", "python", str(script), *words]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "HOLDFAST_TEST_MARK": runs.mark},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert not runs.processes()
+    return done
+
+
+def incidents(folder: Path) -> list[Incident]:
+    """Return the newest version of each incident, oldest first."""
+    lines = incident_log(folder / "holdfast-runs" / RUN, RUN).read_text().splitlines()
+    return list({story.id: story for story in map(parse_story, lines)}.values())
+
+
+def committed(folder: Path) -> list[int]:
+    return usable_steps(str(folder / "holdfast-runs" / RUN / "checkpoints"), RUN)
+
+
+def test_by_default_it_trains_on_is_notified_of_and_its_end_is_honest(runs: Runs, tmp_path: Path) -> None:
+    done = train(runs, tmp_path, str(STEPS), "nan")
+    assert done.returncode == ExitCode.BAD_LOSS, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert f"{RUN} finished: {STEPS} steps" in last
+    assert (
+        f"the loss was not finite from step {NAN_STEP} to the end: the last finite loss was at step {NAN_STEP - 1}"
+        in last
+    )
+    (incident,) = incidents(tmp_path)
+    assert (incident.loss_tier, incident.notify) == (LOSS_TIER_NON_FINITE, True)
+    before = [step for step in committed(tmp_path) if step < NAN_STEP - 1]
+    assert max(before) >= NAN_STEP - 12, "one from shortly before is kept, in addition to the newest five"
+
+
+def test_a_stop_is_not_answered_with_a_restart_and_the_good_checkpoint_can_be_used(runs: Runs, tmp_path: Path) -> None:
+    done = train(runs, tmp_path, "100000", "nan", flags=("--on-nan", "stop"))
+    assert done.returncode == ExitCode.BAD_LOSS, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    step = NAN_STEP + BUDGET
+    assert f'stopped at step {step} because of [loss] non_finite = "stop"' in last
+    steps = committed(tmp_path)
+    good, newer = max(one for one in steps if one < NAN_STEP - 1), [one for one in steps if one >= NAN_STEP - 1]
+    assert f"go back to the checkpoint of step {good}, the newest from before step {NAN_STEP - 1}" in last
+    assert max(steps) <= step + 4, "nothing of the bad state is written at the stop"
+    assert "generation 2" not in done.stdout
+    (incident,) = incidents(tmp_path)
+    assert incident.notify
+    for one in newer:
+        (folder,) = (tmp_path / "holdfast-runs" / RUN / "checkpoints").glob(f"step-*{one}")
+        shutil.move(folder, tmp_path / folder.name)
+    (tmp_path / "holdfast-runs" / RUN / "node-local" / "known-checkpoints.json").unlink()
+    again = train(runs, tmp_path, str(STEPS), flags=("--json",))
+    assert again.returncode == 0, again.stderr
+    status = json.loads(again.stdout.strip().splitlines()[-1])
+    assert (status["resumed_step"], status["newest_step"]) == (good, STEPS - 1)
+    assert "nonfinite_since" not in status

@@ -1,0 +1,212 @@
+"""``holdfast spikes`` as people and scripts use it, with the odd files that they have."""
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from holdfast_cli.main import app
+from holdfast_proto.exit_codes import ExitCode
+
+HEALTHY = 200
+
+
+def losses(steps: int = HEALTHY, *, spike_at: int | None = None, width: int = 5) -> list[float]:
+    rng = random.Random(2)
+    spiked = range(spike_at, spike_at + width) if spike_at is not None else range(0)
+    return [round((6.0 if step in spiked else 2.0) + rng.gauss(0.0, 0.02), 5) for step in range(steps)]
+
+
+def csv_of(values: Sequence[object], names: str = "step,loss", separator: str = ",", end: str = "\n") -> str:
+    return end.join([names, *(f"{step}{separator}{value}" for step, value in enumerate(values))]) + end
+
+
+def write(folder: Path, content: str | bytes, name: str = "log.csv") -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def spikes(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["spikes", *map(str, arguments)])
+
+
+def answer(*arguments: str | Path) -> dict[str, Any]:
+    result = spikes(*arguments, "--json")
+    assert result.exit_code == 0, (result.output, result.exception)
+    (line,) = result.stdout.splitlines()
+    found = json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert isinstance(found, dict)
+    return found
+
+
+def refusal(*arguments: str | Path) -> str:
+    result = spikes(*arguments)
+    assert result.exit_code == ExitCode.CONFIGURATION, result.output
+    (line,) = result.stderr.strip().splitlines()
+    return line
+
+
+def test_a_healthy_log_has_no_finding(tmp_path: Path) -> None:
+    log = write(tmp_path, csv_of(losses()))
+    result = spikes(log, "--fail-on", "blip")
+    assert (result.exit_code, result.stdout.strip()) == (0, f"{log}: 200 losses of column 'loss' · nothing found")
+
+
+def test_a_spike_is_in_the_table_and_fails_on_demand_only(tmp_path: Path) -> None:
+    log = write(tmp_path, csv_of(losses(spike_at=120)))
+    found = answer(log)
+    assert found["counts"] == {"spike": 1, "blip": 2}
+    (spike,) = (one for one in found["findings"] if one["tier"] == "spike")
+    assert (spike["step"], spike["row"]) == (122, 124)
+    assert spike["loss"] == pytest.approx(6.0, abs=0.1)
+    assert spike["level"] == pytest.approx(2.0, abs=0.1)
+    assert spike["zscore"] > 5
+    assert spikes(log).exit_code == 0
+    lines = spikes(log).stdout.splitlines()
+    assert lines[0].split() == ["finding", "step", "row", "loss", "level", "z"]
+    assert lines[3].split()[:3] == ["spike", "122", "124"]
+    codes = {tier: spikes(log, "--fail-on", tier).exit_code for tier in ("blip", "spike", "slow_rise", "non_finite")}
+    assert codes == {"blip": 1, "spike": 1, "slow_rise": 0, "non_finite": 0}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_separators_line_ends_byte_order_marks_quotes_and_blank_lines(tmp_path: Path, separator: str, end: str) -> None:
+    rows = [f'"{step}"{separator}"{loss}"{end}' for step, loss in enumerate(losses(spike_at=120))]
+    text = "\ufeff" + f'"step"{separator}"loss"{end}' + end.join(["", *rows])
+    assert answer(write(tmp_path, text))["counts"] == {"spike": 1, "blip": 2}
+
+
+@pytest.mark.parametrize(
+    ("names", "loss", "step"),
+    [
+        ("step,train_loss", "train_loss", "step"),
+        ("iteration,lm loss", "lm loss", "iteration"),
+        ("Step,Value", "Value", "Step"),
+        ("global_step,train/loss", "train/loss", "global_step"),
+        ("Step,run-7 - train/loss", "run-7 - train/loss", "Step"),
+        ("epoch,LOSS", "LOSS", None),
+    ],
+)
+def test_columns_are_found_by_the_names_that_trainers_and_trackers_use(
+    tmp_path: Path, names: str, loss: str, step: str | None
+) -> None:
+    found = answer(write(tmp_path, csv_of(losses(), names)))
+    assert found["columns"] == ({"loss": loss, "step": step} if step else {"loss": loss})
+    assert found["losses"] == HEALTHY
+
+
+def test_columns_can_be_named(tmp_path: Path) -> None:
+    rows = [f"{loss},{10 * step},0.5" for step, loss in enumerate(losses(spike_at=120))]
+    log = write(tmp_path, "\n".join(["ce,at,loss", *rows]))
+    assert answer(log)["columns"] == {"loss": "loss"}
+    found = answer(log, "--loss-column", "ce", "--step-column", "at")
+    assert found["columns"] == {"loss": "ce", "step": "at"}
+    assert [one["step"] for one in found["findings"] if one["tier"] == "spike"] == [1220]
+    assert "--loss-column takes one of 'ce', 'at', 'loss'" in refusal(log, "--loss-column", "nll")
+
+
+def test_json_lines_with_evaluations_between_the_losses(tmp_path: Path) -> None:
+    entries: list[dict[str, object]] = [{"step": 0, "eval_loss": 3.0}]
+    for step, loss in enumerate(losses(spike_at=120)):
+        entries += [{"step": step, "loss": loss, "lr": 0.1}, {"step": step, "eval_loss": 3.0}]
+    log = write(tmp_path, "\n".join(map(json.dumps, entries)), "metrics.jsonl")
+    found = answer(log)
+    assert found["columns"] == {
+        "step": "step",
+        "loss": "loss",
+        "learning_rate": "lr",
+        "validation_loss": "eval_loss",
+    }
+    assert (found["losses"], found["repeated_rows"], found["resumes"]) == (HEALTHY, 0, 0)
+    assert found["counts"]["spike"] == 1
+
+
+def test_losses_that_are_not_finite_and_cells_that_are_empty(tmp_path: Path) -> None:
+    values: list[object] = [*losses(100), "", "NaN", "nan", "inf", "-Infinity", "", *losses(50), "NaN"]
+    log = write(tmp_path, csv_of(values))
+    found = answer(log)
+    assert found["counts"] == {"non_finite": 2}
+    assert [one["step"] for one in found["findings"]] == [101, 156]
+    assert found["findings"][0]["loss"] is None
+    assert not found["ends_finite"]
+    assert "the loss is not finite at the end: the last finite loss is at step 155" in spikes(log).stdout
+    assert spikes(log, "--fail-on", "non_finite").exit_code == ExitCode.FAILED
+
+
+def test_a_validation_loss_that_is_not_finite_is_no_tier_of_the_loss(tmp_path: Path) -> None:
+    rows = [f"{step},{loss},{'nan' if step == 50 else ''}" for step, loss in enumerate(losses())]
+    log = write(tmp_path, "\n".join(["step,loss,val_loss", *rows]))
+    (found,) = answer(log)["findings"]
+    assert (found["tier"], found["kind"], found["step"]) == ("", "non_finite_validation_loss", 50)
+    assert spikes(log, "--fail-on", "blip").exit_code == 0
+
+
+def test_steps_that_go_back_are_a_resume_and_a_bad_one_is_a_spike(tmp_path: Path) -> None:
+    before, again = losses(150), losses(100)
+    rows = [f"{step},{loss}" for step, loss in enumerate(before)]
+    good = [f"{120 + step},{loss}" for step, loss in enumerate(again)]
+    bad = [f"{120 + step},{loss + 1.0}" for step, loss in enumerate(again)]
+    found = answer(write(tmp_path, "\n".join(["step,loss", *rows, *good])))
+    assert (found["resumes"], found["counts"]) == (1, {})
+    found = answer(write(tmp_path, "\n".join(["step,loss", *rows, *bad])))
+    assert found["counts"]["spike"] == 1
+    (spike,) = (one for one in found["findings"] if one["tier"] == "spike")
+    assert spike["message"].startswith("the run resumed badly after step 119")
+
+
+def test_the_first_loss_of_a_step_that_is_written_twice_counts(tmp_path: Path) -> None:
+    rows = [f"{step},{value}" for step, loss in enumerate(losses()) for value in (loss, 60.0)]
+    found = answer(write(tmp_path, "\n".join(["step,loss", *rows])))
+    assert (found["losses"], found["repeated_rows"], found["counts"]) == (HEALTHY, HEALTHY, {})
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "the file is empty"),
+        ("\n\n", "the file is empty"),
+        ("step,loss\n", "no row has a number in column 'loss'"),
+        ("step,loss\n1,\n2,null\n", "no row has a number in column 'loss'"),
+        ("step,value_x\n1,2\n", "row 1 names no known column of a loss"),
+        ("step,loss\n1,2.0\n2,high\n", "row 3, column 'loss': 'high' is no number"),
+        ("step,loss\n1,2.0\n\n1.5,2.0\n", "row 4, column 'step': '1.5' is no step"),
+        ("step,loss\n-1,2.0\n", "row 2, column 'step': '-1' is no step"),
+        ("step,loss\nnan,2.0\n", "row 2, column 'step': 'nan' is no step"),
+        ("step,loss\n1,2.0,3.0\n", "row 2: 3 cells under 2 names"),
+        ('step,loss\n1,"2.0\n', "row 2"),
+        (b"\x1f\x8b\x08\x00\xff\xfe\xfd binary", "not text"),
+        (b"step,loss\n1,2\0\n", "row 2: not text"),
+        (b"step,loss\n1,\xff\xfe\n", "not text in UTF-8"),
+        ("x" * (1 << 20) + ",loss\n", "longer than"),
+        ('{"step": 1, "loss": 2}\n{"step": 2, ', "row 2: not valid JSON"),
+        ('{"step": 1, "loss": 2}\n[3]\n', "row 2: not a JSON object"),
+        ('{"step": 1, "loss": [2]}\n', "row 1, column 'loss': [2] is no number"),
+        ('{"step": 1, "loss": true}\n', "row 1, column 'loss': True is no number"),
+        ('{"step": 1, "loss": 1' + "0" * 400 + "}\n", "row 1, column 'loss'"),
+    ],
+)
+def test_what_is_no_log_is_refused_in_one_line(tmp_path: Path, content: str | bytes, expected: str) -> None:
+    log = write(tmp_path, content)
+    line = refusal(log)
+    assert line.startswith(f"holdfast: {log}: ")
+    assert expected in line
+    assert len(line) < 400
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_refused(tmp_path: Path) -> None:
+    assert "No such file" in refusal(tmp_path / "nothing.csv")
+    assert "Is a directory" in refusal(tmp_path)
+
+
+def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
+    """Findings beyond the first thousand are counted and left out."""
+    values = [60.0 if step % 40 == 39 else loss for step, loss in enumerate(losses(44_000))]
+    found = answer(write(tmp_path, csv_of(values)))
+    assert len(found["findings"]) == 1000
+    assert found["counts"]["blip"] == 1000 + found["findings_left_out"] > 1050
