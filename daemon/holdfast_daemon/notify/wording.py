@@ -16,6 +16,14 @@ _STATUS = {
     store.INCIDENT_STATE_RESOLVED: "resolved",
     store.INCIDENT_STATE_FAILED: "failed",
 }
+_OPEN_NEXT = {
+    store.INCIDENT_STATE_OPEN: "Nothing now: Holdfast restarts the ranks and reports how that ends.",
+    store.INCIDENT_STATE_STANDSTILL: "Wait: Holdfast restarts the ranks if they do not move again.",
+}
+_CLOSED_NEXT = {
+    "resolved": "Nothing.",
+    "failed": "Look whether a newer incident follows. If none does, read this one.",
+}
 _EVENT = {"open": "incident", "noted": "incident", "resolved": "recovery", "failed": "failure"}
 
 
@@ -128,19 +136,13 @@ class RunWording:
         return what
 
     def _next(self, incident: store.Incident, status: str) -> str:
-        if status == "resolved":
-            return "Nothing."
-        if status == "failed":
-            return "Look whether a newer incident follows. If none does, read this one."
+        if status in _CLOSED_NEXT:
+            return _CLOSED_NEXT[status]
         if incident.verdict.HasField("device_call") and incident.verdict.device_call.next:
             return incident.verdict.device_call.next
-        if incident.state == store.INCIDENT_STATE_OPEN:
-            return "Nothing now: Holdfast restarts the ranks and reports how that ends."
-        if incident.state == store.INCIDENT_STATE_STANDSTILL:
-            return "Wait: Holdfast restarts the ranks if they do not move again."
         if self.spec.mode == store.MODE_OBSERVE and incident.verdict.kind in RECOVERABLE:
             return "Read the incident, then restart the job: Holdfast only observes this run."
-        return "Read the incident: Holdfast takes no action for it."
+        return _OPEN_NEXT.get(incident.state, "Read the incident: Holdfast takes no action for it.")
 
 
 def _last_action_unix_s(incident: store.Incident, status: str) -> float:
