@@ -45,7 +45,7 @@ async def _serve(options: DaemonOptions) -> None:
     notifiers = Notifiers(options.directory)
     runs = Runs(
         client,
-        lambda run: RunShell(client, run, options, clock, ticks, notifiers.of(run)),
+        lambda run: RunShell(client, run, options, clock, ticks, notifier=notifiers.of(run)),
         ticks,
         options.store_url,
     )

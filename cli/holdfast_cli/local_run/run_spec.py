@@ -1,6 +1,7 @@
 """The message that describes a run to agents and the daemon."""
 
 from holdfast_cli.checkpoints.location import secondary_location
+from holdfast_cli.local_run.notify_spec import notify_message
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.settings.schema import ModeName, PresetName
 from holdfast_proto.v1.store_pb2 import (
@@ -46,4 +47,5 @@ def run_spec(
         from_scratch=options.from_scratch,
         adopt=options.adopt,
         injection_allowed=options.faults_allowed,
+        notify=notify_message(options),
     )

@@ -40,6 +40,7 @@ class RunShell:
         options: DaemonOptions,
         clock: Clock,
         metrics: TickMetrics,
+        *,
         notifier: RunNotifier | None = None,
     ) -> None:
         self.run_name = run

@@ -114,8 +114,9 @@ class RunNotifier:
         notified = self._notified
         if notified is None:
             return True
-        parts = [*notified.queues, *([notified.heartbeat] if notified.heartbeat is not None else [])]
-        is_idle = [part.wait_idle(max(0.0, deadline_s - time.monotonic())) for part in parts]
+        is_idle = [queue.wait_idle(max(0.0, deadline_s - time.monotonic())) for queue in notified.queues]
+        if notified.heartbeat is not None:
+            is_idle.append(notified.heartbeat.wait_idle(max(0.0, deadline_s - time.monotonic())))
         for queue in notified.queues:
             queue.close()
         notified.saver.finish(max(0.2, deadline_s - time.monotonic()))

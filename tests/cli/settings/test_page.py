@@ -7,8 +7,10 @@ import os
 import re
 from pathlib import Path
 
+from holdfast_cli.settings.channels import channel_schema
 from holdfast_cli.settings.file import parse_file
 from holdfast_cli.settings.schema import schema
+from holdfast_cli.settings.setting import FileSection
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 BEGIN, END = "<!-- keys -->\n", "<!-- end of keys -->"
@@ -17,9 +19,11 @@ REWRITE = "HOLDFAST_REWRITE_KEYS"
 
 def table() -> str:
     lines = ["| key | value | default | flag | meaning | used by |", "|---|---|---|---|---|---|"]
-    for setting in schema().values():
+    channels = [setting for keys in channel_schema().values() for setting in keys.values()]
+    for setting in [*schema().values(), *channels]:
         if setting.key:
-            flags = [setting.flag, setting.publish_flag] if setting.flag else ["the words after `--`"]
+            without = ["none"] if setting.section == FileSection.NOTIFY else ["the words after `--`"]
+            flags = [setting.flag, setting.publish_flag] if setting.flag else without
             shown = ", ".join(f"`{flag}`" if flag.startswith("--") else flag for flag in flags if flag)
             default = setting.default_text if setting.default is not False else "false"
             default = {"()": ""}.get(default, default)

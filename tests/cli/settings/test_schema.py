@@ -10,14 +10,15 @@ from holdfast_cli.settings.setting import FileSection
 
 def test_every_setting_has_a_key_or_is_for_one_start() -> None:
     without = {field for field, setting in schema().items() if not setting.key}
-    assert without == {"from_scratch", "adopt"}
+    assert without == {"from_scratch", "adopt", "notify_channels"}
     keys = [setting.key for setting in schema().values() if setting.key]
     assert len(keys) == len(set(keys))
     assert {key.partition(".")[0] for key in keys} == set(FileSection)
 
 
-def test_every_setting_but_the_command_has_a_flag_of_its_own() -> None:
-    assert [field for field, setting in schema().items() if not setting.flag] == ["command"]
+def test_every_setting_but_the_command_and_those_of_notify_has_a_flag_of_its_own() -> None:
+    without = {field for field, setting in schema().items() if not setting.flag}
+    assert without == {"command", *(field for field in schema() if field.startswith("notify_"))}
     for command in ("run", "observe", "publish", "config"):
         flags = [flag for _, setting in settings_of(command) for flag in setting.flags(command)]
         assert len(flags) == len(set(flags))
