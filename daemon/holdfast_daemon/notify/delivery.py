@@ -137,7 +137,7 @@ class DeliveryQueue:
             except DeliveryDelayedError as error:
                 self._complain(f"{error}: it is tried again")
                 asked_s = min(error.retry_after_s or 0.0, LONGEST_RETRY_AFTER_S)
-            except Exception as error:  # noqa: BLE001 (an error of ours must end neither this thread nor the others)
+            except Exception as error:
                 log.error("run %s: channel %s failed", self._run, self.name, exc_info=error)
                 return "refused"
             else:

@@ -125,7 +125,7 @@ class RunNotifier:
     def _contained(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 (a run must be led whether or not anybody can be told of it)
+        except Exception as error:
             if not self._has_failed:
                 self._has_failed = True
                 log.error("run %s: notifications failed, and are tried again", self._run, exc_info=error)
