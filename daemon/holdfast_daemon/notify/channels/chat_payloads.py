@@ -9,6 +9,7 @@ https://docs.discord.com/developers/resources/message#embed-object-embed-limits 
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from holdfast_daemon.notify.message import Message, Notice, ranks_text
@@ -58,16 +59,23 @@ def _slack(text: str) -> str:
 
 
 def _cut_slack(text: str, most: int) -> str:
-    """Escape a text for a place of ``most`` characters. No escape is cut in two."""
-    escaped = _slack(text)
-    if len(escaped) <= most:
-        return escaped
-    kept = ""
-    for piece in map(_slack, text):
-        if len(kept) + len(piece) >= most:
-            break
-        kept += piece
-    return f"{kept}…"
+    return _cut(map(_slack, text), most)
+
+
+def _cut(pieces: Iterable[str], most: int) -> str:
+    """Join pieces for a place of ``most`` characters, and cut between two of them if they are more.
+
+    A character that UTF-16 needs two units for counts twice: services differ in what they count.
+    """
+    kept: list[str] = []
+    length, fitting = 0, 0
+    for piece in pieces:
+        length += sum(1 + (ord(char) > 0xFFFF) for char in piece)
+        if length > most:
+            return "".join(kept[:fitting]) + "…"
+        kept.append(piece)
+        fitting += length < most
+    return "".join(kept)
 
 
 def discord_payload(message: Message) -> dict[str, Any]:
@@ -97,10 +105,7 @@ def _embed(message: Message, notice: Notice) -> dict[str, Any]:
 
 def _cut_discord(text: str, most: int) -> str:
     """Escape the characters of Discord's Markdown and mentions, for a place of ``most`` characters."""
-    escaped = _MARKDOWN.sub(r"\\\1", text)
-    if len(escaped) <= most:
-        return escaped
-    return escaped[: most - 1].rstrip("\\") + "…"
+    return _cut((_MARKDOWN.sub(r"\\\1", char) for char in text), most)
 
 
 def _place(message: Message, notice: Notice) -> str:
