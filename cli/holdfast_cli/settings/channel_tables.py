@@ -76,9 +76,8 @@ def _channel(kind: str, number: int, table: Mapping[str, object], lines: "_Lines
         raise ConfigurationError(f"{where}: [notify.{kind}]: {problem}")
     name = values.pop("name") or (kind if number == 0 else f"{kind}-{number + 1}")
     if not _NAME.fullmatch(name) or name == RESERVED:
-        raise ConfigurationError(
-            f"{where}: name = {name!r}: use 1 to 32 letters, digits, '.', '_', '-', not {RESERVED}"
-        )
+        allowed = f"1 to 32 letters, digits, '.', '_' or '-', and not {RESERVED}"
+        raise ConfigurationError(f"{where}: name = {name!r}: use {allowed}")
     return ChannelSettings(kind, name, values, where)
 
 

@@ -64,12 +64,17 @@ def parse_file(text: str, path: Path) -> FileSettings:
     fields = {setting.key: field for field, setting in schema().items() if setting.key}
     values: dict[str, object] = {}
     _take_channels(document, text, path, values)
+    lines = _lines(text)
     for section, name, value in _entries(document, path):
         field = fields.get(f"{section}.{name}")
+        line = lines.get(f"{section}.{name}") if section == FileSection.NOTIFY else None
+        place = Path(f"{path}:{line}") if line else path
         if field is None:
-            raise ConfigurationError(f"{path}: {_unknown_key(section, name)}")
-        values[field] = _checked(schema()[field], value, path)
-    lines = _lines(text)
+            raise ConfigurationError(f"{place}: {_unknown_key(section, name)}")
+        try:
+            values[field] = _checked(schema()[field], value, path)
+        except ConfigurationError as error:
+            raise ConfigurationError(str(error).replace(f"{path}: ", f"{place}: ", 1)) from None
     return FileSettings(path, values, {field: lines[key] for key, field in fields.items() if key in lines})
 
 

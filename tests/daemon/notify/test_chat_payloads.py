@@ -7,7 +7,7 @@ was asked.
 from dataclasses import replace
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from holdfast_daemon.notify.channels.chat_payloads import discord_payload, slack_payload

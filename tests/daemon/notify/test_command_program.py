@@ -10,6 +10,7 @@ from holdfast_daemon.notify.channels.command import CommandProgram
 from holdfast_daemon.notify.channels.sending import DeliveryDelayedError, DeliveryRefusedError
 from holdfast_daemon.notify.message import as_json
 from tests.daemon.notify.test_delivery import message
+from tests.support.coroutines import wait_until
 
 KEEP = """
 import json, os, pathlib, sys
@@ -58,8 +59,14 @@ time.sleep(1000)
     reader.join(10)
     assert len(found) == 2
     for pid in found:
-        status = Path(f"/proc/{pid}/stat")
-        assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+        wait_until(lambda pid=pid: not is_running(pid), f"process {pid} has ended")  # type: ignore[misc]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_program_that_does_not_exist_is_not_tried_again() -> None:

@@ -47,13 +47,13 @@ class Mailbox:
 
 @contextlib.contextmanager
 def smtp_server(mailbox: Mailbox, **settings: Any) -> Iterator[int]:
-    controller = Controller(mailbox, hostname="127.0.0.1", port=0, **settings)
+    controller: Any = Controller(mailbox, hostname="127.0.0.1", port=0, **settings)
 
     def trigger() -> None:  # aiosmtpd connects once to see that the server works, and takes port 0 for its port
         controller.port = controller.server.sockets[0].getsockname()[1]
-        Controller._trigger_server(controller)
+        check()
 
-    controller._trigger_server = trigger  # type: ignore[method-assign]
+    check, controller._trigger_server = controller._trigger_server, trigger
     controller.start()
     try:
         yield controller.server.sockets[0].getsockname()[1]
