@@ -340,7 +340,7 @@ class RunSettings:
             section=FileSection.NOTIFY,
             name="on",
             flag="",
-            help="What is reported. The page on notifications says what each word means.",
+            help="What is reported; docs/notifications.md says what each word means.",
             commands=_EVERYWHERE,
             choices=EVENTS,
         ),

@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_daemon.notify import told as told_file
-from holdfast_daemon.notify.channels.building import HEARTBEAT, build, secret_files
+from holdfast_daemon.notify.channels.building import HEARTBEAT, build, check, secret_files
 from holdfast_daemon.notify.delivery import DeliveryCounts, DeliveryQueue
 from holdfast_daemon.notify.grouping import Grouping
 from holdfast_daemon.notify.heartbeat import HeartbeatSender
@@ -128,7 +128,7 @@ class RunNotifier:
         except Exception as error:
             if not self._has_failed:
                 self._has_failed = True
-                log.error("run %s: notifications failed, and are tried again", self._run, exc_info=error)
+                log.error("run %s: notifications failed; a further failure is not logged", self._run, exc_info=error)
 
     def _begin(self, spec: store.RunSpec) -> None:
         if spec.instance == self._instance:
@@ -136,6 +136,8 @@ class RunNotifier:
         if self._notified is not None:
             self._leave(time.time())
         self._instance = spec.instance
+        self._notified = None
+        check(spec.notify)
         self._notified = _Notified(spec, self._path, self._host) if spec.HasField("notify") else None
 
     def _assume(self, state: CoreState, now: float) -> None:

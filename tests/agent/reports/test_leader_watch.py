@@ -129,12 +129,11 @@ async def test_a_report_that_fails_is_repeated_with_pauses(
         assert seen[-1] == 3
 
 
-@pytest.mark.parametrize(
-    ("first_rank", "ranks", "reported_at_s"), [(2, 2, 90), (4, 2, 150), (6, 2, None), (0, 0, None)]
-)
+@pytest.mark.parametrize("place", [(2, 2, 90), (4, 2, 150), (6, 2, None), (0, 0, None)])
 async def test_few_nodes_report_and_one_after_the_other(
-    store_server: StoreServer, service: Receiver, url_file: Path, first_rank: int, ranks: int, reported_at_s: int | None
+    store_server: StoreServer, service: Receiver, url_file: Path, place: tuple[int, int, int | None]
 ) -> None:
+    first_rank, ranks, reported_at_s = place
     clock = Clock()
     async with linked(store_server) as link:
         watched = watch(WatchedNode(url_file, first_rank=first_rank, ranks=ranks), link, clock)

@@ -273,11 +273,27 @@ def test_a_secret_that_others_can_read_is_logged_once(
     assert caplog.text.count("chmod 600") == 1
 
 
+BAD: list[Callable[[store.Notify], object]] = [
+    lambda notify: notify.channels[0].ClearField("webhook"),
+    lambda notify: notify.channels.add(name="webhook", slack=store.UrlFile(path="/x")),
+    lambda notify: notify.channels.add(name="heartbeat", slack=store.UrlFile(path="/x")),
+    lambda notify: notify.channels.add(name="a\nb", slack=store.UrlFile(path="/x")),
+    lambda notify: notify.channels.add(name="a", command=store.CommandChannel(timeout_s=1.0)),
+    lambda notify: notify.channels.add(name="a", command=store.CommandChannel(argv=["x"], timeout_s=float("nan"))),
+    lambda notify: setattr(notify, "min_interval_s", float("nan")),
+    lambda notify: setattr(notify.heartbeat, "every_s", float("inf")),
+]
+
+
+@pytest.mark.parametrize("spoil", BAD)
 def test_the_run_is_led_whether_or_not_notifications_work(
-    make_state: Callable[..., CoreState], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make_state: Callable[..., CoreState],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[store.Notify], object],
 ) -> None:
     state = make_state(incident(1))
-    state.spec.notify.channels[0].ClearField("webhook")
+    spoil(state.spec.notify)
     notifier = RunNotifier(RUN, tmp_path)
     lead(notifier, state)
     notifier.see(state, 1001.0)

@@ -6,10 +6,12 @@ from holdfast_daemon.notify.channels.command import CommandProgram
 from holdfast_daemon.notify.channels.mail import Mail
 from holdfast_daemon.notify.channels.sending import Channel
 from holdfast_daemon.notify.channels.webhooks import Discord, Slack, Webhook
+from holdfast_proto.limits import LONGEST_S, NAME_CHARACTERS
 from holdfast_proto.v1 import store_pb2 as store
 
 HEARTBEAT = "heartbeat"
 """Name in metrics of the signs of life: no channel has it."""
+MOST_CHANNELS = 64
 
 
 def build(channel: store.NotifyChannel) -> Channel:
@@ -36,6 +38,22 @@ def build(channel: store.NotifyChannel) -> Channel:
                 to=tuple(mail.to),
             )
     raise ValueError(f"channel {channel.name[:80]!r} is of a kind that this version does not know")
+
+
+def check(notify: store.Notify) -> None:
+    """Check what `holdfast run` and `publish` have checked: the store may hold anything. Raises ValueError."""
+    names = [channel.name for channel in notify.channels]
+    if len(names) > MOST_CHANNELS or len(set(names)) < len(names):
+        raise ValueError(f"{len(names)} channels, of which {len(set(names))} have names of their own")
+    if not all(0 < len(name) <= NAME_CHARACTERS and name.isprintable() and name != HEARTBEAT for name in names):
+        raise ValueError("a channel has a name that cannot be a label")
+    if not 0.0 <= notify.min_interval_s <= LONGEST_S:
+        raise ValueError(f"min_interval_s is {notify.min_interval_s:g}")
+    if notify.HasField("heartbeat") and not 1.0 <= notify.heartbeat.every_s <= LONGEST_S:
+        raise ValueError(f"heartbeat.every_s is {notify.heartbeat.every_s:g}")
+    for channel in notify.channels:
+        if channel.HasField("command") and not (channel.command.argv and 0.0 < channel.command.timeout_s <= 3600.0):
+            raise ValueError(f"channel {channel.name} has no program, or a time limit that is none")
 
 
 def secret_files(notify: store.Notify) -> list[Path]:
