@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,13 @@ from holdfast_cli.commands.notify import test_channels as send_tests
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_cli.flags.watching import NotifyTestFlags
 from holdfast_cli.main import app
+from holdfast_proto import keys
+from holdfast_proto.v1.store_pb2 import RunSpec, WebhookChannel
+from tests.cli.conftest import run_record
 from tests.support.receiver import Answer, Receiver, receiver
+from tests.support.store_server import StoreServer, store_process, store_server
+
+__all__ = ["store_process", "store_server"]
 
 
 @pytest.fixture
@@ -119,3 +126,19 @@ def test_config_show_prints_a_file_with_the_same_channels(
     assert found["notify.command.command.argv"]["value"] == ["/bin/sh", "-c", "exit 3"]
     assert found["notify.slack.slack.url_file"]["value"] == "url"
     assert runner.invoke(app, ["config", "check"]).exit_code == 0
+
+
+def test_the_channels_of_a_run_are_those_in_its_redis(
+    tmp_path: Path, service: Receiver, store_server: StoreServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "llama").mkdir()
+    dataclasses.replace(run_record(tmp_path / "llama", run="llama"), store_url=store_server.url).save()
+    with pytest.raises(CommandError, match="Redis does not know run llama"):
+        send_tests(NotifyTestFlags(run="llama", directory=tmp_path))
+    spec = RunSpec(run="llama")
+    spec.notify.channels.add(name="hook", webhook=WebhookChannel(url=service.url))
+    with store_server.client() as client:
+        client.set(keys.spec("llama"), spec.SerializeToString())
+    send_tests(NotifyTestFlags(run="llama", directory=tmp_path))
+    assert capsys.readouterr().out == "hook: sent\n"
+    assert service.received[0].json["run"] == "llama"

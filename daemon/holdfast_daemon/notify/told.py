@@ -43,7 +43,7 @@ class Told:
         """Remember the status of an incident, and of only the newest ones."""
         self.statuses[incident] = status
         while len(self.statuses) > _MOST_INCIDENTS:
-            oldest = next(iter(self.statuses))
+            oldest = min(self.statuses, key=_number)
             del self.statuses[oldest]
             self.forgotten = max(self.forgotten, _number(oldest))
 

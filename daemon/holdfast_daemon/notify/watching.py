@@ -1,7 +1,6 @@
 """Finds out what is new in a run that people must be told of. Does no I/O."""
 
 from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core.naming import kind_name
 from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_daemon.core.recovery.standstills import has_given_up
 from holdfast_daemon.notify.message import Notice
@@ -31,7 +30,8 @@ class RunWatch:
         """
         before = (dict(self._told.statuses), self._told.has_ended)
         for name, incident in state.incidents.items():
-            if status_of(incident) != "open":
+            is_forgotten = self._told.knows(name) and name not in self._told.statuses
+            if status_of(incident) != "open" and not is_forgotten:
                 self._told.note(name, status_of(incident))
         is_old = now - state.record.phase_since_unix_s > FRESH_S
         self._told.has_ended |= state.record.phase in ENDED and is_old
@@ -46,7 +46,7 @@ class RunWatch:
         self._looked_at = seen
         notices = []
         has_changed = False
-        for name, incident in state.incidents.items():
+        for name, incident in sorted(state.incidents.items(), key=lambda one: one[1].detected_unix_s):
             status = self._status(record, incident)
             last = self._told.statuses.get(name)
             if status == last or (last is None and self._told.knows(name)):
@@ -79,8 +79,3 @@ class RunWatch:
         if status in ("open", "noted") and last is not None:
             return None  # the incident is the same: only Holdfast's part in it has changed
         return self._wording.of_incident(incident)
-
-
-def ignorable_kinds() -> list[str]:
-    """Return the kinds of incidents, as `notify.ignore` spells them."""
-    return [kind_name(kind) for kind in store.VerdictKind.values() if kind]

@@ -17,7 +17,7 @@ _STATUS = {
     store.INCIDENT_STATE_FAILED: "failed",
 }
 _OPEN_NEXT = {
-    store.INCIDENT_STATE_OPEN: "Nothing now: Holdfast restarts the ranks and reports how that ends.",
+    store.INCIDENT_STATE_OPEN: "Nothing now: Holdfast handles it, and restarts the ranks if it can.",
     store.INCIDENT_STATE_STANDSTILL: "Wait: Holdfast restarts the ranks if they do not move again.",
 }
 _CLOSED_NEXT = {
@@ -141,8 +141,8 @@ class RunWording:
         if incident.verdict.HasField("device_call") and incident.verdict.device_call.next:
             return incident.verdict.device_call.next
         if self.spec.mode == store.MODE_OBSERVE and incident.verdict.kind in RECOVERABLE:
-            return "Read the incident, then restart the job: Holdfast only observes this run."
-        return _OPEN_NEXT.get(incident.state, "Read the incident: Holdfast takes no action for it.")
+            return "Read the incident: Holdfast does not restart this run."
+        return _OPEN_NEXT.get(incident.state, "Read the incident: the run was not restarted for it.")
 
 
 def _last_action_unix_s(incident: store.Incident, status: str) -> float:

@@ -378,3 +378,41 @@ def test_every_kind_of_channel_can_be_built() -> None:
     assert {str(path) for path in found} == {"/t", "/s", "/d", "/p", "/h", "/f"}
     with pytest.raises(ValueError, match="this version does not know"):
         build(store.NotifyChannel(name="z"))
+
+
+def test_a_run_that_is_left_as_it_is_needs_a_person(
+    make_state: Callable[..., CoreState], service: Receiver, tmp_path: Path
+) -> None:
+    stuck = incident(1, store.INCIDENT_STATE_STANDSTILL)
+    left = incident(1, store.INCIDENT_STATE_STANDSTILL)
+    left.actions.add(unix_s=101.0, what="not restarted again: 3 restarts at this step have not helped")
+    notifier = RunNotifier(RUN, tmp_path)
+    lead(notifier, make_state())
+    notifier.see(make_state(stuck, standstill_incident=stuck.id), 1001.0)
+    given_up = make_state(left, standstill_incident=stuck.id, uncertain_restarts=3)
+    notifier.see(given_up, 1002.0)
+    notifier.see(given_up, 1003.0)
+    notifier.see(make_state(incident(1, store.INCIDENT_STATE_RESOLVED)), 1004.0)
+    assert finish(notifier)
+    assert [(one["event"], one["status"]) for one in service.notices()] == [
+        ("incident", "open"),
+        ("failure", "open"),
+        ("recovery", "resolved"),
+    ]
+    assert "3 restarts at this step have not helped" in service.notices()[1]["what"]
+    assert "holdfast stop --run run" in service.notices()[1]["next"]
+
+
+def test_a_restart_that_does_not_help_closes_its_incident(
+    make_state: Callable[..., CoreState], service: Receiver, tmp_path: Path
+) -> None:
+    notifier = RunNotifier(RUN, tmp_path)
+    lead(notifier, make_state())
+    notifier.see(make_state(incident(1)), 1001.0)
+    failed = incident(1, store.INCIDENT_STATE_FAILED)
+    failed.actions.add(unix_s=102.0, what="the next generation failed before its first step")
+    notifier.see(make_state(failed, incident(2)), 1002.0)
+    assert finish(notifier)
+    assert told(service) == [("0001-dead-rank", "open"), ("0001-dead-rank", "failed"), ("0002-dead-rank", "open")]
+    assert "(the next generation failed before its first step)" in service.notices()[1]["what"]
+    assert len(service.received) == 2
