@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from holdfast_cli.control import ControlClient, rank_pids
 from holdfast_cli.run_folder.record import load_record
 from tests.chaos.conftest import PATIENCE_S, Runs, until
 from tests.support.coroutines import wait_until
+from tests.support.local_runs import resume_restart, suspend_restart
 from tests.support.receiver import Answer, receiver
 
 pytestmark = pytest.mark.system
@@ -119,3 +121,22 @@ def test_a_dead_receiver_does_not_keep_the_command_from_ending(runs: Runs, tmp_p
     log = (tmp_path / "runs" / RUN / "logs" / "daemon.log").read_text()
     assert "not all notifications were delivered within 5 s" in log
     assert service.notices()[-1]["status"] == "finished"
+
+
+@pytest.mark.soak
+def test_an_agent_reports_that_the_daemon_is_gone(runs: Runs, tmp_path: Path) -> None:
+    with receiver() as service:
+        (tmp_path / "url").write_text(f"{service.url}/ping/x")
+        changes = {"notify_heartbeat_url_file": tmp_path / "url", "notify_heartbeat_every_s": 1.0}
+        with runs.run("unwatched", steps=100_000, **changes) as local:
+            wait_until(lambda: service.received, "the daemon has pinged")
+            suspend_restart(local, "daemon")
+            local.stack.component("daemon").kill()
+            deadline_s = time.monotonic() + 90.0
+            while service.received[-1].path != "/ping/x/fail" and time.monotonic() < deadline_s:
+                time.sleep(0.5)
+            last = service.received[-1]
+            assert last.path == "/ping/x/fail"
+            assert last.body.startswith(b"run unwatched: no daemon leads it")
+            resume_restart(local, "daemon")
+            wait_until(lambda: service.received[-1].path == "/ping/x", "the next daemon pings")
