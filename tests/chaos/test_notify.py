@@ -127,8 +127,10 @@ def test_a_dead_receiver_does_not_keep_the_command_from_ending(runs: Runs, tmp_p
 def test_an_agent_reports_that_the_daemon_is_gone(runs: Runs, tmp_path: Path) -> None:
     with receiver() as service:
         (tmp_path / "url").write_text(f"{service.url}/ping/x")
-        changes = {"notify_heartbeat_url_file": tmp_path / "url", "notify_heartbeat_every_s": 1.0}
-        with runs.run("unwatched", steps=100_000, **changes) as local:
+        file = tmp_path / "url"
+        with runs.run(
+            "unwatched", steps=100_000, notify_heartbeat_url_file=file, notify_heartbeat_every_s=1.0
+        ) as local:
             wait_until(lambda: service.received, "the daemon has pinged")
             suspend_restart(local, "daemon")
             local.stack.component("daemon").kill()

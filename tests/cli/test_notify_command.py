@@ -142,3 +142,11 @@ def test_the_channels_of_a_run_are_those_in_its_redis(
     send_tests(NotifyTestFlags(run="llama", directory=tmp_path))
     assert capsys.readouterr().out == "hook: sent\n"
     assert service.received[0].json["run"] == "llama"
+
+
+def test_a_record_that_another_user_can_have_written_is_not_trusted(tmp_path: Path) -> None:
+    (tmp_path / "llama").mkdir()
+    run_record(tmp_path / "llama", run="llama").save()
+    (tmp_path / "llama" / "run.json").chmod(0o666)
+    with pytest.raises(CommandError, match="can be written by others"):
+        send_tests(NotifyTestFlags(run="llama", directory=tmp_path))

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 5.0
 """Pause between two looks: each is one small read of Redis."""
 LEAST_PATIENCE_S = 30.0
-"""Shortest time without a leader that is reported. A standby takes over sooner."""
+"""Shortest time without a leader that is reported. With the default lease, a standby takes over sooner."""
 _TURN_S = 60.0
 """Time by which a node waits longer than the one before it, in rank order: one report is enough."""
 _REPORTERS = 3
@@ -70,9 +70,14 @@ class LeaderWatch:
             await self._report(heartbeat, gone_s, is_reachable=is_led is not None)
 
     def _turn(self) -> int | None:
-        """Return the place of this node among those that report; None: it does not, or trains nothing."""
+        """Return the place of this node among those that report; None: it does not.
+
+        Before the first generation no node has a place. Then all report if they are few, and else none does.
+        """
         start = self._node.start
-        turn = start.first_rank // start.ranks if start.ranks else _REPORTERS
+        if not start.ranks:
+            return 0 if self._node.spec.nodes <= _REPORTERS else None
+        turn = start.first_rank // start.ranks
         return turn if turn < _REPORTERS else None
 
     async def _report(self, heartbeat: store.Heartbeat, gone_s: float, *, is_reachable: bool) -> None:

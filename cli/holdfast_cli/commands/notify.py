@@ -14,12 +14,13 @@ from holdfast_cli.local_run.store import connect
 from holdfast_cli.run_folder.record import find_record
 from holdfast_cli.settings.file import DEFAULT_FILE, read_file
 from holdfast_cli.settings.resolving import merge
-from holdfast_daemon.notify.channels.building import HEARTBEAT, build, secret_files
+from holdfast_daemon.notify.channels.building import build, secret_files
 from holdfast_daemon.notify.channels.sending import DeliveryDelayedError, DeliveryRefusedError
 from holdfast_daemon.notify.grouping import message_of
 from holdfast_daemon.notify.wording import RunWording
 from holdfast_proto import keys
 from holdfast_proto.heartbeat_ping import PingError, ping
+from holdfast_proto.notify_words import HEARTBEAT
 from holdfast_proto.secret_file import exposure
 from holdfast_proto.v1.store_pb2 import NotifyChannel, RunSpec
 
@@ -78,6 +79,7 @@ def _of_file(config: Path | None) -> RunSpec:
 
 def _of_run(directory: Path, run: str) -> RunSpec:
     record = find_record(directory, run)
+    record.check_own()  # it names a Redis, whose spec names programs to run
     client = connect(record.store_url)
     try:
         data = client.get(keys.spec(record.run))

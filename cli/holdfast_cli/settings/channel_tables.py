@@ -10,10 +10,8 @@ from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.settings.channels import ChannelSettings, channel_schema, required_keys
 from holdfast_cli.settings.setting import Setting
 from holdfast_proto.http_post import check_http_url
+from holdfast_proto.notify_words import HEARTBEAT, MAIL_SECURITY
 
-RESERVED = "heartbeat"
-"""Name that metrics use for the signs of life."""
-SECURITY = ("starttls", "tls", "none")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _ADDRESS = re.compile(r"[^\s@<>,;\"]+@[^\s@<>,;\"]+")
 _TABLE = re.compile(r"\s*\[\[?\s*notify\s*\.\s*([\w-]+)\s*\]")
@@ -75,8 +73,8 @@ def _channel(kind: str, number: int, table: Mapping[str, object], lines: "_Lines
     if problem:
         raise ConfigurationError(f"{where}: [notify.{kind}]: {problem}")
     name = values.pop("name") or (kind if number == 0 else f"{kind}-{number + 1}")
-    if not _NAME.fullmatch(name) or name == RESERVED:
-        allowed = f"1 to 32 letters, digits, '.', '_' or '-', and not {RESERVED}"
+    if not _NAME.fullmatch(name) or name == HEARTBEAT:
+        allowed = f"1 to 32 letters, digits, '.', '_' or '-', and not {HEARTBEAT}"
         raise ConfigurationError(f"{where}: name = {name!r}: use {allowed}")
     return ChannelSettings(kind, name, values, where)
 
@@ -90,8 +88,8 @@ def _problems(kind: str, values: Mapping[str, Any]) -> Iterator[str]:
         if problem:
             yield f"url: {problem}"
     if kind == "email":
-        if values["security"] not in SECURITY:
-            yield f"security: use one of {', '.join(SECURITY)}"
+        if values["security"] not in MAIL_SECURITY:
+            yield f"security: use one of {', '.join(MAIL_SECURITY)}"
         if (values["user"] is None) != (values["password_file"] is None):
             yield "set user and password_file, or none of them"
         if values["user"] is not None and values["security"] == "none":

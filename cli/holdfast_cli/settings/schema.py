@@ -15,9 +15,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 from holdfast_checkpoint.codec.registry import Compression
 from holdfast_cli.settings.channels import ChannelSettings
 from holdfast_cli.settings.setting import FileSection, Setting
-
-EVENTS = ("incident", "recovery", "failure", "end")
-"""What can be reported. This module imports nothing large, so a test compares them with the daemon's."""
+from holdfast_proto.notify_words import EVENTS
 
 _EVERYWHERE = ("run", "observe", "publish")
 

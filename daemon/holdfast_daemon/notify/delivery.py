@@ -86,8 +86,9 @@ class DeliveryQueue:
                 self._counts.end(self.name, "dropped")
             self._waiting.append(message)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=f"notify-{self.name}", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name=f"notify-{self.name}", daemon=True)
+                thread.start()  # may raise: the next message then tries again
+                self._thread = thread
 
     @property
     def waiting(self) -> tuple[Message, ...]:

@@ -4,9 +4,9 @@ import logging
 import threading
 from pathlib import Path
 
-from holdfast_daemon.notify.channels.building import HEARTBEAT
 from holdfast_daemon.notify.delivery import DeliveryCounts
 from holdfast_proto.heartbeat_ping import PingError, ping, ping_failure
+from holdfast_proto.notify_words import HEARTBEAT
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
@@ -62,8 +62,9 @@ class HeartbeatSender:
                     return
             self._counts.end(HEARTBEAT, "gave_up")
 
-        self._thread = threading.Thread(target=work, name="notify-heartbeat", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=work, name="notify-heartbeat", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def _send(self, failure: str) -> bool:
         self._counts.attempt(HEARTBEAT)

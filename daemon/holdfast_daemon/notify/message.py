@@ -7,8 +7,6 @@ from typing import Any
 VERSION = 1
 """Version of :func:`as_json`. It grows when a field gets another name or meaning, not when one is added."""
 
-EVENTS = ("incident", "recovery", "failure", "end")
-"""What can be reported, as `notify.on` spells it."""
 STATUSES = ("open", "noted", "resolved", "failed", "finished", "stopped", "test")
 
 LONGEST_TEXT = 1000
@@ -22,7 +20,7 @@ class Notice:
     """One thing that happened. All texts are plain: each channel escapes them for its service."""
 
     event: str
-    """One of EVENTS, or "test"."""
+    """One of notify_words.EVENTS, or "test"."""
     status: str
     """One of STATUSES. A notice with the ``key`` of an earlier one replaces it."""
     key: str

@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_daemon.notify import told as told_file
-from holdfast_daemon.notify.channels.building import HEARTBEAT, build, check, secret_files
+from holdfast_daemon.notify.channels.building import build, check, secret_files
 from holdfast_daemon.notify.delivery import DeliveryCounts, DeliveryQueue
 from holdfast_daemon.notify.grouping import Grouping
 from holdfast_daemon.notify.heartbeat import HeartbeatSender
@@ -18,6 +18,7 @@ from holdfast_daemon.notify.told import Told, ToldSaver
 from holdfast_daemon.notify.watching import RunWatch
 from holdfast_daemon.notify.wording import RunWording
 from holdfast_proto import run_files
+from holdfast_proto.notify_words import HEARTBEAT
 from holdfast_proto.secret_file import exposure
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -1,5 +1,6 @@
 """What people were told of a run: kept in a file, so that a restarted daemon repeats nothing and loses nothing."""
 
+import contextlib
 import json
 import logging
 import threading
@@ -111,8 +112,10 @@ class ToldSaver:
         with self._condition:
             self._is_due = True
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="notify-file", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="notify-file", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no thread can be started now: the next change tries again
+                    thread.start()
+                    self._thread = thread
 
     def finish(self, patience_s: float) -> None:
         """Wait until the file is written, but not longer than ``patience_s``."""

@@ -24,8 +24,10 @@ class Clock:
 class WatchedNode:
     """As much of a node as the watch reads."""
 
-    def __init__(self, url_file: Path, *, first_rank: int = 0, ranks: int = 2, fail_url_file: str = "") -> None:
-        self.spec = store.RunSpec(run=RUN)
+    def __init__(
+        self, url_file: Path, *, first_rank: int = 0, ranks: int = 2, nodes: int = 1, fail_url_file: str = ""
+    ) -> None:
+        self.spec = store.RunSpec(run=RUN, nodes=nodes)
         heartbeat = store.Heartbeat(url_file=str(url_file), fail_url_file=fail_url_file, every_s=10.0)
         self.spec.notify.heartbeat.CopyFrom(heartbeat)
         self.start = store.StartGeneration(first_rank=first_rank, ranks=ranks)
@@ -129,14 +131,14 @@ async def test_a_report_that_fails_is_repeated_with_pauses(
         assert seen[-1] == 3
 
 
-@pytest.mark.parametrize("place", [(2, 2, 90), (4, 2, 150), (6, 2, None), (0, 0, None)])
+@pytest.mark.parametrize("place", [(8, 2, 2, 90), (8, 4, 2, 150), (8, 6, 2, None), (8, 0, 0, None), (2, 0, 0, 30)])
 async def test_few_nodes_report_and_one_after_the_other(
-    store_server: StoreServer, service: Receiver, url_file: Path, place: tuple[int, int, int | None]
+    store_server: StoreServer, service: Receiver, url_file: Path, place: tuple[int, int, int, int | None]
 ) -> None:
-    first_rank, ranks, reported_at_s = place
+    nodes, first_rank, ranks, reported_at_s = place
     clock = Clock()
     async with linked(store_server) as link:
-        watched = watch(WatchedNode(url_file, first_rank=first_rank, ranks=ranks), link, clock)
+        watched = watch(WatchedNode(url_file, nodes=nodes, first_rank=first_rank, ranks=ranks), link, clock)
         await watched.look()
         clock.now_s += (reported_at_s or 10_000) - 1
         await watched.look()

@@ -8,12 +8,8 @@ from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.local_run.notify_spec import check_files
 from holdfast_cli.local_run.options import local_run_options
 from holdfast_cli.local_run.run_spec import run_spec
-from holdfast_cli.settings import channel_tables
 from holdfast_cli.settings.file import parse_file
 from holdfast_cli.settings.resolving import Resolved, merge
-from holdfast_cli.settings.schema import EVENTS
-from holdfast_daemon.notify import message
-from holdfast_daemon.notify.channels import building, mail
 from holdfast_proto.v1.store_pb2 import Notify
 
 WHOLE = """
@@ -153,9 +149,3 @@ def test_files_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
     check_files(resolved(slack, tmp_path))
     assert "argv: /nowhere/page is no program" in problem('[notify.command]\nargv = ["/nowhere/page"]\n')
     assert "notify.heartbeat_url_file" in problem('[notify]\nheartbeat_url_file = "none"\n')
-
-
-def test_words_that_two_components_share_are_the_same() -> None:
-    assert EVENTS == message.EVENTS
-    assert channel_tables.RESERVED == building.HEARTBEAT
-    assert channel_tables.SECURITY == mail.SECURITY

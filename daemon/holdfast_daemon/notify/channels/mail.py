@@ -11,7 +11,6 @@ from pathlib import Path
 from holdfast_daemon.notify.channels.sending import DeliveryDelayedError, DeliveryRefusedError, secret_of
 from holdfast_daemon.notify.message import Message, shortened
 
-SECURITY = ("starttls", "tls", "none")
 _TIMEOUT_S = 15.0
 _SUBJECT = 160
 
@@ -23,7 +22,7 @@ class Mail:
     host: str
     port: int
     security: str
-    """One of SECURITY."""
+    """One of notify_words.MAIL_SECURITY."""
     user: str
     """Empty: no login."""
     password_file: Path | None
