@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast_cli.control import ControlClient, rank_pids
+from holdfast_cli.local_run.store import connect
 from holdfast_cli.run_folder.record import load_record
+from holdfast_proto import keys
 from tests.chaos.conftest import PATIENCE_S, Runs, until
 from tests.support.coroutines import wait_until
 from tests.support.local_runs import resume_restart, suspend_restart
@@ -83,6 +85,9 @@ def test_incident_recovery_and_end_arrive_in_this_order(runs: Runs, tmp_path: Pa
             os.kill(rank_pids(status)[2], signal.SIGKILL)
             until(control, lambda seen: seen.restarts == 1 and seen.newest_step > status.newest_step)
             seen_in_ps = subprocess.run(["ps", "-ewwo", "args"], check=True, capture_output=True, text=True).stdout
+            client = connect(record.store_url)
+            spec = client.get(keys.spec(RUN))
+            client.close()
             runs.hurry(RUN)
             assert process.wait(PATIENCE_S) == 0, (tmp_path / "output.txt").read_text()
         finally:
@@ -102,6 +107,9 @@ def test_incident_recovery_and_end_arrive_in_this_order(runs: Runs, tmp_path: Pa
     assert len(pings) > 1
     assert {one.path for one in pings} == {f"/ping/{TOKEN}"}  # no failure was reported
     assert TOKEN not in seen_in_ps
+    assert isinstance(spec, bytes)
+    assert b"heartbeat.url" in spec
+    assert TOKEN.encode() not in spec
     for path in tmp_path.rglob("*"):
         if path.is_file() and path.name not in ("token", "heartbeat.url"):
             assert TOKEN.encode() not in path.read_bytes(), path

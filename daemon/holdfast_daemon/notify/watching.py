@@ -53,7 +53,7 @@ class RunWatch:
                 continue
             has_changed = True
             self._told.note(name, status)
-            notice = self._notice(incident, status, last, record)
+            notice = self._notice(incident, status, last)
             if notice is not None and notice.event in self._on and notice.kind not in self._ignored:
                 notices.append(notice)
         if record.phase in ENDED and not self._told.has_ended:
@@ -71,11 +71,9 @@ class RunWatch:
         is_left = incident.id == record.standstill_incident and has_given_up(record)
         return _GIVEN_UP if is_left else status_of(incident)
 
-    def _notice(
-        self, incident: store.Incident, status: str, last: str | None, record: store.CoordinatorState
-    ) -> Notice | None:
+    def _notice(self, incident: store.Incident, status: str, last: str | None) -> Notice | None:
         if status == _GIVEN_UP:
-            return self._wording.of_given_up(incident, record.phase_since_unix_s)
+            return self._wording.of_given_up(incident)
         if status in ("open", "noted") and last is not None:
             return None  # the incident is the same: only Holdfast's part in it has changed
         return self._wording.of_incident(incident)

@@ -62,7 +62,7 @@ class RunWording:
             see=f"holdfast incidents show {incident.id} --run {self.spec.run}",
         )
 
-    def of_given_up(self, incident: store.Incident, unix_s: float) -> Notice:
+    def of_given_up(self, incident: store.Incident) -> Notice:
         """Return the notice that a run stands still and is not restarted any more."""
         last = incident.actions[-1].what if incident.actions else "not restarted again"
         return Notice(
@@ -75,7 +75,7 @@ class RunWording:
             ranks=tuple(incident.verdict.culprits),
             step=incident.verdict.step,
             generation=incident.generation,
-            unix_s=unix_s,
+            unix_s=incident.actions[-1].unix_s if incident.actions else incident.detected_unix_s,
             link=self._link(f"/incidents/{quote(incident.id, safe='')}"),
             see=f"holdfast incidents show {incident.id} --run {self.spec.run}",
         )
