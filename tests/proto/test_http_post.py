@@ -1,12 +1,15 @@
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
+from pathlib import Path
 
 import pytest
 
 from holdfast_proto.http_post import HttpError, check_http_url, post
+from tests.support.certificates import loopback_certificate
 from tests.support.receiver import Answer, Receiver, receiver
 
 
@@ -100,6 +103,21 @@ def test_a_proxy_of_the_environment_is_used(service: Receiver, monkeypatch: pyte
     [request] = service.received
     assert request.path == "http://service.invalid/hook"
     assert request.headers["Proxy-Authorization"] == "Basic bWU6cGFzcw=="
+
+
+def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate, key = loopback_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with receiver(context) as service:
+        with pytest.raises(HttpError, match="certificate cannot be verified"):
+            send(service.url)
+        assert service.received == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert send(service.url) == 200
+        with pytest.raises(HttpError, match="certificate cannot be verified"):
+            send(service.url.replace("127.0.0.1", "localhost"))
+    assert len(service.received) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -58,14 +59,17 @@ class Receiver:
 
 
 @contextlib.contextmanager
-def receiver() -> Iterator[Receiver]:
-    """Serve on a free port of the loopback until the block ends."""
+def receiver(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
+    """Serve on a free port of the loopback until the block ends. ``tls``: the server's side of HTTPS."""
     it = Receiver()
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(it.take))
+    if tls is not None:
+        # The handshake is done by the thread of a request: a client that breaks it off must not end the server.
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
-    it.url = f"http://127.0.0.1:{server.server_address[1]}"
+    it.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
     try:
         yield it
     finally:
