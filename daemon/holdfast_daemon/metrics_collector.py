@@ -162,8 +162,8 @@ def _shell_families(leading: Mapping[str, RunShell]) -> Iterator[Metric]:
     )
     for family, count in counts:
         yield family.metric(((run,), count(shell)) for run, shell in leading.items())
-    told = {run: shell.notifier.counts for run, shell in leading.items()}
-    counted = {run: counts for run, counts in told.items() if counts is not None}
+    reported = {run: shell.notifier.counts for run, shell in leading.items()}
+    counted = {run: counts for run, counts in reported.items() if counts is not None}
     yield of_run.NOTIFICATIONS.metric(
         ((run, *labels), number) for run, counts in counted.items() for labels, number in dict(counts.outcomes).items()
     )

@@ -1,4 +1,4 @@
-"""People are told of a real run: an incident, its recovery and the end, in this order and without any secret."""
+"""A real run is reported to people: an incident, its recovery and the end, in this order and without any secret."""
 
 import json
 import os

@@ -394,7 +394,7 @@ class RunSettings:
             section=FileSection.NOTIFY,
             name="heartbeat_fail_url_file",
             flag="",
-            help="File with the URL that is told of a failure.",
+            help="File with the URL for failures.",
             commands=_EVERYWHERE,
             unset="the URL for signs of life, and /fail",
         ),

@@ -55,7 +55,7 @@ class RunShell:
         self.log = IncidentLog(options.directory, run)
         self.archive = IncidentArchive(options.directory, run)
         self.notifier = notifier or RunNotifier(run, options.directory)
-        """Has people told of the run while this daemon leads it."""
+        """Reports the run to people while this daemon leads it."""
         self.requests = Requests()
         self.counters = StoreCounters()
         outlets = Outlets(
@@ -161,7 +161,7 @@ class RunShell:
         observation = Observation(nodes=nodes, events=tuple(events), requests=self.requests.take())
         self.state = self._decide(self.state, observation, last_id)
         await self._outbox.drain(self.leadership, self.state.record)
-        # After that: people are told of nothing that a successor would not know.
+        # After that: people hear of nothing that a successor would not know.
         self.notifier.see(self.state, self._clock.now())
 
     def _decide(self, state: CoreState, observation: Observation, last_event_id: str) -> CoreState:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.recovery.ending import ENDED
-from holdfast_daemon.notify import told as told_file
+from holdfast_daemon.notify import reported as reported_file
 from holdfast_daemon.notify.channels.building import build, check, secret_files
 from holdfast_daemon.notify.delivery import DeliveryCounts, DeliveryQueue
 from holdfast_daemon.notify.grouping import Grouping
 from holdfast_daemon.notify.heartbeat import HeartbeatSender
-from holdfast_daemon.notify.told import Told, ToldSaver
+from holdfast_daemon.notify.reported import Reported, ReportedSaver
 from holdfast_daemon.notify.watching import RunWatch
 from holdfast_daemon.notify.wording import RunWording
 from holdfast_proto import run_files
@@ -33,13 +33,13 @@ class _Notified:
 
     def __init__(self, spec: store.RunSpec, path: Path, host: str) -> None:
         notify = spec.notify
-        self.told: Told = told_file.load(path, spec.instance)
-        self.watch = RunWatch(spec, self.told)
+        self.reported: Reported = reported_file.load(path, spec.instance)
+        self.watch = RunWatch(spec, self.reported)
         self.wording = RunWording(spec)
         self.grouping = Grouping(spec.run, host, notify.min_interval_s)
         names = [channel.name for channel in notify.channels]
         self.counts = DeliveryCounts([*names, HEARTBEAT] if notify.HasField("heartbeat") else names)
-        self.saver = ToldSaver(path, self._text)
+        self.saver = ReportedSaver(path, self._text)
         self.queues = [
             DeliveryQueue(spec.run, channel.name, build(channel), self.counts, self.saver.save_soon)
             for channel in notify.channels
@@ -47,7 +47,7 @@ class _Notified:
         self.heartbeat = (
             HeartbeatSender(spec.run, notify.heartbeat, self.counts) if notify.HasField("heartbeat") else None
         )
-        for notice in self.told.grouped:
+        for notice in self.reported.grouped:
             self.grouping.add(notice)
         self._send_queued()
         for line in filter(None, map(exposure, secret_files(notify))):
@@ -55,7 +55,7 @@ class _Notified:
 
     def _send_queued(self) -> None:
         for queue in self.queues:
-            for message in self.told.queued.get(queue.name, ()):
+            for message in self.reported.queued.get(queue.name, ()):
                 queue.put(message)
 
     def send_due(self, now: float, *, is_last: bool = False) -> bool:
@@ -69,13 +69,13 @@ class _Notified:
 
     def _text(self) -> str:
         # On the saver's thread: each part is a copy, or replaced and not changed, while the event loop continues.
-        told = self.told
-        return told_file.told_text(
-            Told(
-                told.instance,
-                statuses=dict(told.statuses),
-                forgotten=told.forgotten,
-                has_ended=told.has_ended,
+        reported = self.reported
+        return reported_file.reported_text(
+            Reported(
+                reported.instance,
+                statuses=dict(reported.statuses),
+                forgotten=reported.forgotten,
+                has_ended=reported.has_ended,
                 grouped=self.grouping.waiting,
                 queued={queue.name: queue.waiting for queue in self.queues},
             )
@@ -83,7 +83,7 @@ class _Notified:
 
 
 class RunNotifier:
-    """Sees each state of a run's core, and has people told of what is new. Nothing here blocks or raises."""
+    """Sees each state of a run's core, and reports to people what is new. Nothing here blocks or raises."""
 
     def __init__(self, run: str, directory: Path, host: str = "") -> None:
         self._run = run
@@ -151,7 +151,7 @@ class RunNotifier:
         notified = self._notified
         if notified is None:
             return
-        had_ended = notified.told.has_ended
+        had_ended = notified.reported.has_ended
         has_changed, notices = notified.watch.look(state)
         for notice in notices:
             notified.grouping.add(notice)

@@ -1,10 +1,10 @@
-"""Finds out what is new in a run that people must be told of. Does no I/O."""
+"""Finds out what is new in a run that people must know of. Does no I/O."""
 
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_daemon.core.recovery.standstills import has_given_up
 from holdfast_daemon.notify.message import Notice
-from holdfast_daemon.notify.told import Told
+from holdfast_daemon.notify.reported import Reported
 from holdfast_daemon.notify.wording import RunWording, status_of
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -14,13 +14,13 @@ FRESH_S = 600.0
 
 
 class RunWatch:
-    """Compares each state of a run's core with what was told of the run."""
+    """Compares each state of a run's core with what was reported of the run."""
 
-    def __init__(self, spec: store.RunSpec, told: Told) -> None:
+    def __init__(self, spec: store.RunSpec, reported: Reported) -> None:
         self._wording = RunWording(spec)
         self._on = frozenset(spec.notify.on)
         self._ignored = frozenset(spec.notify.ignored)
-        self._told = told
+        self._reported = reported
         self._looked_at: tuple[object, int, str, int] | None = None
 
     def assume(self, state: CoreState, now: float) -> bool:
@@ -28,14 +28,14 @@ class RunWatch:
 
         What ended under another leader was reported by that one. What is open may not have been.
         """
-        before = (dict(self._told.statuses), self._told.has_ended)
+        before = (dict(self._reported.statuses), self._reported.has_ended)
         for name, incident in state.incidents.items():
-            is_forgotten = self._told.knows(name) and name not in self._told.statuses
+            is_forgotten = self._reported.knows(name) and name not in self._reported.statuses
             if status_of(incident) != "open" and not is_forgotten:
-                self._told.note(name, status_of(incident))
+                self._reported.note(name, status_of(incident))
         is_old = now - state.record.phase_since_unix_s > FRESH_S
-        self._told.has_ended |= state.record.phase in ENDED and is_old
-        return before != (self._told.statuses, self._told.has_ended)
+        self._reported.has_ended |= state.record.phase in ENDED and is_old
+        return before != (self._reported.statuses, self._reported.has_ended)
 
     def look(self, state: CoreState) -> tuple[bool, list[Notice]]:
         """Return whether anything has changed, and the notices of it."""
@@ -48,16 +48,16 @@ class RunWatch:
         has_changed = False
         for name, incident in sorted(state.incidents.items(), key=lambda one: one[1].detected_unix_s):
             status = self._status(record, incident)
-            last = self._told.statuses.get(name)
-            if status == last or (last is None and self._told.knows(name)):
+            last = self._reported.statuses.get(name)
+            if status == last or (last is None and self._reported.knows(name)):
                 continue
             has_changed = True
-            self._told.note(name, status)
+            self._reported.note(name, status)
             notice = self._notice(incident, status, last)
             if notice is not None and notice.event in self._on and notice.kind not in self._ignored:
                 notices.append(notice)
-        if record.phase in ENDED and not self._told.has_ended:
-            has_changed = self._told.has_ended = True
+        if record.phase in ENDED and not self._reported.has_ended:
+            has_changed = self._reported.has_ended = True
             notice = self._wording.of_end(record)
             notices += [notice] if notice.event in self._on else []
         return has_changed, notices

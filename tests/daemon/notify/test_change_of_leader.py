@@ -1,4 +1,4 @@
-"""Shells of real daemons: what people are told when the leader dies and another daemon takes over."""
+"""Shells of real daemons: what is reported to people when the leader dies and another daemon takes over."""
 
 import asyncio
 from pathlib import Path
@@ -26,7 +26,7 @@ def publish(server: StoreServer, service: Receiver) -> None:
         client.sadd(keys.RUNS, RUN)
 
 
-def told(service: Receiver) -> list[tuple[str, str]]:
+def reported(service: Receiver) -> list[tuple[str, str]]:
     return [(one["key"].rpartition("/")[2], one["status"]) for one in service.notices()]
 
 
@@ -42,15 +42,15 @@ async def test_an_open_incident_is_repeated_at_most_once_by_the_next_leader(
             async with daemon(folder / "one", store_server, lease_s=LEASE_S) as first:
                 await train(first, agent, steps=3)
                 agent.end(1, signal=9)
-                await until(lambda: told(service), "the incident is reported")
+                await until(lambda: reported(service), "the incident is reported")
                 await first.die()
             async with daemon(folder / second_folder, store_server, "daemon-b", lease_s=LEASE_S) as second:
                 await until(lambda: second.shell.leads, "the next daemon leads")
                 await until(lambda: agent.state.generation == 2 and agent.state.ranks, "the ranks are started again")
                 agent.finish_step()
-                await until(lambda: told(service)[-1][1] == "resolved", "the recovery is reported")
+                await until(lambda: reported(service)[-1][1] == "resolved", "the recovery is reported")
                 await asyncio.to_thread(second.shell.notifier.wait_idle, 0.0)
-    statuses = [status for _, status in told(service)]
+    statuses = [status for _, status in reported(service)]
     assert set(statuses[:-1]) == {"open"}
     assert len(statuses[:-1]) <= 1 + repeated
-    assert len({key for key, _ in told(service)}) == 1
+    assert len({key for key, _ in reported(service)}) == 1

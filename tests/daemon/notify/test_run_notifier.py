@@ -1,4 +1,4 @@
-"""What people are told of a run, over restarts of the daemon and changes of the leader."""
+"""What is reported of a run, over restarts of the daemon and changes of the leader."""
 
 import asyncio
 import dataclasses
@@ -84,7 +84,7 @@ def incident(
 RECOVERED = store.INCIDENT_STATE_RECOVERED
 
 
-def told(service: Receiver) -> list[tuple[str, str]]:
+def reported(service: Receiver) -> list[tuple[str, str]]:
     return [(one["key"].rpartition("/")[2], one["status"]) for one in service.notices()]
 
 
@@ -111,7 +111,7 @@ def test_an_incident_its_recovery_and_the_end_in_this_order(
     notifier.see(ended, 1003.0)
     notifier.see(ended, 1003.1)
     assert finish(notifier)
-    assert told(service) == [("0001-dead-rank", "open"), ("0001-dead-rank", "resolved"), ("i", "finished")]
+    assert reported(service) == [("0001-dead-rank", "open"), ("0001-dead-rank", "resolved"), ("i", "finished")]
     first, second, last = service.notices()
     assert first["what"] == "rank 1 died 1"
     assert first["see"] == "holdfast incidents show 0001-dead-rank --run run"
@@ -140,7 +140,7 @@ def test_a_restarted_daemon_repeats_nothing_and_loses_nothing(
     second = RunNotifier(RUN, tmp_path)
     lead(second, make_state(incident(1), incident(2)), time.time())
     assert finish(second)
-    assert told(service) == [("0002-dead-rank", "open")]
+    assert reported(service) == [("0002-dead-rank", "open")]
     assert json.loads(file.read_text())["queued"] == {"webhook": []}
 
 
@@ -152,11 +152,11 @@ def test_notices_that_wait_for_their_group_survive_a_restart(
     first.see(make_state(incident(1), min_interval_s=60.0), 1001.0)
     first.see(make_state(incident(1), incident(2), min_interval_s=60.0), 1002.0)
     finish(first)
-    assert told(service) == [("0001-dead-rank", "open")]
+    assert reported(service) == [("0001-dead-rank", "open")]
     second = RunNotifier(RUN, tmp_path)
     lead(second, make_state(incident(1), incident(2), min_interval_s=60.0))
     finish(second)
-    assert told(service)[1:] == [("0002-dead-rank", "open")]
+    assert reported(service)[1:] == [("0002-dead-rank", "open")]
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"version": 1}', '{"version": 9, "instance": "i"}'])
@@ -171,7 +171,7 @@ def test_a_lost_or_damaged_file_costs_one_message_for_each_open_incident(
     lead(notifier, state)
     notifier.see(state, 1001.0)
     finish(notifier)
-    assert told(service) == [("0004-dead-rank", "open"), ("0005-dead-rank", "open")]
+    assert reported(service) == [("0004-dead-rank", "open"), ("0005-dead-rank", "open")]
 
 
 def test_a_new_leader_reports_an_end_only_if_it_is_fresh(
@@ -181,12 +181,12 @@ def test_a_new_leader_reports_an_end_only_if_it_is_fresh(
     old = RunNotifier(RUN, tmp_path / "a")
     lead(old, ended, 1001.0 + FRESH_S)
     assert finish(old)
-    assert told(service) == []
+    assert reported(service) == []
     fresh = RunNotifier(RUN, tmp_path / "b")
     (tmp_path / "b").mkdir()
     lead(fresh, ended, 1001.0)
     assert finish(fresh)
-    assert told(service) == [("i", "failed")]
+    assert reported(service) == [("i", "failed")]
     assert service.notices()[0]["event"] == "failure"
 
 
@@ -198,7 +198,7 @@ def test_what_another_leader_has_seen_end_is_not_reported(
     notifier.leave(1001.0)
     lead(notifier, make_state(incident(1, RECOVERED), incident(2, RECOVERED), incident(3)), 1100.0)
     assert finish(notifier)
-    assert told(service) == [("0001-dead-rank", "open"), ("0003-dead-rank", "open")]
+    assert reported(service) == [("0001-dead-rank", "open"), ("0003-dead-rank", "open")]
 
 
 def test_a_later_run_of_the_same_name_begins_anew(
@@ -225,7 +225,7 @@ def test_events_and_kinds_that_nobody_asked_for_are_not_reported(
     ended = {"phase": store.RUN_PHASE_FAILED, "outcome": STOPPED_BY_OPERATOR, **wanted}
     notifier.see(make_state(incident(1, RECOVERED), resolved, **ended), 1003.0)
     assert finish(notifier)
-    assert told(service) == [("0001-dead-rank", "resolved")]
+    assert reported(service) == [("0001-dead-rank", "resolved")]
 
 
 def test_links_lead_to_the_console_and_hold_no_token(
@@ -413,6 +413,6 @@ def test_a_restart_that_does_not_help_closes_its_incident(
     failed.actions.add(unix_s=102.0, what="the next generation failed before its first step")
     notifier.see(make_state(failed, incident(2)), 1002.0)
     assert finish(notifier)
-    assert told(service) == [("0001-dead-rank", "open"), ("0001-dead-rank", "failed"), ("0002-dead-rank", "open")]
+    assert reported(service) == [("0001-dead-rank", "open"), ("0001-dead-rank", "failed"), ("0002-dead-rank", "open")]
     assert "(the next generation failed before its first step)" in service.notices()[1]["what"]
     assert len(service.received) == 2

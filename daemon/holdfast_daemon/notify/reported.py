@@ -1,4 +1,4 @@
-"""What people were told of a run: kept in a file, so that a restarted daemon repeats nothing and loses nothing."""
+"""What was reported of a run to people: kept in a file, so that a restarted daemon repeats and loses nothing."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ _MOST_BYTES = 64 * 2**20
 
 
 @dataclass
-class Told:
+class Reported:
     """The state of one run's notifications. A lost file costs one repeated message for each open incident."""
 
     instance: str
@@ -28,9 +28,9 @@ class Told:
     statuses: dict[str, str] = field(default_factory=dict)
     """Incident -> its status when it was last looked at."""
     forgotten: int = 0
-    """Incidents up to this number are not in ``statuses`` any more, and are never told again."""
+    """Incidents up to this number are not in ``statuses`` any more, and are never reported again."""
     has_ended: bool = False
-    """Whether the end of the run has been told."""
+    """Whether the end of the run has been reported."""
     grouped: Sequence[Notice] = ()
     """Notices that wait for their message."""
     queued: Mapping[str, Sequence[Message]] = field(default_factory=dict)
@@ -54,17 +54,17 @@ def _number(incident: str) -> int:
     return int(number) if number.isascii() and number.isdecimal() else 2**63
 
 
-def told_text(told: Told) -> str:
+def reported_text(reported: Reported) -> str:
     """Return the JSON of the file."""
     return json.dumps(
         {
             "version": _VERSION,
-            "instance": told.instance,
-            "statuses": told.statuses,
-            "forgotten": told.forgotten,
-            "has_ended": told.has_ended,
-            "grouped": [asdict(notice) for notice in told.grouped],
-            "queued": {name: [as_json(message) for message in messages] for name, messages in told.queued.items()},
+            "instance": reported.instance,
+            "statuses": reported.statuses,
+            "forgotten": reported.forgotten,
+            "has_ended": reported.has_ended,
+            "grouped": [asdict(notice) for notice in reported.grouped],
+            "queued": {name: [as_json(message) for message in messages] for name, messages in reported.queued.items()},
         }
     )
 
@@ -74,14 +74,14 @@ def save(path: Path, text: str) -> None:
     replace_file(path, text.encode(), mode=0o600)
 
 
-def load(path: Path, instance: str) -> Told:
+def load(path: Path, instance: str) -> Reported:
     """Return what the file holds of a run; nothing if it is missing, damaged, or of an earlier run of this name."""
     try:
         with path.open("rb") as file:
             data: Any = json.loads(file.read(_MOST_BYTES))
         if data["version"] != _VERSION or data["instance"] != instance:
-            return Told(instance)
-        return Told(
+            return Reported(instance)
+        return Reported(
             instance,
             statuses={str(name): str(status) for name, status in data["statuses"].items()},
             forgotten=int(data["forgotten"]),
@@ -90,13 +90,13 @@ def load(path: Path, instance: str) -> Told:
             queued={str(name): tuple(map(from_json, messages)) for name, messages in data["queued"].items()},
         )
     except FileNotFoundError:
-        return Told(instance)
+        return Reported(instance)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         log.warning("%s cannot be used, open incidents may be reported again: %r", path, error)
-        return Told(instance)
+        return Reported(instance)
 
 
-class ToldSaver:
+class ReportedSaver:
     """Writes the file on a thread that exists only while there is something to write."""
 
     def __init__(self, path: Path, text: Callable[[], str]) -> None:
