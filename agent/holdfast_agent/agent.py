@@ -26,6 +26,7 @@ from holdfast_agent.processes.containment import keep_going
 from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_agent.rank_messages import RankMessages
 from holdfast_agent.rank_supervisor import RankSupervisor
+from holdfast_agent.reports.leader_watch import LeaderWatch
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_checkpoint import processes
 from holdfast_proto import redis_client
@@ -97,6 +98,8 @@ class Agent:
             keep("process_trees", TreeWatch(node).run),
             keep("stalls", StallWatch(node).run),
         ]
+        if node.spec.notify.HasField("heartbeat"):
+            jobs.append(keep("heartbeat", LeaderWatch(node, link).run))
         if has_driver(node.options.system_root):
             watch = DeviceWatch(
                 node.devices, node.errors, node.options.system_root, lambda _: supervisor.exits.explain_later()

@@ -60,6 +60,7 @@ ENTRIES = (
     Entry("daemon", services.DaemonFlags, "daemon:daemon", _SERVE),
     Entry("config show", runs.ShowConfigFlags, "config:show", None, _FOREIGN),
     Entry("config check", runs.CheckConfigFlags, "config:check"),
+    Entry("notify test", watching.NotifyTestFlags, "notify:test_channels"),
     Entry("incidents show", watching.ShowIncidentFlags, "incidents:show"),
     Entry("incidents export", watching.ExportIncidentFlags, "incidents:export"),
     Entry("dashboards export", services.ExportDashboardsFlags, "dashboards:export"),
@@ -91,9 +92,11 @@ def _app() -> typer.Typer:
         "incidents": incidents,
         "config": _group("config", "Show or check the settings of a run: flags, file and defaults."),
         "dashboards": _group("dashboards", "Write the files for Grafana, Prometheus and Alertmanager."),
+        "notify": _group("notify", "Try the channels on which people are notified of a run."),
         "checkpoint": _group("checkpoint", "Take, list, verify, export and import checkpoints."),
     }
     app.add_typer(groups["config"], rich_help_panel=_TRY)
+    app.add_typer(groups["notify"], rich_help_panel=_LOOK)
     app.add_typer(incidents, rich_help_panel=_LOOK)
     app.add_typer(groups["checkpoint"], rich_help_panel=_LOOK)
     app.add_typer(groups["dashboards"], rich_help_panel=_SERVE)

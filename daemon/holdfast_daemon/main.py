@@ -16,6 +16,7 @@ from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.runs import Runs
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.metrics_collector import DaemonCollector
+from holdfast_daemon.notify.run_notifier import Notifiers
 from holdfast_daemon.options import DaemonOptions
 from holdfast_proto import metrics_server, redis_client
 from holdfast_proto.endpoint import write_endpoint
@@ -41,7 +42,13 @@ async def _serve(options: DaemonOptions) -> None:
     clock = Clock()
     registry = CollectorRegistry(auto_describe=True)
     ticks = TickMetrics(registry)
-    runs = Runs(client, lambda run: RunShell(client, run, options, clock, ticks), ticks, options.store_url)
+    notifiers = Notifiers(options.directory)
+    runs = Runs(
+        client,
+        lambda run: RunShell(client, run, options, clock, ticks, notifier=notifiers.of(run)),
+        ticks,
+        options.store_url,
+    )
     registry.register(DaemonCollector(runs, clock))
     metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
     server = await control.serve(control.ControlService(runs, clock), options.control)
@@ -56,6 +63,7 @@ async def _serve(options: DaemonOptions) -> None:
     for task in tasks:
         await redis_client.end(task)
     await runs.close()
+    await notifiers.close()
     await server.stop(grace=0.5)
     metrics.close()
     options.control.unlink(missing_ok=True)

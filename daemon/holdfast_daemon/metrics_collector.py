@@ -172,6 +172,14 @@ def _shell_families(leading: Mapping[str, RunShell]) -> Iterator[Metric]:
     )
     for family, count in counts:
         yield family.metric(((run,), count(shell)) for run, shell in leading.items())
+    reported = {run: shell.notifier.counts for run, shell in leading.items()}
+    counted = {run: counts for run, counts in reported.items() if counts is not None}
+    yield of_run.NOTIFICATIONS.metric(
+        ((run, *labels), number) for run, counts in counted.items() for labels, number in dict(counts.outcomes).items()
+    )
+    yield of_run.NOTIFICATION_ATTEMPTS.metric(
+        ((run, name), number) for run, counts in counted.items() for name, number in dict(counts.attempts).items()
+    )
 
 
 def _self_families(shells: Mapping[str, RunShell]) -> Iterator[Metric]:

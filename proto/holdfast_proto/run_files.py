@@ -67,6 +67,11 @@ def incident_log(directory: Path, run: str) -> Path:
     return directory / f"incidents-{run}.jsonl"
 
 
+def notifications(directory: Path, run: str) -> Path:
+    """Return the file in which a daemon keeps what people were notified of."""
+    return directory / f"notifications-{run}.json"
+
+
 def suspicions(directory: Path) -> Path:
     """Return the folder of suspicions. Each has a folder of evidence in it, which an incident may take over."""
     return directory / "suspicions"

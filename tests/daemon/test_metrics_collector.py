@@ -80,13 +80,33 @@ async def test_a_daemon_without_runs_exports_all_its_families(folder: Path) -> N
     assert differences("daemon", scrape({})) == []
 
 
+WITHOUT_VALUES_FROM_THE_START = (
+    "holdfast_run_info",
+    "holdfast_recovery_duration_seconds",
+    "holdfast_notifications_total",  # this run has no channels
+)
+
+
+async def test_messages_to_people_are_counted_by_channel_and_outcome(folder: Path) -> None:
+    world = World()
+    world.tick()
+    shell = shell_of(folder, world, leads=True)
+    assert shell.state is not None
+    shell.state.spec.notify.channels.add(name="pager", slack=store.UrlFile(path="/nowhere"))
+    shell.notifier.see(shell.state, 1.0)
+    text = scrape({"r": shell})
+    outcomes = samples(text, "holdfast_notifications_total", "channel", "outcome")
+    assert outcomes == {("pager", outcome): 0 for outcome in ("sent", "refused", "gave_up", "dropped")}
+    assert samples(text, "holdfast_notification_attempts_total", "channel") == {("pager",): 0}
+
+
 async def test_a_label_with_a_fixed_set_shows_each_value_from_the_start(folder: Path) -> None:
     world = World()
     world.tick()
     text = scrape({"r": shell_of(folder, world, leads=True)})
     for family in CATALOGUE["daemon"]:
         for label, values in family.values.items():
-            if family.name not in ("holdfast_run_info", "holdfast_recovery_duration_seconds"):
+            if family.name not in WITHOUT_VALUES_FROM_THE_START:
                 shown = {value for (value,) in samples(text, family.series_names()[0], label)}
                 assert shown == set(values), family.name
 

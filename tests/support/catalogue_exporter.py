@@ -28,6 +28,7 @@ _OPEN_LABEL_VALUES = {
     "source": ("nccl",),
     "reason": ("it makes asynchronous calls",),
     "backend": ("nccl",),
+    "channel": ("slack", "heartbeat"),
     "version": (version("holdfast-torch"),),
 }
 _ONE_HOT = {"holdfast_run_state": "running"}

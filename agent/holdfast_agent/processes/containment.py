@@ -25,6 +25,7 @@ JOBS = (
     "evidence",
     "rank_exits",
     "devices",
+    "heartbeat",
     "end",
 )
 SOURCES = ("commands", "rank_messages", "recorders", "warm_parent", "files", "metrics", "devices")

@@ -82,6 +82,11 @@ class StoreLink:
         """Remove this node's state: the agent leaves and will not return."""
         await self._try(self._client.delete(keys.node(self._run, self._node)))
 
+    async def has_leader(self) -> bool | None:
+        """Return whether a daemon leads the run; None if the store is unreachable."""
+        number: Any = await self._try(self._client.exists(keys.leader(self._run)))
+        return None if number is None else bool(number)
+
     async def publish_rendezvous(self, generation: int, address: str) -> bool:
         """Publish the address of a generation's rendezvous store; return False if the store is unreachable."""
         key = keys.rendezvous(self._run, generation)

@@ -57,6 +57,12 @@ def lines_of(resolved: Resolved) -> Iterator[str]:
                 shown = f"{setting.name} = {_as_toml(value)}" if value not in (None, ()) else f"# {setting.name}"
                 origin = _in_words(source) + (f": {setting.unset}" if value is None and setting.unset else "")
                 yield f"{shown:{_VALUE_COLUMNS}}  # {origin}"
+    for channel in resolved.settings.notify_channels:
+        yield ""
+        yield f"[[notify.{channel.kind}]]"
+        for name, value in {"name": channel.name, **channel.values}.items():
+            if value is not None:
+                yield f"{f'{name} = {_as_toml(value)}':{_VALUE_COLUMNS}}  # {channel.where}"
 
 
 def _in_words(source: Origin) -> str:
@@ -70,6 +76,11 @@ def _as_json(resolved: Resolved) -> dict[str, Any]:
             value, source = getattr(resolved.settings, field), resolved.origins[field]
             plain = str(value) if isinstance(value, Path) else value
             found[setting.key] = {"value": plain, "source": source.kind, "where": source.where}
+    for channel in resolved.settings.notify_channels:
+        for name, value in channel.values.items():
+            plain = str(value) if isinstance(value, Path) else value
+            key = f"notify.{channel.kind}.{channel.name}.{name}"
+            found[key] = {"value": plain, "source": "file", "where": channel.where}
     return found
 
 

@@ -10,6 +10,7 @@ from holdfast_cli.flags.runs import ObserveFlags
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.launcher_watch import Launcher, LauncherWatch, observed_node
 from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.notify_spec import check_files
 from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
 from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import ModeName
@@ -33,6 +34,7 @@ def observe(flags: ObserveFlags) -> None:
         preemption_grace_s=0.0,
         mode=ModeName.OBSERVE,
     )
+    check_files(resolved)
     if flags.launcher:
         check_launcher(flags.launcher)
     raise typer.Exit(_observe(options, flags.launcher or []))

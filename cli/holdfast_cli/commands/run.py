@@ -11,6 +11,7 @@ from holdfast_cli.errors import BadLossError, InterruptionError
 from holdfast_cli.flags.runs import RunFlags
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.notify_spec import check_files
 from holdfast_cli.local_run.options import LocalRunOptions, check_name, local_run_options
 from holdfast_cli.rank_logs.follower import Follower
 from holdfast_cli.settings.resolving import resolve
@@ -30,6 +31,7 @@ def run(flags: RunFlags) -> None:
     """Train until the run ends."""
     resolved = resolve("run", flags.given, flags.command, flags.config)
     options = local_run_options(resolved, run=run_name(resolved.settings))
+    check_files(resolved)
     check_starts(options.command)
     check_configuration(options.command, ranks=options.ranks, is_here=True)
     _watch(options, json=flags.json, tee=flags.tee)

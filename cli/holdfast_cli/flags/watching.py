@@ -169,6 +169,26 @@ class ShowIncidentFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NotifyTestFlags:
+    """Send a test message to every channel of [notify], and a sign of life, and say how each of them ended.
+
+    The messages come from this machine, with the files of this machine. The exit code is 1 if one could not be sent.
+    """
+
+    config: Annotated[
+        Path | None,
+        typer.Option(help="File with the channels.", show_default="holdfast.toml", metavar="FILE", rich_help_panel=RUN),
+    ] = None
+    run: Annotated[
+        str | None,
+        typer.Option(
+            help="Use the channels of a run, in place of those of a file.", metavar="NAME", rich_help_panel=RUN
+        ),
+    ] = None
+    directory: Directory = DEFAULT_DIRECTORY
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExportIncidentFlags:
     """Pack the story of one incident, and all its evidence on this machine, into one file."""
 

@@ -7,6 +7,7 @@ from typing import Any
 from holdfast_checkpoint.store.locations import is_url
 from holdfast_cli.checkpoints.location import primary_location, secondary_location
 from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.local_run.notify_spec import check_notify
 from holdfast_cli.local_run.store import check_url
 from holdfast_cli.settings.resolving import Resolved
 from holdfast_cli.settings.schema import RunSettings, schema
@@ -53,6 +54,7 @@ class LocalRunOptions(RunSettings):
                 "--from-scratch and --adopt exclude each other: one starts from the seed, the other continues"
             )
         self._check_locations()
+        check_notify(self)
         if self.redis_url is not None:
             check_url(self.redis_url)
 

@@ -1,6 +1,7 @@
 """The message that describes a run to agents and the daemon."""
 
 from holdfast_cli.checkpoints.location import secondary_location
+from holdfast_cli.local_run.notify_spec import notify_message
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.settings.schema import LossActionName, ModeName, PresetName
 from holdfast_proto.loss_tiers import DEFAULTS
@@ -58,6 +59,7 @@ def run_spec(
         adopt=options.adopt,
         injection_allowed=options.faults_allowed,
         loss_policy=_loss_policy(options),
+        notify=notify_message(options),
     )
 
 

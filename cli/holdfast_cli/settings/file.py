@@ -13,12 +13,13 @@ from typing import Any, get_origin
 from urllib.parse import parse_qs, urlsplit
 
 from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.settings.channel_tables import read_channels
 from holdfast_cli.settings.schema import schema
 from holdfast_cli.settings.setting import FileSection, Setting
 
 DEFAULT_FILE = Path("holdfast.toml")
 
-_SECTION_LINE = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
+_SECTION_LINE = re.compile(r"\s*\[\[?\s*([\w-]+(?:\s*\.\s*[\w-]+)?)\s*\]")
 _KEY_LINE = re.compile(r"\s*([\w-]+(?:\s*\.\s*[\w-]+)?)\s*=")
 _SECRET = re.compile(r"password|passwd|secret|token|credential|access_key")
 
@@ -62,13 +63,36 @@ def parse_file(text: str, path: Path) -> FileSettings:
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
     fields = {setting.key: field for field, setting in schema().items() if setting.key}
     values: dict[str, object] = {}
+    _take_channels(document, text, path, values)
+    lines = _lines(text)
     for section, name, value in _entries(document, path):
         field = fields.get(f"{section}.{name}")
+        line = lines.get(f"{section}.{name}") if section == FileSection.NOTIFY else None
+        place = Path(f"{path}:{line}") if line else path
         if field is None:
-            raise ConfigurationError(f"{path}: {_unknown_key(section, name)}")
-        values[field] = _checked(schema()[field], value, path)
-    lines = _lines(text)
+            raise ConfigurationError(f"{place}: {_unknown_key(section, name)}")
+        try:
+            values[field] = _checked(schema()[field], value, path)
+        except ConfigurationError as error:
+            raise ConfigurationError(str(error).replace(f"{path}: ", f"{place}: ", 1)) from None
     return FileSettings(path, values, {field: lines[key] for key, field in fields.items() if key in lines})
+
+
+def _take_channels(document: dict[str, object], text: str, path: Path, values: dict[str, object]) -> None:
+    """Move the channels out of the section ``[notify]``: they are the only tables within a section."""
+    notify = document.get(FileSection.NOTIFY)
+    if not isinstance(notify, dict):
+        return
+    tables = {name: content for name, content in notify.items() if _is_table(content)}
+    document[FileSection.NOTIFY] = {name: content for name, content in notify.items() if name not in tables}
+    if tables:
+        values["notify_channels"] = read_channels(
+            tables, text, path, lambda setting, value: _checked(setting, value, path)
+        )
+
+
+def _is_table(content: object) -> bool:
+    return isinstance(content, dict) or (isinstance(content, list) and any(isinstance(one, dict) for one in content))
 
 
 def _entries(document: dict[str, object], path: Path) -> Iterator[tuple[str, str, object]]:
@@ -112,11 +136,11 @@ def _likeness(one: str, other: str) -> float:
 def _checked(setting: Setting, value: object, path: Path) -> object:
     """Return a value of the setting's type. Raises ConfigurationError, which never shows a URL with a password."""
     if isinstance(value, str) and "://" in value and has_password(value):
-        fix = (
-            "leave it out: credentials are taken from the environment or from files"
-            if setting.is_location
-            else "put it into a file, and name that by store.redis_password_file"
-        )
+        fix = "put it into a file, and name that by store.redis_password_file"
+        if setting.is_location:
+            fix = "leave it out: credentials are taken from the environment or from files"
+        elif setting.section == FileSection.NOTIFY:
+            fix = "put the secret into a file, and name that by a key that ends in _file"
         raise ConfigurationError(
             f"{path}: {setting.key} has a password in its URL: no secret belongs in this file: {fix}"
         )
@@ -125,6 +149,9 @@ def _checked(setting: Setting, value: object, path: Path) -> object:
         typed = _typed(kind, value)
     except ValueError:
         raise ConfigurationError(f"{path}: {setting.key} = {_shown(value)}: use {setting.allowed}") from None
+    if setting.choices and isinstance(typed, tuple) and not set(typed) <= set(setting.choices):
+        wrong = next(word for word in typed if word not in setting.choices)
+        raise ConfigurationError(f'{path}: {setting.key} holds "{wrong}": use {setting.allowed}')
     problem = setting.range_problem(typed) if isinstance(typed, int | float) else None
     if problem:
         raise ConfigurationError(f"{path}: {setting.key} = {_shown(value)}: {problem}")

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast_cli.errors import ConfigurationError, UsageError
 from holdfast_cli.settings.file import DEFAULT_FILE, FileSettings, read_file
 from holdfast_cli.settings.schema import RunSettings, schema
-from holdfast_cli.settings.setting import Setting
+from holdfast_cli.settings.setting import FileSection, Setting
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Resolved:
     """Field of RunSettings -> source."""
 
     def located(self, message: str) -> str:
-        """Return ``message``, which names flags, with the place of each that the file sets."""
+        """Return ``message``, which names flags or keys, with the place of each that the file sets."""
         places = [
             f"{setting.key} at {origin.where}"
             for setting, origin in ((schema()[field], origin) for field, origin in self.origins.items())
-            if origin.kind == "file" and setting.flag and re.search(rf"{setting.flag}(?![\w-])", message)
+            if origin.kind == "file" and _is_named(setting, message)
         ]
         return f"{message} ({', '.join(places)})" if places else message
 
@@ -68,6 +68,11 @@ def merge(command: str, given: Mapping[str, object], file: FileSettings | None) 
         if field not in values and (setting.is_required(command) or (field == "command" and command != "config")):
             raise UsageError(_missing(setting, command, file))
     return Resolved(RunSettings(**values), origins)
+
+
+def _is_named(setting: Setting, message: str) -> bool:
+    name = setting.flag or (setting.key if setting.section == FileSection.NOTIFY else "")
+    return bool(name) and re.search(rf"{re.escape(name)}(?![\w-])", message) is not None
 
 
 def _missing(setting: Setting, command: str, file: FileSettings | None) -> str:

@@ -13,8 +13,10 @@ from types import NoneType
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 from holdfast_checkpoint.codec.registry import Compression
+from holdfast_cli.settings.channels import ChannelSettings
 from holdfast_cli.settings.setting import FileSection, Setting
 from holdfast_proto.loss_tiers import DEFAULTS, MOST_BUDGET
+from holdfast_proto.notify_words import EVENTS
 
 _EVERYWHERE = ("run", "observe", "publish")
 
@@ -450,6 +452,96 @@ class RunSettings:
             commands=_EVERYWHERE,
         ),
     ] = None
+
+    notify_on: Annotated[
+        tuple[str, ...],
+        Setting(
+            section=FileSection.NOTIFY,
+            name="on",
+            flag="",
+            help="What is reported; docs/notifications.md says what each word means.",
+            commands=_EVERYWHERE,
+            choices=EVENTS,
+        ),
+    ] = EVENTS
+    notify_ignore: Annotated[
+        tuple[str, ...],
+        Setting(
+            section=FileSection.NOTIFY,
+            name="ignore",
+            flag="",
+            help='Kinds of incidents that are not reported, as `holdfast_incidents_total` spells them: "straggler".',
+            commands=_EVERYWHERE,
+            example='["straggler"]',
+        ),
+    ] = ()
+    notify_min_interval_s: Annotated[
+        float,
+        Setting(
+            section=FileSection.NOTIFY,
+            name="min_interval_s",
+            flag="",
+            help="Least time between two messages about incidents. Those in between become one message.",
+            commands=_EVERYWHERE,
+            least=0,
+            most=86400,
+        ),
+    ] = 60.0
+    notify_console_url: Annotated[
+        str | None,
+        Setting(
+            section=FileSection.NOTIFY,
+            name="console_url",
+            flag="",
+            help="Address of the console for links in messages, such as that of a proxy. Never with a token.",
+            commands=_EVERYWHERE,
+            unset="messages name a command",
+        ),
+    ] = None
+    notify_heartbeat_url_file: Annotated[
+        Path | None,
+        Setting(
+            section=FileSection.NOTIFY,
+            name="heartbeat_url_file",
+            flag="",
+            help="File with the URL that expects signs of life.",
+            commands=_EVERYWHERE,
+            unset="no signs of life",
+        ),
+    ] = None
+    notify_heartbeat_fail_url_file: Annotated[
+        Path | None,
+        Setting(
+            section=FileSection.NOTIFY,
+            name="heartbeat_fail_url_file",
+            flag="",
+            help="File with the URL for failures.",
+            commands=_EVERYWHERE,
+            unset="the URL for signs of life, and /fail",
+        ),
+    ] = None
+    notify_heartbeat_every_s: Annotated[
+        float,
+        Setting(
+            section=FileSection.NOTIFY,
+            name="heartbeat_every_s",
+            flag="",
+            help="Time between two signs of life.",
+            commands=_EVERYWHERE,
+            least=1,
+            most=86400,
+        ),
+    ] = 60.0
+    notify_channels: Annotated[
+        tuple[ChannelSettings, ...],
+        Setting(
+            section=FileSection.NOTIFY,
+            name="",
+            flag="",
+            help="The channels: a table of the file for each.",
+            commands=_EVERYWHERE,
+        ),
+    ] = ()
 
 
 @cache

@@ -18,6 +18,7 @@ class FileSection(StrEnum):
     RECOVERY = "recovery"
     LOSS = "loss"
     STORE = "store"
+    NOTIFY = "notify"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class Setting:
     name: str
     """Key in the section of the file; empty: the setting is for one start and has only a flag."""
     flag: str
-    """Name of the flag; empty: the setting is the command after ``--``, or only in the file."""
+    """Name of the flag; empty: the setting is the command after ``--``, or only the file has it."""
     help: str
     metavar: str | None = None
     """Placeholder of the value in the help; None for flags without a value and for enumerations."""
@@ -46,6 +47,10 @@ class Setting:
     """What None stands for, in words."""
     is_location: bool = False
     """The text is a path or a URL. A relative path is relative to the folder of the file."""
+    choices: tuple[str, ...] = ()
+    """Words that a list may hold; empty: any."""
+    example: str = '["python", "train.py"]'
+    """A list for the error about a value that is none."""
 
     value_type: Any = None
     """Type without None. Filled in, like ``default``, from the field."""
@@ -63,6 +68,8 @@ class Setting:
             return self.unset
         if self.default is False:
             return ""
+        if isinstance(self.default, tuple):
+            return ", ".join(self.default)
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
     @property
@@ -72,7 +79,8 @@ class Setting:
         if kind is bool:
             return "true or false"
         if get_origin(kind) is tuple:
-            return 'a list of strings, such as ["python", "train.py"]'
+            words = ", ".join(self.choices)
+            return f"a list of {words}" if words else f"a list of strings, such as {self.example}"
         if issubclass(kind, Enum):
             return ", ".join(f'"{member.value}"' for member in kind)
         if kind not in (int, float):

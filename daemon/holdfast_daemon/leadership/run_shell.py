@@ -17,6 +17,7 @@ from holdfast_daemon.leadership.outbox import Outbox, Outlets, StoreCounters
 from holdfast_daemon.leadership.requests import Requests
 from holdfast_daemon.leadership.run_store import LeadershipLostError, RunStore, holds_another_type
 from holdfast_daemon.leadership.tick_metrics import TICK_MS, TickMetrics
+from holdfast_daemon.notify.run_notifier import RunNotifier
 from holdfast_daemon.options import DaemonOptions
 from holdfast_proto.redis_client import StoreError
 from holdfast_proto.v1 import store_pb2 as store
@@ -33,7 +34,14 @@ class RunShell:
     """Leads one run whenever it can get the lease, and follows its leader otherwise."""
 
     def __init__(
-        self, client: redis.asyncio.Redis, run: str, options: DaemonOptions, clock: Clock, metrics: TickMetrics
+        self,
+        client: redis.asyncio.Redis,
+        run: str,
+        options: DaemonOptions,
+        clock: Clock,
+        metrics: TickMetrics,
+        *,
+        notifier: RunNotifier | None = None,
     ) -> None:
         self.run_name = run
         self._clock = clock
@@ -46,6 +54,8 @@ class RunShell:
         self.refusals = self._store.intake.refusals
         self.log = IncidentLog(options.directory, run)
         self.archive = IncidentArchive(options.directory, run)
+        self.notifier = notifier or RunNotifier(run, options.directory)
+        """Reports the run to people while this daemon leads it."""
         self.requests = Requests()
         self.counters = StoreCounters()
         outlets = Outlets(
@@ -80,6 +90,7 @@ class RunShell:
             except LeadershipLostError:
                 self.leadership.lose()
                 self._outbox.clear()
+                self.notifier.leave(self._clock.now())
                 self.requests.refuse_all("another daemon leads now: try again")
                 log.warning("run %s: another daemon leads", self.run_name)
             except (StoreError, OSError) as error:
@@ -97,6 +108,7 @@ class RunShell:
     async def stand_down(self) -> None:
         """Let a standby take over immediately, and lead no more."""
         self._is_dismissed = True
+        self.notifier.leave(self._clock.now())
         await self.leadership.release()
 
     def give_up(self) -> None:
@@ -127,6 +139,7 @@ class RunShell:
             self.archive.recording.forget()
         if held.is_new:
             self._outbox.see_saved()
+            self.notifier.assume(held.state, now_s)
         return True
 
     async def _follow(self) -> None:
@@ -148,6 +161,8 @@ class RunShell:
         observation = Observation(nodes=nodes, events=tuple(events), requests=self.requests.take())
         self.state = self._decide(self.state, observation, last_id)
         await self._outbox.drain(self.leadership, self.state.record)
+        # After that: people hear of nothing that a successor would not know.
+        self.notifier.see(self.state, self._clock.now())
 
     def _decide(self, state: CoreState, observation: Observation, last_event_id: str) -> CoreState:
         """Show the core an observation; return its next state, and put its actions into the outbox."""

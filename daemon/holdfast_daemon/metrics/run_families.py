@@ -5,6 +5,7 @@ The collector fills them; docs/metrics.md, the dashboards and their tests read t
 
 from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.naming import kind_name
+from holdfast_daemon.notify.delivery import OUTCOMES
 from holdfast_proto import step_quantities
 from holdfast_proto.message_json import enum_words
 from holdfast_proto.metric_family import counter, declared_in, gauge, histogram
@@ -198,6 +199,19 @@ INCIDENT_FOLDER_FAILURES = counter(
 )
 RECORDING_DROPPED_TICKS = counter(
     "recording_dropped_turns_total", "run", "Ticks that the recording for `holdfast replay` had no room for."
+)
+
+# Messages to people.
+
+NOTIFICATIONS = counter(
+    "notifications_total",
+    "run channel outcome",
+    "Messages to people by how they ended. refused: the service does not take it; gave_up: no attempt within an hour "
+    "succeeded; dropped: too many waited. The channel heartbeat counts signs of life.",
+    outcome=OUTCOMES,
+)
+NOTIFICATION_ATTEMPTS = counter(
+    "notification_attempts_total", "run channel", "Attempts to send a message to people, or a sign of life."
 )
 
 FAMILIES = declared_in(globals())

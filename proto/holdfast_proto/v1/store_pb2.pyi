@@ -279,7 +279,7 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "loss_policy")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "notify", "loss_policy")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     RANKS_PER_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -301,6 +301,7 @@ class RunSpec(_message.Message):
     RESTART_PATIENCE_FIELD_NUMBER: _ClassVar[int]
     FROM_SCRATCH_FIELD_NUMBER: _ClassVar[int]
     ADOPT_FIELD_NUMBER: _ClassVar[int]
+    NOTIFY_FIELD_NUMBER: _ClassVar[int]
     LOSS_POLICY_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
@@ -323,8 +324,9 @@ class RunSpec(_message.Message):
     restart_patience: float
     from_scratch: bool
     adopt: bool
+    notify: Notify
     loss_policy: LossPolicy
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ...) -> None: ...
 
 class LossRule(_message.Message):
     __slots__ = ("action", "budget")
@@ -375,6 +377,90 @@ class LossCounts(_message.Message):
     finite_loss: float
     stopped_by: LossTier
     def __init__(self, blips: _Optional[int] = ..., spikes: _Optional[int] = ..., rises: _Optional[int] = ..., diverged: _Optional[int] = ..., nonfinite: _Optional[int] = ..., divergence_answered: bool = ..., nonfinite_answered: bool = ..., judged_step: _Optional[int] = ..., nonfinite_since: _Optional[int] = ..., finite_step: _Optional[int] = ..., finite_loss: _Optional[float] = ..., stopped_by: _Optional[_Union[LossTier, str]] = ...) -> None: ...
+
+class Notify(_message.Message):
+    __slots__ = ("on", "ignored", "min_interval_s", "console_url", "channels", "heartbeat")
+    ON_FIELD_NUMBER: _ClassVar[int]
+    IGNORED_FIELD_NUMBER: _ClassVar[int]
+    MIN_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    CONSOLE_URL_FIELD_NUMBER: _ClassVar[int]
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    on: _containers.RepeatedScalarFieldContainer[str]
+    ignored: _containers.RepeatedScalarFieldContainer[str]
+    min_interval_s: float
+    console_url: str
+    channels: _containers.RepeatedCompositeFieldContainer[NotifyChannel]
+    heartbeat: Heartbeat
+    def __init__(self, on: _Optional[_Iterable[str]] = ..., ignored: _Optional[_Iterable[str]] = ..., min_interval_s: _Optional[float] = ..., console_url: _Optional[str] = ..., channels: _Optional[_Iterable[_Union[NotifyChannel, _Mapping]]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class NotifyChannel(_message.Message):
+    __slots__ = ("name", "webhook", "slack", "discord", "command", "email")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WEBHOOK_FIELD_NUMBER: _ClassVar[int]
+    SLACK_FIELD_NUMBER: _ClassVar[int]
+    DISCORD_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    EMAIL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    webhook: WebhookChannel
+    slack: UrlFile
+    discord: UrlFile
+    command: CommandChannel
+    email: EmailChannel
+    def __init__(self, name: _Optional[str] = ..., webhook: _Optional[_Union[WebhookChannel, _Mapping]] = ..., slack: _Optional[_Union[UrlFile, _Mapping]] = ..., discord: _Optional[_Union[UrlFile, _Mapping]] = ..., command: _Optional[_Union[CommandChannel, _Mapping]] = ..., email: _Optional[_Union[EmailChannel, _Mapping]] = ...) -> None: ...
+
+class WebhookChannel(_message.Message):
+    __slots__ = ("url", "url_file", "bearer_token_file")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    URL_FILE_FIELD_NUMBER: _ClassVar[int]
+    BEARER_TOKEN_FILE_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    url_file: str
+    bearer_token_file: str
+    def __init__(self, url: _Optional[str] = ..., url_file: _Optional[str] = ..., bearer_token_file: _Optional[str] = ...) -> None: ...
+
+class UrlFile(_message.Message):
+    __slots__ = ("path",)
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    def __init__(self, path: _Optional[str] = ...) -> None: ...
+
+class CommandChannel(_message.Message):
+    __slots__ = ("argv", "timeout_s")
+    ARGV_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    argv: _containers.RepeatedScalarFieldContainer[str]
+    timeout_s: float
+    def __init__(self, argv: _Optional[_Iterable[str]] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
+class EmailChannel(_message.Message):
+    __slots__ = ("host", "port", "security", "user", "password_file", "sender", "to")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    SECURITY_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_FILE_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    port: int
+    security: str
+    user: str
+    password_file: str
+    sender: str
+    to: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, host: _Optional[str] = ..., port: _Optional[int] = ..., security: _Optional[str] = ..., user: _Optional[str] = ..., password_file: _Optional[str] = ..., sender: _Optional[str] = ..., to: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("url_file", "fail_url_file", "every_s")
+    URL_FILE_FIELD_NUMBER: _ClassVar[int]
+    FAIL_URL_FILE_FIELD_NUMBER: _ClassVar[int]
+    EVERY_S_FIELD_NUMBER: _ClassVar[int]
+    url_file: str
+    fail_url_file: str
+    every_s: float
+    def __init__(self, url_file: _Optional[str] = ..., fail_url_file: _Optional[str] = ..., every_s: _Optional[float] = ...) -> None: ...
 
 class RankExit(_message.Message):
     __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "order", "finished", "out_of_memory", "kernel_line", "never_attached", "steps_until", "gpu_fault")

@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from holdfast_cli.settings.channels import channel_schema
 from holdfast_cli.settings.file import parse_file
 from holdfast_cli.settings.schema import schema
 
@@ -17,12 +18,12 @@ REWRITE = "HOLDFAST_REWRITE_KEYS"
 
 def table() -> str:
     lines = ["| key | value | default | flag | meaning | used by |", "|---|---|---|---|---|---|"]
-    for field, setting in schema().items():
+    channels = [setting for keys in channel_schema().values() for setting in keys.values()]
+    for setting in [*schema().values(), *channels]:
         if setting.key:
-            flags = [setting.flag, setting.publish_flag] if setting.flag else []
+            without = ["the words after `--`"] if setting.key == "run.command" else ["none"]
+            flags = [setting.flag, setting.publish_flag] if setting.flag else without
             shown = ", ".join(f"`{flag}`" if flag.startswith("--") else flag for flag in flags if flag)
-            if field == "command":
-                flags = ["the words after `--`"]
             default = setting.default_text if setting.default is not False else "false"
             default = {"()": ""}.get(default, default)
             cells = (f"`{setting.key}`", setting.allowed, default, shown, setting.help, ", ".join(setting.commands))

@@ -13,16 +13,17 @@ from holdfast_proto.v1.store_pb2 import LOSS_ACTION_STOP, RunSpec
 
 def test_every_setting_has_a_key_or_is_for_one_start() -> None:
     without = {field for field, setting in schema().items() if not setting.key}
-    assert without == {"from_scratch", "adopt"}
+    assert without == {"from_scratch", "adopt", "notify_channels"}
     keys = [setting.key for setting in schema().values() if setting.key]
     assert len(keys) == len(set(keys))
     assert {key.partition(".")[0] for key in keys} == set(FileSection)
 
 
-def test_every_setting_but_the_command_and_the_rules_of_the_loss_has_a_flag_of_its_own() -> None:
-    without = [field for field, setting in schema().items() if not setting.flag]
-    assert without[0] == "command"
-    assert all(schema()[field].section == FileSection.LOSS for field in without[1:])
+def test_every_setting_has_a_flag_of_its_own_but_the_command_and_those_that_only_a_file_can_say() -> None:
+    without = {field for field, setting in schema().items() if not setting.flag}
+    of_file = {field for field in without if schema()[field].section in (FileSection.LOSS, FileSection.NOTIFY)}
+    assert without == {"command"} | of_file
+    assert {field for field in schema() if field.startswith("notify_")} < without
     for command in ("run", "observe", "publish", "config"):
         flags = [flag for _, setting in settings_of(command) for flag in setting.flags(command)]
         assert len(flags) == len(set(flags))

@@ -1,0 +1,92 @@
+"""``holdfast notify``: sends a test message to every channel."""
+
+import socket
+import time
+from pathlib import Path
+
+from redis import RedisError
+
+from holdfast_cli.errors import CommandError, ConfigurationError
+from holdfast_cli.flags.watching import NotifyTestFlags
+from holdfast_cli.local_run.notify_spec import notify_message
+from holdfast_cli.local_run.options import local_run_options
+from holdfast_cli.local_run.store import connect
+from holdfast_cli.run_folder.record import find_record
+from holdfast_cli.settings.file import DEFAULT_FILE, read_file
+from holdfast_cli.settings.resolving import merge
+from holdfast_daemon.notify.channels.building import build, secret_files
+from holdfast_daemon.notify.channels.sending import DeliveryDelayedError, DeliveryRefusedError
+from holdfast_daemon.notify.grouping import message_of
+from holdfast_daemon.notify.wording import RunWording
+from holdfast_proto import keys
+from holdfast_proto.heartbeat_ping import PingError, ping
+from holdfast_proto.notify_words import HEARTBEAT
+from holdfast_proto.secret_file import exposure
+from holdfast_proto.v1.store_pb2 import NotifyChannel, RunSpec
+
+
+def test_channels(flags: NotifyTestFlags) -> None:
+    """Send a test message to each channel, and say how that ended. Raises CommandError if one failed."""
+    if flags.run is not None and flags.config is not None:
+        raise ConfigurationError("--run and --config exclude each other: name the run or the file")
+    spec = _of_file(flags.config) if flags.run is None else _of_run(flags.directory, flags.run)
+    if not spec.HasField("notify"):
+        raise ConfigurationError("[notify] names no channel: nobody is notified: see docs/notifications.md")
+    for line in filter(None, map(exposure, secret_files(spec.notify))):
+        print(f"warning: {line}")
+    failed = 0
+    for channel in spec.notify.channels:
+        problem = _send(spec, channel)
+        failed += bool(problem)
+        print(f"{channel.name}: {problem or 'sent'}")
+    if spec.notify.HasField("heartbeat"):
+        problem = _ping(spec)
+        failed += bool(problem)
+        print(f"{HEARTBEAT}: {problem or 'sent'}")
+    if failed:
+        number = len(spec.notify.channels) + spec.notify.HasField("heartbeat")
+        raise CommandError(f"{failed} of {number} could not be reached: the lines above say why")
+
+
+def _send(spec: RunSpec, channel: NotifyChannel) -> str:
+    """Return why the message could not be sent; "" if it was."""
+    now = time.time()
+    message = message_of(spec.run, socket.gethostname(), now, [RunWording(spec).of_test(now)])
+    try:
+        build(channel).send(message)
+    except (DeliveryRefusedError, DeliveryDelayedError) as error:
+        return f"failed: {error}"
+    return ""
+
+
+def _ping(spec: RunSpec) -> str:
+    try:
+        ping(Path(spec.notify.heartbeat.url_file), f"test of run {spec.run}")
+    except PingError as error:
+        return f"failed: {error}"
+    return ""
+
+
+def _of_file(config: Path | None) -> RunSpec:
+    found = read_file(config)
+    if found is None:
+        raise ConfigurationError(f"{DEFAULT_FILE}: No such file or directory: name a file with --config")
+    resolved = merge("config", {}, found)
+    settings = resolved.settings
+    options = local_run_options(resolved, run=settings.run or "test", command=settings.command or ("true",))
+    return RunSpec(run=options.run, notify=notify_message(options))
+
+
+def _of_run(directory: Path, run: str) -> RunSpec:
+    record = find_record(directory, run)
+    record.check_own()  # it names a Redis, whose spec names programs to run
+    client = connect(record.store_url)
+    try:
+        data = client.get(keys.spec(record.run))
+    except RedisError as error:
+        raise CommandError(f"Redis of run {run} does not answer: name the file with --config: {error}") from None
+    finally:
+        client.close()
+    if not isinstance(data, bytes):
+        raise CommandError(f"Redis does not know run {run}: name the file with --config")
+    return RunSpec.FromString(data)

@@ -1,0 +1,134 @@
+"""The part of a run's spec that says who is notified, and the checks of its settings."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.settings.channels import ChannelSettings
+from holdfast_cli.settings.resolving import Resolved
+from holdfast_cli.settings.schema import RunSettings
+from holdfast_proto.http_post import check_http_url
+from holdfast_proto.message_json import enum_words
+from holdfast_proto.secret_file import SecretError, read_secret
+from holdfast_proto.v1.store_pb2 import (
+    CommandChannel,
+    EmailChannel,
+    Heartbeat,
+    Notify,
+    NotifyChannel,
+    UrlFile,
+    VerdictKind,
+    WebhookChannel,
+)
+
+
+def notify_message(settings: RunSettings) -> Notify | None:
+    """Return the part of the spec; None if nobody is notified. Paths are absolute, and no secret is in it."""
+    heartbeat = settings.notify_heartbeat_url_file
+    if not settings.notify_channels and heartbeat is None:
+        return None
+    message = Notify(
+        on=settings.notify_on,
+        ignored=settings.notify_ignore,
+        min_interval_s=settings.notify_min_interval_s,
+        console_url=settings.notify_console_url or "",
+        channels=map(_channel, settings.notify_channels),
+    )
+    if heartbeat is not None:
+        fail = settings.notify_heartbeat_fail_url_file
+        message.heartbeat.CopyFrom(
+            Heartbeat(
+                url_file=_path(heartbeat),
+                fail_url_file=_path(fail),
+                every_s=settings.notify_heartbeat_every_s,
+            )
+        )
+    return message
+
+
+def check_notify(settings: RunSettings) -> None:
+    """Check the settings by themselves. Raises ConfigurationError, which names the key."""
+    kinds = enum_words(VerdictKind)
+    for kind in settings.notify_ignore:
+        if kind not in kinds:
+            raise ConfigurationError(f"notify.ignore holds {kind!r}: use one of {', '.join(kinds)}")
+    url = settings.notify_console_url
+    if url is not None:
+        problem = check_http_url(url)
+        parts = urlsplit(url) if not problem else None
+        if parts is not None and (parts.fragment or parts.query):
+            problem = "it ends in a query or a fragment, which may be a token: leave that out"
+        if problem:
+            raise ConfigurationError(f"notify.console_url: {problem}")
+    if settings.notify_heartbeat_fail_url_file is not None and settings.notify_heartbeat_url_file is None:
+        raise ConfigurationError("notify.heartbeat_fail_url_file has no effect without notify.heartbeat_url_file")
+
+
+def check_files(resolved: Resolved) -> None:
+    """Check the files and programs that the settings name, which are on this machine. Raises ConfigurationError."""
+    settings = resolved.settings
+    for key, file in (
+        ("notify.heartbeat_url_file", settings.notify_heartbeat_url_file),
+        ("notify.heartbeat_fail_url_file", settings.notify_heartbeat_fail_url_file),
+    ):
+        problem = _file_problem(file, is_url=True) if file is not None else ""
+        if problem:
+            raise ConfigurationError(resolved.located(f"{key}: {problem}"))
+    for channel in settings.notify_channels:
+        for problem in _channel_problems(channel):
+            raise ConfigurationError(f"{channel.where}: [notify.{channel.kind}]: {problem}")
+
+
+def _channel_problems(channel: ChannelSettings) -> Iterator[str]:
+    for key, value in channel.values.items():
+        if isinstance(value, Path):
+            problem = _file_problem(value, is_url=key == "url_file")
+            if problem:
+                yield f"{key}: {problem}"
+    if channel.kind == "command" and shutil.which(channel.values["argv"][0]) is None:
+        yield f"argv: {channel.values['argv'][0]} is no program that can be run"
+
+
+def _file_problem(path: Path, *, is_url: bool) -> str:
+    try:
+        text = read_secret(path)
+    except SecretError as error:
+        return str(error)
+    problem = check_http_url(text) if is_url else ""
+    return f"{path}: the URL in it cannot be used: {problem}" if problem else ""
+
+
+def _channel(channel: ChannelSettings) -> NotifyChannel:
+    values = channel.values
+    match channel.kind:
+        case "webhook":
+            hook = WebhookChannel(
+                url=values["url"] or "",
+                url_file=_path(values["url_file"]),
+                bearer_token_file=_path(values["bearer_token_file"]),
+            )
+            return NotifyChannel(name=channel.name, webhook=hook)
+        case "slack":
+            return NotifyChannel(name=channel.name, slack=UrlFile(path=_path(values["url_file"])))
+        case "discord":
+            return NotifyChannel(name=channel.name, discord=UrlFile(path=_path(values["url_file"])))
+        case "command":
+            program = CommandChannel(argv=values["argv"], timeout_s=values["timeout_s"])
+            return NotifyChannel(name=channel.name, command=program)
+    mail = EmailChannel(
+        host=values["host"],
+        port=values["port"],
+        security=values["security"],
+        user=values["user"] or "",
+        password_file=_path(values["password_file"]),
+        sender=values["from"],
+        to=values["to"],
+    )
+    return NotifyChannel(name=channel.name, email=mail)
+
+
+def _path(path: Path | None) -> str:
+    # Not resolve(): a link may lead to another file by the time at which the secret is read.
+    return str(path.absolute()) if path is not None else ""

@@ -1,0 +1,119 @@
+"""Messages as Slack and Discord take them. What a rank said can neither mention anybody nor make a link.
+
+The limits are those of the services' public documentation:
+https://docs.slack.dev/reference/block-kit/blocks/section-block (3000 characters of text),
+https://docs.slack.dev/messaging/formatting-message-text (escaping of ``&``, ``<`` and ``>``),
+https://docs.discord.com/developers/resources/webhook#execute-webhook (2000 characters of content, 10 embeds) and
+https://docs.discord.com/developers/resources/message#embed-object-embed-limits (256 of a title, 4096 of a description,
+6000 of all embeds together).
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast_daemon.notify.message import Message, Notice, ranks_text
+
+_SHOWN = 8
+"""Most notices that a chat message shows: the newest."""
+_SLACK_SECTION = 3000
+_SLACK_WHAT = 1500
+_DISCORD_CONTENT = 2000
+_DISCORD_TITLE = 256
+_DISCORD_DESCRIPTION = 600
+"""Of each of eight embeds: together with their titles less than the limit of 6000."""
+_DISCORD_SHOWN = 6
+_COLOURS = {"open": 0xD32F2F, "failed": 0xD32F2F, "noted": 0xF9A825, "resolved": 0x2E7D32, "finished": 0x2E7D32}
+_GREY = 0x607D8B
+_MARKDOWN = re.compile(r"([\\`*_~|>#\[\]()<:@-])")
+
+
+def slack_payload(message: Message) -> dict[str, Any]:
+    """Return the JSON for an incoming webhook of Slack."""
+    blocks: list[dict[str, Any]] = [_slack_section(f"*{_cut_slack(message.title, 300)}*")]
+    for notice in message.notices[-_SHOWN:]:
+        body = f"{_cut_slack(notice.what, _SLACK_WHAT)}\nNext: {_cut_slack(notice.next, 500)}"
+        blocks.append(_slack_section(body))
+        where = f"<{_slack(notice.link)}|Open in the console>" if notice.link else f"`{_slack(notice.see)}`"
+        blocks.append(
+            {
+                "type": "context",
+                "elements": [
+                    {"type": "mrkdwn", "text": f"{_slack(_place(message, notice))} · {where}", "verbatim": True}
+                ],
+            }
+        )
+    hidden = message.left_out + max(0, len(message.notices) - _SHOWN)
+    if hidden:
+        blocks.append(_slack_section(f"{hidden} older notices are not shown."))
+    return {"text": _cut_slack(message.title, 1000), "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
+
+
+def _slack_section(text: str) -> dict[str, Any]:
+    return {"type": "section", "text": {"type": "mrkdwn", "text": text[:_SLACK_SECTION], "verbatim": True}}
+
+
+def _slack(text: str) -> str:
+    """Escape what Slack's markup begins with. Its own documentation names these three characters."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _cut_slack(text: str, most: int) -> str:
+    return _cut(map(_slack, text), most)
+
+
+def _cut(pieces: Iterable[str], most: int) -> str:
+    """Join pieces for a place of ``most`` characters, and cut between two of them if they are more.
+
+    A character that UTF-16 needs two units for counts twice: services differ in what they count.
+    """
+    kept: list[str] = []
+    length, fitting = 0, 0
+    for piece in pieces:
+        length += sum(1 + (ord(char) > 0xFFFF) for char in piece)
+        if length > most:
+            return "".join(kept[:fitting]) + "…"
+        kept.append(piece)
+        fitting += length < most
+    return "".join(kept)
+
+
+def discord_payload(message: Message) -> dict[str, Any]:
+    """Return the JSON for a webhook of Discord."""
+    shown = message.notices[-_DISCORD_SHOWN:]
+    hidden = message.left_out + len(message.notices) - len(shown)
+    content = _cut_discord(message.title, _DISCORD_CONTENT - 100)
+    if hidden:
+        content += f"\n{hidden} older notices are not shown."
+    return {
+        "content": content,
+        "allowed_mentions": {"parse": []},
+        "embeds": [_embed(message, notice) for notice in shown],
+    }
+
+
+def _embed(message: Message, notice: Notice) -> dict[str, Any]:
+    where = "" if notice.link else f"\n{_cut_discord(notice.see, 200)}"
+    body = f"{_cut_discord(notice.what, 350)}\nNext: {_cut_discord(notice.next, 250)}{where}"
+    embed: dict[str, Any] = {
+        "title": _cut_discord(_place(message, notice), _DISCORD_TITLE),
+        "description": body,
+        "color": _COLOURS.get(notice.status, _GREY),
+    }
+    return {**embed, "url": notice.link} if notice.link else embed
+
+
+def _cut_discord(text: str, most: int) -> str:
+    """Escape the characters of Discord's Markdown and mentions, for a place of ``most`` characters."""
+    return _cut((_MARKDOWN.sub(r"\\\1", char) for char in text), most)
+
+
+def _place(message: Message, notice: Notice) -> str:
+    parts = (
+        notice.status,
+        f"run {message.run}",
+        ranks_text(notice.ranks),
+        f"step {notice.step}" if notice.step >= 0 else "",
+        f"host {message.host}",
+    )
+    return " · ".join(filter(None, parts))

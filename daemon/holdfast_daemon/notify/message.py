@@ -1,0 +1,132 @@
+"""Messages to people: a message groups one or more notices, each about one thing that happened to a run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+VERSION = 1
+"""Version of :func:`as_json`. It grows when a field gets another name or meaning, not when one is added."""
+
+STATUSES = ("open", "noted", "resolved", "failed", "finished", "stopped", "test")
+
+LONGEST_TEXT = 1000
+"""Most characters of one text in a notice. What a rank says last can be much longer."""
+MOST_NOTICES = 50
+"""Most notices in a message. Older ones of a larger group are only counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """One thing that happened. All texts are plain: each channel escapes them for its service."""
+
+    event: str
+    """One of notify_words.EVENTS, or "test"."""
+    status: str
+    """One of STATUSES. A notice with the ``key`` of an earlier one replaces it."""
+    key: str
+    """The same for all notices about one incident, or about the run itself."""
+    kind: str = ""
+    """Kind of the incident, such as "dead_rank"; empty: it is about the run."""
+    what: str
+    """What happened, in one line."""
+    next: str
+    """What to do next, in one line."""
+    ranks: tuple[int, ...] = ()
+    step: int = -1
+    """Step in which it happened; -1: before the first, or not known."""
+    generation: int = 0
+    unix_s: float
+    link: str = ""
+    """Address in the console; empty: `see` alone says where to look."""
+    see: str
+    """Command that shows more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """What is sent at one time about one run."""
+
+    run: str
+    host: str
+    """Host of the daemon that reports it."""
+    title: str
+    sent_unix_s: float
+    """Time at which the message was made. It may be delivered later."""
+    notices: tuple[Notice, ...]
+    """The newest last."""
+    left_out: int = 0
+    """Further notices that are older than these."""
+
+    @property
+    def newest(self) -> Notice:
+        """The notice that happened last."""
+        return self.notices[-1]
+
+    @property
+    def text(self) -> str:
+        """The whole message as plain text."""
+        return "\n".join(_lines(self))
+
+
+def _lines(message: Message) -> list[str]:
+    lines = [message.title, ""] if len(message.notices) > 1 else []
+    for notice in message.notices:
+        place = ", ".join(
+            part
+            for part in (
+                f"run {message.run}",
+                ranks_text(notice.ranks),
+                f"step {notice.step}" if notice.step >= 0 else "",
+                f"reported by {message.host}",
+            )
+            if part
+        )
+        lines += [notice.what, f"Next: {notice.next}", place, notice.link or notice.see, ""]
+    if message.left_out:
+        lines.append(f"{message.left_out} older notices are left out.")
+    return lines[:-1] if not lines[-1] else lines
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return "rank 3" or "ranks 3, 4", the first few of many; "" without any."""
+    if not ranks:
+        return ""
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+
+
+def as_json(message: Message) -> dict[str, Any]:
+    """Return what the channels `webhook` and `command` get. docs/notifications.md describes it."""
+    data = {"version": VERSION, **asdict(message), "text": message.text}
+    data["notices"] = [{**asdict(notice), "ranks": list(notice.ranks)} for notice in message.notices]
+    return data
+
+
+def from_json(data: Mapping[str, Any]) -> Message:
+    """Return the message that :func:`as_json` has made. Raises KeyError, TypeError or ValueError for other data."""
+    if data["version"] != VERSION:
+        raise ValueError("another version")
+    notices = tuple(notice_from_json(one) for one in data["notices"])
+    if not notices:
+        raise ValueError("no notices")
+    return Message(
+        run=str(data["run"]),
+        host=str(data["host"]),
+        title=str(data["title"]),
+        sent_unix_s=float(data["sent_unix_s"]),
+        notices=notices,
+        left_out=int(data["left_out"]),
+    )
+
+
+def notice_from_json(data: Mapping[str, Any]) -> Notice:
+    """Return the notice of a JSON object. Raises KeyError, TypeError or ValueError for other data."""
+    known = {field.name for field in fields(Notice)}
+    values = {name: value for name, value in data.items() if name in known}
+    return Notice(**{**values, "ranks": tuple(int(rank) for rank in values["ranks"])})
+
+
+def shortened(text: str, most: int = LONGEST_TEXT) -> str:
+    """Return a text as one line of printable characters, cut off if it is longer than ``most``."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -1,0 +1,151 @@
+"""What people read of an incident or of the end of a run. What happened is the core's own text."""
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from holdfast_daemon.core.kinds import RECOVERABLE
+from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR, kind_name
+from holdfast_daemon.notify.message import Notice, shortened
+from holdfast_proto.v1 import store_pb2 as store
+
+_STATUS = {
+    store.INCIDENT_STATE_OPEN: "open",
+    store.INCIDENT_STATE_STANDSTILL: "open",
+    store.INCIDENT_STATE_NOTED: "noted",
+    store.INCIDENT_STATE_RECOVERED: "resolved",
+    store.INCIDENT_STATE_RESOLVED: "resolved",
+    store.INCIDENT_STATE_FAILED: "failed",
+}
+_OPEN_NEXT = {
+    store.INCIDENT_STATE_OPEN: "Nothing now: Holdfast handles it, and restarts the ranks if it can.",
+    store.INCIDENT_STATE_STANDSTILL: "Wait: Holdfast restarts the ranks if they do not move again.",
+}
+_CLOSED_NEXT = {
+    "resolved": "Nothing.",
+    "failed": "Look whether a newer incident follows. If none does, read this one.",
+}
+_EVENT = {"open": "incident", "noted": "incident", "resolved": "recovery", "failed": "failure"}
+
+
+def status_of(incident: store.Incident) -> str:
+    """Return the status of an incident's notice: "open", "noted", "resolved" or "failed"."""
+    return _STATUS.get(incident.state, "noted")
+
+
+@dataclass(frozen=True)
+class RunWording:
+    """Writes the notices of one run."""
+
+    spec: store.RunSpec
+
+    @property
+    def key(self) -> str:
+        """The key of notices about the run itself. A later run of the same name has another one."""
+        return f"{self.spec.run}/{self.spec.instance}"
+
+    def of_incident(self, incident: store.Incident) -> Notice:
+        """Return the notice of an incident in its present state."""
+        status = status_of(incident)
+        verdict = incident.verdict
+        return Notice(
+            event=_EVENT[status],
+            status=status,
+            key=f"{self.key}/{incident.id}",
+            kind=kind_name(verdict.kind),
+            what=shortened(self._what(incident, status)),
+            next=shortened(self._next(incident, status)),
+            ranks=tuple(verdict.culprits),
+            step=verdict.step,
+            generation=incident.generation,
+            unix_s=incident.recovered_unix_s or _last_action_unix_s(incident, status),
+            link=self._link(f"/incidents/{quote(incident.id, safe='')}"),
+            see=f"holdfast incidents show {incident.id} --run {self.spec.run}",
+        )
+
+    def of_given_up(self, incident: store.Incident) -> Notice:
+        """Return the notice that a run stands still and is not restarted any more."""
+        last = incident.actions[-1].what if incident.actions else "not restarted again"
+        return Notice(
+            event="failure",
+            status="open",
+            key=f"{self.key}/{incident.id}",
+            kind=kind_name(incident.verdict.kind),
+            what=shortened(f"{incident.verdict.message}: {last}"),
+            next=f"End the run with `holdfast stop --run {self.spec.run}`, or let it continue.",
+            ranks=tuple(incident.verdict.culprits),
+            step=incident.verdict.step,
+            generation=incident.generation,
+            unix_s=incident.actions[-1].unix_s if incident.actions else incident.detected_unix_s,
+            link=self._link(f"/incidents/{quote(incident.id, safe='')}"),
+            see=f"holdfast incidents show {incident.id} --run {self.spec.run}",
+        )
+
+    def of_end(self, record: store.CoordinatorState) -> Notice:
+        """Return the notice of the end of a run."""
+        has_failed = record.phase == store.RUN_PHASE_FAILED
+        is_stopped = has_failed and record.outcome == STOPPED_BY_OPERATOR
+        status = "stopped" if is_stopped else "failed" if has_failed else "finished"
+        said = {"stopped": "stopped by an operator", "failed": f"failed: {record.outcome}", "finished": record.outcome}
+        after = f"after step {record.newest_step}" if record.newest_step >= 0 else "before the first step ended"
+        return Notice(
+            event="failure" if status == "failed" else "end",
+            status=status,
+            key=self.key,
+            what=shortened(f"The run has ended {after}: {said[status]}"),
+            next=(
+                "Read the incidents and the logs, fix the cause, and start the run again."
+                if status == "failed"
+                else "Nothing."
+            ),
+            step=record.newest_step,
+            generation=record.generation,
+            unix_s=record.phase_since_unix_s,
+            link=self._link(""),
+            see=f"holdfast incidents --run {self.spec.run}",
+        )
+
+    def of_test(self, unix_s: float) -> Notice:
+        """Return the notice that `holdfast notify test` sends."""
+        return Notice(
+            event="test",
+            status="test",
+            key=f"{self.spec.run}/test",
+            what="This is a test of Holdfast's notifications. Nothing has happened.",
+            next="Nothing.",
+            unix_s=unix_s,
+            link=self.spec.notify.console_url,
+            see=f"holdfast incidents --run {self.spec.run}",
+        )
+
+    def _link(self, page: str) -> str:
+        base = self.spec.notify.console_url
+        return f"{base.rstrip('/')}/#/runs/{quote(self.spec.run, safe='')}{page}" if base else ""
+
+    @staticmethod
+    def _what(incident: store.Incident, status: str) -> str:
+        what = incident.verdict.message or kind_name(incident.verdict.kind).replace("_", " ")
+        if incident.state == store.INCIDENT_STATE_RECOVERED and incident.recovered_unix_s:
+            took_s = max(0.0, incident.recovered_unix_s - incident.detected_unix_s)
+            steps = "1 step" if incident.lost_steps == 1 else f"{incident.lost_steps} steps"
+            return f"Recovered {took_s:.1f} s after detection, {steps} lost: {what}"
+        ending = incident.actions[-1].what if incident.actions and status in ("resolved", "failed") else ""
+        if status == "resolved":
+            return f"Resolved: {what}" + (f" ({ending})" if ending else "")
+        if status == "failed":
+            return f"Not recovered: {what}" + (f" ({ending})" if ending else "")
+        return what
+
+    def _next(self, incident: store.Incident, status: str) -> str:
+        if status in _CLOSED_NEXT:
+            return _CLOSED_NEXT[status]
+        if incident.verdict.HasField("device_call") and incident.verdict.device_call.next:
+            return incident.verdict.device_call.next
+        if self.spec.mode == store.MODE_OBSERVE and incident.verdict.kind in RECOVERABLE:
+            return "Read the incident: Holdfast does not restart this run."
+        return _OPEN_NEXT.get(incident.state, "Read the incident: the run was not restarted for it.")
+
+
+def _last_action_unix_s(incident: store.Incident, status: str) -> float:
+    if status in ("resolved", "failed") and incident.actions:
+        return incident.actions[-1].unix_s
+    return incident.detected_unix_s

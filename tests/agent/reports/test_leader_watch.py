@@ -1,0 +1,162 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from holdfast_agent.node import Node
+from holdfast_agent.reports.leader_watch import LEAST_PATIENCE_S, LeaderWatch
+from holdfast_agent.reports.store_link import StoreLink
+from holdfast_proto import keys
+from holdfast_proto.v1 import store_pb2 as store
+from tests.agent.reports.test_store_link import RUN, linked
+from tests.support.receiver import Answer, Receiver, receiver
+from tests.support.store_server import StoreServer
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class WatchedNode:
+    """As much of a node as the watch reads."""
+
+    def __init__(
+        self, url_file: Path, *, first_rank: int = 0, ranks: int = 2, nodes: int = 1, fail_url_file: str = ""
+    ) -> None:
+        self.spec = store.RunSpec(run=RUN, nodes=nodes)
+        heartbeat = store.Heartbeat(url_file=str(url_file), fail_url_file=fail_url_file, every_s=10.0)
+        self.spec.notify.heartbeat.CopyFrom(heartbeat)
+        self.start = store.StartGeneration(first_rank=first_rank, ranks=ranks)
+        self.options = type("Options", (), {"node": "node0"})
+
+
+@pytest.fixture
+def service() -> Iterator[Receiver]:
+    with receiver() as it:
+        yield it
+
+
+@pytest.fixture
+def url_file(service: Receiver, tmp_path: Path) -> Path:
+    file = tmp_path / "url"
+    file.write_text(f"{service.url}/ping/x?rid=1\n")
+    return file
+
+
+def watch(node: WatchedNode, link: StoreLink, clock: Callable[[], float]) -> LeaderWatch:
+    return LeaderWatch(cast(Node, cast(Any, node)), link, clock_s=clock)
+
+
+def set_leader(server: StoreServer, is_led: bool) -> None:
+    with server.client() as client:
+        if is_led:
+            client.set(keys.leader(RUN), "daemon 1")
+        else:
+            client.delete(keys.leader(RUN))
+
+
+async def test_a_run_without_a_daemon_is_reported_once(
+    store_server: StoreServer, service: Receiver, url_file: Path
+) -> None:
+    clock = Clock()
+    async with linked(store_server) as link:
+        watched = watch(WatchedNode(url_file), link, clock)
+        set_leader(store_server, True)
+        await watched.look()
+        set_leader(store_server, False)
+        await watched.look()
+        clock.now_s += LEAST_PATIENCE_S - 1
+        await watched.look()
+        assert service.received == []
+        clock.now_s += 1
+        for _ in range(3):
+            await watched.look()
+            clock.now_s += 1000
+        [report] = service.received
+        assert report.path == "/ping/x/fail?rid=1"
+        assert report.body.decode().startswith("run run: no daemon leads it, as node node0 has seen for 30 s")
+        set_leader(store_server, True)
+        await watched.look()
+        set_leader(store_server, False)
+        await watched.look()
+        clock.now_s += LEAST_PATIENCE_S
+        await watched.look()
+        assert len(service.received) == 2
+
+
+async def test_while_a_daemon_leads_agents_send_nothing(
+    store_server: StoreServer, service: Receiver, url_file: Path
+) -> None:
+    clock = Clock()
+    async with linked(store_server) as link:
+        watched = watch(WatchedNode(url_file), link, clock)
+        set_leader(store_server, True)
+        for _ in range(5):
+            await watched.look()
+            clock.now_s += 1000
+        assert service.received == []
+
+
+async def test_an_unreachable_redis_is_reported_as_such(
+    store_server: StoreServer, service: Receiver, url_file: Path
+) -> None:
+    clock = Clock()
+    async with linked(store_server) as link:
+        watched = watch(WatchedNode(url_file), link, clock)
+        link._client.connection_pool.connection_kwargs.update(path="/nowhere")
+        await watched.look()
+        clock.now_s += LEAST_PATIENCE_S
+        await watched.look()
+        assert b"Redis is unreachable" in service.received[0].body
+
+
+async def test_a_report_that_fails_is_repeated_with_pauses(
+    store_server: StoreServer, service: Receiver, url_file: Path
+) -> None:
+    clock = Clock()
+    service.answers = [Answer(500), Answer(500), Answer()]
+    async with linked(store_server) as link:
+        watched = watch(WatchedNode(url_file), link, clock)
+        await watched.look()
+        seen = []
+        for _ in range(400):
+            clock.now_s += 1
+            await watched.look()
+            seen.append(len(service.received))
+        assert [seen.index(number) + 1 for number in (1, 2, 3)] == [30, 90, 210]
+        assert seen[-1] == 3
+
+
+@pytest.mark.parametrize("place", [(8, 2, 2, 90), (8, 4, 2, 150), (8, 6, 2, None), (8, 0, 0, None), (2, 0, 0, 30)])
+async def test_few_nodes_report_and_one_after_the_other(
+    store_server: StoreServer, service: Receiver, url_file: Path, place: tuple[int, int, int, int | None]
+) -> None:
+    nodes, first_rank, ranks, reported_at_s = place
+    clock = Clock()
+    async with linked(store_server) as link:
+        watched = watch(WatchedNode(url_file, nodes=nodes, first_rank=first_rank, ranks=ranks), link, clock)
+        await watched.look()
+        clock.now_s += (reported_at_s or 10_000) - 1
+        await watched.look()
+        assert service.received == []
+        clock.now_s += 1
+        await watched.look()
+        assert len(service.received) == (reported_at_s is not None)
+
+
+async def test_a_failure_can_have_a_url_of_its_own(
+    store_server: StoreServer, service: Receiver, url_file: Path, tmp_path: Path
+) -> None:
+    clock = Clock()
+    other = tmp_path / "fail"
+    other.write_text(f"{service.url}/other")
+    async with linked(store_server) as link:
+        watched = watch(WatchedNode(url_file, fail_url_file=str(other)), link, clock)
+        await watched.look()
+        clock.now_s += LEAST_PATIENCE_S
+        await watched.look()
+        assert [one.path for one in service.received] == ["/other"]

@@ -1,0 +1,152 @@
+"""A real run is reported to people: an incident, its recovery and the end, in this order and without any secret."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast_cli.control import ControlClient, rank_pids
+from holdfast_cli.local_run.store import connect
+from holdfast_cli.run_folder.record import load_record
+from holdfast_proto import keys
+from tests.chaos.conftest import PATIENCE_S, Runs, until
+from tests.support.coroutines import wait_until
+from tests.support.local_runs import resume_restart, suspend_restart
+from tests.support.receiver import Answer, receiver
+
+pytestmark = pytest.mark.system
+
+TOKEN = "the-token-that-nobody-sees"
+RUN = "notified"
+COMMAND = [sys.executable, "-m", "holdfast_cli", "run"]
+
+
+def settings(folder: Path, runs: Runs, url: str, *, steps: int = 40) -> Path:
+    """Write the file of a run whose only channel is a webhook."""
+    token = folder / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    (folder / "heartbeat.url").write_text(f"{url}/ping/{TOKEN}\n")
+    (folder / "heartbeat.url").chmod(0o600)
+    trainer = ["python", "-m", "paced", "--config", str(runs.config), "--train.steps", str(steps)]
+    file = folder / "holdfast.toml"
+    file.write_text(f"""
+[run]
+name = "{RUN}"
+command = {json.dumps(trainer)}
+ranks = 4
+directory = "runs"
+
+[detection]
+preset = "fast"
+
+[snapshots]
+every = 1
+
+[notify]
+min_interval_s = 0
+heartbeat_url_file = "heartbeat.url"
+heartbeat_every_s = 1
+
+[notify.webhook]
+url = "{url}/hook"
+bearer_token_file = "token"
+""")
+    return file
+
+
+def start(folder: Path, runs: Runs) -> "subprocess.Popen[str]":
+    places = filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+    environment = {
+        **os.environ,
+        "HOLDFAST_TEST_MARK": runs.mark,
+        "PACED_HURRY": str(runs.hurry_file(RUN)),
+        "PYTHONPATH": os.pathsep.join(places),
+    }
+    log = (folder / "output.txt").open("w")
+    return subprocess.Popen(COMMAND, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
+
+
+def test_incident_recovery_and_end_arrive_in_this_order(runs: Runs, tmp_path: Path) -> None:
+    runs.hurry_file(RUN).unlink(missing_ok=True)
+    with receiver() as service:
+        settings(tmp_path, runs, service.url)
+        process = start(tmp_path, runs)
+        try:
+            record = wait_until(lambda: load_record(tmp_path / "runs" / RUN), "the run has a record")
+            wait_until(Path(record.control).exists, "the daemon serves")
+            control = ControlClient(Path(record.control), RUN)
+            status = until(control, lambda seen: seen.newest_step >= 5)
+            os.kill(rank_pids(status)[2], signal.SIGKILL)
+            until(control, lambda seen: seen.restarts == 1 and seen.newest_step > status.newest_step)
+            seen_in_ps = subprocess.run(["ps", "-ewwo", "args"], check=True, capture_output=True, text=True).stdout
+            client = connect(record.store_url)
+            spec = client.get(keys.spec(RUN))
+            client.close()
+            runs.hurry(RUN)
+            assert process.wait(PATIENCE_S) == 0, (tmp_path / "output.txt").read_text()
+        finally:
+            process.kill()
+            process.wait()
+        hooks = [one for one in service.received if one.path == "/hook"]
+        pings = [one for one in service.received if one.path != "/hook"]
+    notices = [notice for one in hooks for notice in one.json["notices"]]
+    killed = [one for one in notices if one["kind"] == "dead_rank"]
+    assert [one["status"] for one in killed] == ["open", "resolved"]
+    assert killed[0]["key"] == killed[1]["key"]
+    assert killed[0]["ranks"] == [2]
+    assert "rank 2" in killed[0]["what"]
+    assert notices.index(killed[1]) < len(notices) - 1
+    assert notices[-1]["status"] == "finished"
+    assert {one.headers["Authorization"] for one in hooks} == {f"Bearer {TOKEN}"}
+    assert len(pings) > 1
+    assert {one.path for one in pings} == {f"/ping/{TOKEN}"}  # no failure was reported
+    assert TOKEN not in seen_in_ps
+    assert isinstance(spec, bytes)
+    assert b"heartbeat.url" in spec
+    assert TOKEN.encode() not in spec
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path.name not in ("token", "heartbeat.url"):
+            assert TOKEN.encode() not in path.read_bytes(), path
+
+
+def test_a_dead_receiver_does_not_keep_the_command_from_ending(runs: Runs, tmp_path: Path) -> None:
+    with receiver() as service:
+        service.answers = [Answer(503)]
+        settings(tmp_path, runs, service.url, steps=3)
+        runs.hurry(RUN)
+        process = start(tmp_path, runs)
+        try:
+            assert process.wait(PATIENCE_S) == 0, (tmp_path / "output.txt").read_text()
+        finally:
+            process.kill()
+            process.wait()
+    log = (tmp_path / "runs" / RUN / "logs" / "daemon.log").read_text()
+    assert "not all notifications were delivered within 5 s" in log
+    assert service.notices()[-1]["status"] == "finished"
+
+
+@pytest.mark.soak
+def test_an_agent_reports_that_the_daemon_is_gone(runs: Runs, tmp_path: Path) -> None:
+    with receiver() as service:
+        (tmp_path / "url").write_text(f"{service.url}/ping/x")
+        file = tmp_path / "url"
+        with runs.run(
+            "unwatched", steps=100_000, notify_heartbeat_url_file=file, notify_heartbeat_every_s=1.0
+        ) as local:
+            wait_until(lambda: service.received, "the daemon has pinged")
+            suspend_restart(local, "daemon")
+            local.stack.component("daemon").kill()
+            deadline_s = time.monotonic() + 90.0
+            while service.received[-1].path != "/ping/x/fail" and time.monotonic() < deadline_s:
+                time.sleep(0.5)
+            last = service.received[-1]
+            assert last.path == "/ping/x/fail"
+            assert last.body.startswith(b"run unwatched: no daemon leads it")
+            resume_restart(local, "daemon")
+            wait_until(lambda: service.received[-1].path == "/ping/x", "the next daemon pings")

@@ -1,0 +1,152 @@
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast_cli.commands.notify import test_channels as send_tests
+from holdfast_cli.errors import CommandError, ConfigurationError
+from holdfast_cli.flags.watching import NotifyTestFlags
+from holdfast_cli.main import app
+from holdfast_proto import keys
+from holdfast_proto.v1.store_pb2 import RunSpec, WebhookChannel
+from tests.cli.conftest import run_record
+from tests.support.receiver import Answer, Receiver, receiver
+from tests.support.store_server import StoreServer, store_process, store_server
+
+__all__ = ["store_process", "store_server"]
+
+
+@pytest.fixture
+def service() -> Iterator[Receiver]:
+    with receiver() as it:
+        yield it
+
+
+def settings(folder: Path, service: Receiver) -> Path:
+    """Write a file with four channels and a heartbeat, all on one service."""
+    (folder / "url").write_text(f"{service.url}/secret")
+    (folder / "url").chmod(0o600)
+    file = folder / "holdfast.toml"
+    file.write_text(f"""
+[run]
+name = "llama"
+[notify]
+heartbeat_url_file = "url"
+[notify.webhook]
+url = "{service.url}/hook"
+[notify.slack]
+url_file = "url"
+[notify.discord]
+url_file = "url"
+[notify.command]
+argv = ["/bin/sh", "-c", "exit 3"]
+""")
+    return file
+
+
+def test_every_channel_gets_a_message_and_each_result_is_said(
+    tmp_path: Path, service: Receiver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(CommandError, match="1 of 5 could not be reached") as error:
+        send_tests(NotifyTestFlags(config=settings(tmp_path, service)))
+    assert error.value.exit_code == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "webhook: sent",
+        "slack: sent",
+        "discord: sent",
+        "command: failed: /bin/sh exited with code 3",
+        "heartbeat: sent",
+    ]
+    assert [one.path for one in service.received] == ["/hook", "/secret", "/secret", "/secret"]
+    [notice] = service.received[0].json["notices"]
+    assert (notice["event"], notice["status"], service.received[0].json["run"]) == ("test", "test", "llama")
+
+
+def test_a_channel_that_fails_is_told_apart_without_its_secret(
+    tmp_path: Path, service: Receiver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.answers = [Answer(), Answer(404), Answer(302, {"Location": "http://elsewhere.invalid/"}), Answer(500)]
+    (tmp_path / "x").mkdir()
+    file = settings(tmp_path, service)
+    (tmp_path / "url").chmod(0o644)
+    with pytest.raises(CommandError, match="4 of 5"):
+        send_tests(NotifyTestFlags(config=file))
+    out = capsys.readouterr().out
+    assert "slack: failed: it answers 404" in out
+    assert "discord: failed: it answers 302: redirects are not followed" in out
+    assert "heartbeat: failed: the service answers 500" in out
+    assert out.count("warning: ") == 1
+    assert "chmod 600" in out
+    assert "/secret" not in out
+
+
+def test_all_that_answer_end_the_command_with_success(tmp_path: Path, service: Receiver) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(f'[notify.webhook]\nurl = "{service.url}"\n')
+    done = CliRunner().invoke(app, ["notify", "test", "--config", str(file)])
+    assert (done.exit_code, done.output) == (0, "webhook: sent\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "part"),
+    [
+        ("", 78, "names no channel"),
+        ('[notify.webhook]\nurls = "http://a"\n', 78, "own.toml:2: notify.webhook.urls is not a key"),
+    ],
+)
+def test_settings_that_are_wrong_are_refused(tmp_path: Path, text: str, code: int, part: str) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=part) as error:
+        send_tests(NotifyTestFlags(config=file))
+    assert error.value.exit_code == code
+
+
+def test_a_run_without_a_record_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="no run nobody"):
+        send_tests(NotifyTestFlags(run="nobody", directory=tmp_path))
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        send_tests(NotifyTestFlags(run="a", config=tmp_path / "b"))
+
+
+def test_config_show_prints_a_file_with_the_same_channels(
+    tmp_path: Path, service: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = settings(tmp_path, service)
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+    shown = runner.invoke(app, ["config", "show"])
+    assert shown.exit_code == 0, shown.output
+    file.write_text(shown.output)
+    again = runner.invoke(app, ["config", "show", "--json"])
+    found = json.loads(again.output)
+    assert found["notify.command.command.argv"]["value"] == ["/bin/sh", "-c", "exit 3"]
+    assert found["notify.slack.slack.url_file"]["value"] == "url"
+    assert runner.invoke(app, ["config", "check"]).exit_code == 0
+
+
+def test_the_channels_of_a_run_are_those_in_its_redis(
+    tmp_path: Path, service: Receiver, store_server: StoreServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "llama").mkdir()
+    dataclasses.replace(run_record(tmp_path / "llama", run="llama"), store_url=store_server.url).save()
+    with pytest.raises(CommandError, match="Redis does not know run llama"):
+        send_tests(NotifyTestFlags(run="llama", directory=tmp_path))
+    spec = RunSpec(run="llama")
+    spec.notify.channels.add(name="hook", webhook=WebhookChannel(url=service.url))
+    with store_server.client() as client:
+        client.set(keys.spec("llama"), spec.SerializeToString())
+    send_tests(NotifyTestFlags(run="llama", directory=tmp_path))
+    assert capsys.readouterr().out == "hook: sent\n"
+    assert service.received[0].json["run"] == "llama"
+
+
+def test_a_record_that_another_user_can_have_written_is_not_trusted(tmp_path: Path) -> None:
+    (tmp_path / "llama").mkdir()
+    run_record(tmp_path / "llama", run="llama").save()
+    (tmp_path / "llama" / "run.json").chmod(0o666)
+    with pytest.raises(CommandError, match="can be written by others"):
+        send_tests(NotifyTestFlags(run="llama", directory=tmp_path))

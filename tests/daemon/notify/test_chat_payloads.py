@@ -1,0 +1,172 @@
+"""The payloads for Slack and Discord fit schemas that were written from the services' public documentation.
+
+https://docs.slack.dev/reference/block-kit and https://docs.discord.com/developers/resources/webhook. No real service
+was asked.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from holdfast_daemon.notify.channels.chat_payloads import discord_payload, slack_payload
+from holdfast_daemon.notify.message import MOST_NOTICES, Message, Notice, shortened
+
+MRKDWN = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "mrkdwn"},
+        "text": {"type": "string", "minLength": 1, "maxLength": 3000},
+        "verbatim": {"const": True},
+    },
+    "required": ["type", "text", "verbatim"],
+    "additionalProperties": False,
+}
+SLACK = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "minLength": 1, "maxLength": 40000},
+        "unfurl_links": {"type": "boolean"},
+        "unfurl_media": {"type": "boolean"},
+        "blocks": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 50,
+            "items": {
+                "oneOf": [
+                    {
+                        "properties": {"type": {"const": "section"}, "text": MRKDWN},
+                        "required": ["type", "text"],
+                        "additionalProperties": False,
+                    },
+                    {
+                        "properties": {
+                            "type": {"const": "context"},
+                            "elements": {"type": "array", "minItems": 1, "maxItems": 10, "items": MRKDWN},
+                        },
+                        "required": ["type", "elements"],
+                        "additionalProperties": False,
+                    },
+                ]
+            },
+        },
+    },
+    "required": ["text", "blocks"],
+    "additionalProperties": False,
+}
+DISCORD = {
+    "type": "object",
+    "properties": {
+        "content": {"type": "string", "minLength": 1, "maxLength": 2000},
+        "allowed_mentions": {
+            "type": "object",
+            "properties": {"parse": {"type": "array", "maxItems": 0}},
+            "required": ["parse"],
+            "additionalProperties": False,
+        },
+        "embeds": {
+            "type": "array",
+            "maxItems": 10,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "title": {"type": "string", "maxLength": 256},
+                    "description": {"type": "string", "maxLength": 4096},
+                    "url": {"type": "string", "pattern": "^https?://"},
+                    "color": {"type": "integer", "minimum": 0, "maximum": 0xFFFFFF},
+                },
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["content", "allowed_mentions"],
+    "additionalProperties": False,
+}
+PLAIN = Notice(
+    event="incident",
+    status="open",
+    key="run/i/0001-dead-rank",
+    kind="dead_rank",
+    what="rank 3 was killed by SIGKILL at step 7",
+    next="Nothing now.",
+    ranks=(3,),
+    step=7,
+    unix_s=1.0,
+    see="holdfast incidents show 0001-dead-rank --run run",
+)
+HOSTILE = "@everyone <!channel> <@U123> <https://evil.example|click> [click](https://evil.example) `*_~ <@&9> &amp; \\"
+
+
+def message(*notices: Notice, title: str = "a title", left_out: int = 0) -> Message:
+    return Message(run="run", host="host", title=title, sent_unix_s=1.0, notices=notices or (PLAIN,), left_out=left_out)
+
+
+MESSAGES = [
+    message(),
+    message(replace(PLAIN, link="https://console.example/#/runs/run/incidents/1")),
+    message(replace(PLAIN, what=HOSTILE, next=HOSTILE), title=HOSTILE),
+    message(*[replace(PLAIN, what="<" * 1000, next="&" * 1000)] * MOST_NOTICES, title=">" * 1100, left_out=7),
+    message(*[replace(PLAIN, what="*" * 1000, next="_" * 1000)] * MOST_NOTICES, title="`" * 1100, left_out=7),
+    message(replace(PLAIN, what="\U0001f600" * 1000, ranks=tuple(range(10_000))), title="\U0001f600" * 1100),
+]
+
+
+def utf16(text: str) -> int:
+    return len(text.encode("utf-16-le")) // 2
+
+
+@pytest.mark.parametrize("sent", MESSAGES)
+def test_payloads_keep_to_the_documented_form_and_limits(sent: Message) -> None:
+    jsonschema.validate(slack_payload(sent), SLACK)
+    payload = discord_payload(sent)
+    jsonschema.validate(payload, DISCORD)
+    assert utf16(payload["content"]) <= 2000
+    assert sum(utf16(one["title"]) + utf16(one["description"]) for one in payload["embeds"]) <= 6000
+
+
+def texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for one in value.values() for text in texts(one)]
+    if isinstance(value, list):
+        return [text for one in value for text in texts(one)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_what_a_rank_said_mentions_nobody_and_makes_no_link_in_slack() -> None:
+    hostile = message(replace(PLAIN, what=HOSTILE, next=HOSTILE), title=HOSTILE)
+    for text in texts(slack_payload(hostile)):
+        assert "<" not in text
+        assert ">" not in text
+    linked = message(replace(PLAIN, what=HOSTILE, link="https://console.example/#/runs/run"))
+    shown = [text for text in texts(slack_payload(linked)) if "<" in text]
+    assert [text.partition("<")[2] for text in shown] == ["https://console.example/#/runs/run|Open in the console>"]
+
+
+def test_what_a_rank_said_mentions_nobody_and_makes_no_link_in_discord() -> None:
+    payload = discord_payload(message(replace(PLAIN, what=HOSTILE, next=HOSTILE), title=HOSTILE))
+    assert payload["allowed_mentions"] == {"parse": []}
+    for text in [payload["content"], payload["embeds"][0]["description"]]:
+        assert "\\@everyone" in text
+        assert "\\[click\\]\\(" in text
+        assert "\\<\\@" in text
+
+
+def test_an_escape_is_not_cut_in_two() -> None:
+    payload = slack_payload(message(title="&" * 1100))
+    assert payload["text"].rstrip("…").replace("&amp;", "") == ""
+    content = discord_payload(message(title="*" * 1899 + "*" * 100))["content"]
+    assert content.rstrip("…").replace("\\*", "") == ""
+
+
+def test_all_that_a_person_needs_is_shown() -> None:
+    for payload in (slack_payload(message()), discord_payload(message())):
+        shown = "\n".join(texts(payload)).replace("\\", "")
+        for part in ("rank 3 was killed by SIGKILL at step 7", "Nothing now.", "run run", "step 7", "host host"):
+            assert part in shown
+        assert "holdfast incidents show 0001-dead-rank --run run" in shown
+
+
+def test_a_text_becomes_one_printable_line() -> None:
+    assert shortened("a\r\nb\x1b[31m\u202ec\0") == "a b [31m c"
+    assert shortened("x" * 2000) == "x" * 999 + "…"

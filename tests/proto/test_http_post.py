@@ -1,0 +1,127 @@
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+from holdfast_proto.http_post import HttpError, check_http_url, post
+from tests.support.certificates import loopback_certificate
+from tests.support.receiver import Answer, Receiver, receiver
+
+
+@pytest.fixture
+def service() -> Iterator[Receiver]:
+    with receiver() as it:
+        yield it
+
+
+def send(url: str, timeout_s: float = 10.0) -> int:
+    return post(url, b"{}", {"X-Mark": "m"}, timeout_s=timeout_s).status
+
+
+def test_a_request_arrives_whole(service: Receiver) -> None:
+    assert send(f"{service.url}/a/b?c=d") == 200
+    [request] = service.received
+    assert (request.path, request.body, request.headers["X-Mark"]) == ("/a/b?c=d", b"{}", "m")
+
+
+def test_a_redirect_is_an_answer_and_is_not_followed(service: Receiver) -> None:
+    with receiver() as other:
+        service.answers = [Answer(302, {"Location": f"{other.url}/stolen"})]
+        assert send(service.url) == 302
+        assert other.received == []
+
+
+def test_a_service_that_hangs_is_left_in_time(service: Receiver) -> None:
+    release = threading.Event()
+    service.answers = [Answer(waits_for=release)]
+    try:
+        with pytest.raises(HttpError, match=r"within 0\.2 s"):
+            send(service.url, timeout_s=0.2)
+    finally:
+        release.set()
+
+
+def test_a_service_that_answers_byte_by_byte_is_left_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            peer, _ = server.accept()
+            with peer:
+                try:
+                    while True:
+                        peer.sendall(b"H")
+                        time.sleep(0.05)
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        with pytest.raises(HttpError):
+            send(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.5)
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_large_answer_is_not_read(service: Receiver) -> None:
+    service.answers = [Answer(body=b"x" * 50_000_000)]
+    assert send(service.url) == 200
+
+
+def test_an_error_never_shows_the_url(service: Receiver) -> None:
+    service.answers = [Answer(closes=True)]
+    with pytest.raises(HttpError) as error:
+        send(f"{service.url}/secret")
+    assert "secret" not in str(error.value)
+    with pytest.raises(HttpError) as error:
+        send("http://user:secret@127.0.0.1/")
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(("value", "expected"), [("7", 7.0), ("-1", 0.0), ("soon", None), ("nan", 0.0)])
+def test_seconds_of_retry_after(service: Receiver, value: str, expected: float | None) -> None:
+    service.answers = [Answer(429, {"Retry-After": value})]
+    assert post(service.url, b"", {}, timeout_s=10).retry_after_s == expected
+
+
+def test_a_date_of_retry_after(service: Receiver) -> None:
+    service.answers = [Answer(503, {"Retry-After": formatdate(time.time() + 1000, usegmt=True)})]
+    found = post(service.url, b"", {}, timeout_s=10).retry_after_s
+    assert found is not None
+    assert 900 < found <= 1000
+
+
+def test_a_proxy_of_the_environment_is_used(service: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", service.url.replace("http://", "http://me:pass@"))
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert send("http://service.invalid/hook") == 200
+    [request] = service.received
+    assert request.path == "http://service.invalid/hook"
+    assert request.headers["Proxy-Authorization"] == "Basic bWU6cGFzcw=="
+
+
+def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate, key = loopback_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with receiver(context) as service:
+        with pytest.raises(HttpError, match="certificate cannot be verified"):
+            send(service.url)
+        assert service.received == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert send(service.url) == 200
+        with pytest.raises(HttpError, match="certificate cannot be verified"):
+            send(service.url.replace("127.0.0.1", "localhost"))
+    assert len(service.received) == 1
+
+
+@pytest.mark.parametrize(
+    "url", ["", "ftp://a/b", "https://", "https://u:p@a/", "https://a/b c", "https://a/\r\nX: y", "http://a:x/"]
+)
+def test_urls_that_cannot_be_used(url: str) -> None:
+    assert check_http_url(url)
