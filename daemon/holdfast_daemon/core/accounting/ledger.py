@@ -58,7 +58,7 @@ def adopt(tick: Tick) -> None:
         start_s = min(passed_s - stepped_s, started_s) if record.generation <= 1 else 0.0
         account.settle(book, split_step(stepped_s, rank.phase_s))
         account.settle(book, {uses.START_UP: start_s, uses.IDLE: passed_s - stepped_s - start_s})
-        book.generation_step = book.reached_step = rank.progress.step - 1
+        book.generation_step = book.reached_step = max(-1, rank.progress.step - 1)
 
 
 def _first_trained(tick: Tick) -> store.RankState | None:

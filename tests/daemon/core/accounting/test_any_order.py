@@ -17,7 +17,15 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
 
-PHASES = [phase for phase in common.Phase.values() if phase]
+PHASES = (
+    common.PHASE_INIT,
+    common.PHASE_DATA,
+    common.PHASE_FORWARD_BACKWARD,
+    common.PHASE_OPTIMIZER,
+    common.PHASE_CHECKPOINT,
+    common.PHASE_EVAL,
+    common.PHASE_IDLE,
+)
 ACTS = 100
 
 

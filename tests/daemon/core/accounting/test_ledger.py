@@ -8,6 +8,7 @@ import pytest
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.accounting.ledger import goodput_ratio, settled_time_use, time_use
 from holdfast_daemon.core.model import Observation, StopRequest
+from holdfast_daemon.validation.run_rules import check_record
 from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -502,3 +503,11 @@ def test_a_record_of_a_version_without_accounts_is_taken_over() -> None:
     record.phase = store.RUN_PHASE_FINISHED
     state, _ = coordinator.step(coordinator.begin(world.spec, record), world.now, Observation())
     assert time_use(state, world.now + 100.0) == time_use(state, world.now)
+
+
+def test_what_is_taken_over_from_a_rank_without_a_step_number_can_be_stored() -> None:
+    world = trained(2)
+    world.rank(0).progress.step = -1
+    world.empty_store()
+    world.tick()
+    check_record(world.state.record, "r")

@@ -38,7 +38,7 @@ def test_a_large_run_is_seen_by_a_few_nodes_and_the_first_is_one_of_them() -> No
     looks = 0
 
     class Nodes(dict[str, store.NodeState]):
-        def get(self, name: str, default: object = None) -> store.NodeState:  # type: ignore[override]
+        def get(self, name: str, default: object = None) -> store.NodeState:
             nonlocal looks
             looks += 1
             return node(common.PHASE_EVAL if name == "0" else common.PHASE_OPTIMIZER)
