@@ -9,6 +9,8 @@ from holdfast_daemon.notify.wording import RunWording, status_of
 from holdfast_proto.v1 import store_pb2 as store
 
 _GIVEN_UP = "given_up"
+_QUIET = "quiet"
+"""Status of an incident of the loss that the policy on bad losses does not want reported, or not yet."""
 FRESH_S = 600.0
 """Age up to which a new leader reports the end of a run that it finds ended."""
 
@@ -32,7 +34,7 @@ class RunWatch:
         for name, incident in state.incidents.items():
             is_forgotten = self._reported.knows(name) and name not in self._reported.statuses
             if status_of(incident) != "open" and not is_forgotten:
-                self._reported.note(name, status_of(incident))
+                self._reported.note(name, self._status(state.record, incident))
         is_old = now - state.record.phase_since_unix_s > FRESH_S
         self._reported.has_ended |= state.record.phase in ENDED and is_old
         return before != (self._reported.statuses, self._reported.has_ended)
@@ -68,12 +70,16 @@ class RunWatch:
 
     @staticmethod
     def _status(record: store.CoordinatorState, incident: store.Incident) -> str:
+        if incident.loss_tier and not incident.notify:
+            return _QUIET
         is_left = incident.id == record.standstill_incident and has_given_up(record)
         return _GIVEN_UP if is_left else status_of(incident)
 
     def _notice(self, incident: store.Incident, status: str, last: str | None) -> Notice | None:
+        if status == _QUIET:
+            return None
         if status == _GIVEN_UP:
             return self._wording.of_given_up(incident)
-        if status in ("open", "noted") and last is not None:
+        if status in ("open", "noted") and last not in (None, _QUIET):
             return None  # the incident is the same: only Holdfast's part in it has changed
         return self._wording.of_incident(incident)

@@ -6,6 +6,7 @@ from urllib.parse import quote
 from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR, kind_name
 from holdfast_daemon.notify.message import Notice, shortened
+from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import store_pb2 as store
 
 _STATUS = {
@@ -82,10 +83,14 @@ class RunWording:
 
     def of_end(self, record: store.CoordinatorState) -> Notice:
         """Return the notice of the end of a run."""
-        has_failed = record.phase == store.RUN_PHASE_FAILED
-        is_stopped = has_failed and record.outcome == STOPPED_BY_OPERATOR
+        is_bad = ends_badly(self.spec, record.loss_counts)
+        is_stopped = record.phase == store.RUN_PHASE_FAILED and record.outcome == STOPPED_BY_OPERATOR
+        has_failed = (record.phase == store.RUN_PHASE_FAILED or is_bad) and not is_stopped
         status = "stopped" if is_stopped else "failed" if has_failed else "finished"
         said = {"stopped": "stopped by an operator", "failed": f"failed: {record.outcome}", "finished": record.outcome}
+        if is_bad and record.phase == store.RUN_PHASE_FINISHED:
+            since = record.loss_counts.nonfinite_since
+            said["failed"] = f"{record.outcome}, but its loss was not finite from step {since} to the end"
         after = f"after step {record.newest_step}" if record.newest_step >= 0 else "before the first step ended"
         return Notice(
             event="failure" if status == "failed" else "end",

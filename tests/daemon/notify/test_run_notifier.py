@@ -416,3 +416,47 @@ def test_a_restart_that_does_not_help_closes_its_incident(
     assert reported(service) == [("0001-dead-rank", "open"), ("0001-dead-rank", "failed"), ("0002-dead-rank", "open")]
     assert "(the next generation failed before its first step)" in service.notices()[1]["what"]
     assert len(service.received) == 2
+
+
+def test_an_incident_of_the_loss_is_reported_once_the_policy_wants_it(
+    make_state: Callable[..., CoreState], service: Receiver, tmp_path: Path
+) -> None:
+    noted = store.INCIDENT_STATE_NOTED
+    loss = {"kind": store.VERDICT_KIND_NON_FINITE, "loss_tier": store.LOSS_TIER_NON_FINITE}
+    notifier = RunNotifier(RUN, tmp_path)
+    lead(notifier, make_state())
+    notifier.see(make_state(incident(1, noted, **loss)), 1001.0)
+    notifier.see(make_state(incident(1, noted, **loss), incident(2)), 1002.0)
+    told = incident(1, noted, notify=True, **loss)
+    notifier.see(make_state(told, incident(2)), 1003.0)
+    notifier.see(make_state(told, incident(2)), 1004.0)
+    assert finish(notifier)
+    assert reported(service) == [("0002-dead-rank", "open"), ("0001-dead-rank", "noted")]
+
+
+def test_an_incident_of_the_loss_that_nobody_wants_reported_is_not_reported_when_it_ends(
+    make_state: Callable[..., CoreState], service: Receiver, tmp_path: Path
+) -> None:
+    spike = {"kind": store.VERDICT_KIND_LOSS_SPIKE, "loss_tier": store.LOSS_TIER_SPIKE}
+    notifier = RunNotifier(RUN, tmp_path)
+    lead(notifier, make_state())
+    notifier.see(make_state(incident(1, store.INCIDENT_STATE_NOTED, **spike)), 1001.0)
+    notifier.see(make_state(incident(1, store.INCIDENT_STATE_RESOLVED, **spike)), 1002.0)
+    assert finish(notifier)
+    assert reported(service) == []
+
+
+def test_a_run_that_finishes_with_a_bad_loss_is_no_success(
+    make_state: Callable[..., CoreState], service: Receiver, tmp_path: Path
+) -> None:
+    notifier = RunNotifier(RUN, tmp_path)
+    lead(notifier, make_state())
+    ended = make_state(phase=store.RUN_PHASE_FINISHED, outcome="finished", newest_step=9)
+    ended.record.loss_counts.nonfinite_since = 4
+    notifier.see(ended, 1001.0)
+    assert finish(notifier)
+    (last,) = service.notices()
+    assert (last["event"], last["status"]) == ("failure", "failed")
+    assert (
+        last["what"] == "The run has ended after step 9: finished, but its loss was not finite from step 4 to the end"
+    )
