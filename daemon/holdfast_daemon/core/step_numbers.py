@@ -6,7 +6,7 @@ from dataclasses import replace
 from holdfast_daemon.core import detection
 from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.numbers.non_finite import unexpected
-from holdfast_daemon.core.model import Telemetry, Totals, counted
+from holdfast_daemon.core.model import StepCounted, Telemetry, Totals, counted
 from holdfast_daemon.core.recovery import response, standstills
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.step_quantities import MEANS
@@ -40,12 +40,13 @@ def merge(one: store.StepSummary, other: store.StepSummary) -> store.StepSummary
 
 
 def count_step(tick: Tick, summary: store.StepSummary) -> None:
-    """Show a step to the detectors, learn deadlines from it, and add it to telemetry and totals."""
+    """Show a step to the detectors, learn deadlines from it, and add it to telemetry, totals and history."""
     loss = summary.loss_sum / summary.loss_count if summary.loss_count else None
     is_new = summary.step > tick.record.newest_step
     if is_new:
         with tick.edit_record() as record:
             record.newest_step = summary.step
+    tick.actions.append(StepCounted(summary))
     for finding in detection.look_at_step(tick, summary):
         response.note(tick, finding)
     standstills.learn(tick, summary)
