@@ -190,8 +190,10 @@ HISTORY_DROPPED = counter(
     "run",
     "Steps and checkpoints that the run's history lacks, because the disk was too slow or refused them.",
 )
-HISTORY_WRITES = counter(
-    "history_writes_total", "run", "Times that the daemon wrote a batch of rows to the run's history, or tried to."
+HISTORY_WRITE_ATTEMPTS = counter(
+    "history_write_attempts_total",
+    "run",
+    "Times that the daemon wrote a batch of rows to the run's history, or tried to.",
 )
 HISTORY_WRITE_FAILURES = counter(
     "history_write_failures_total",
