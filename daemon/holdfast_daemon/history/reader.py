@@ -2,8 +2,9 @@
 
 import contextlib
 import json
+import math
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,14 +48,32 @@ class RunHistory:
 
         Steps that a restart undid are left out. Raises ValueError for a quantity that does not exist.
         """
-        if quantity not in QUANTITIES:
-            raise ValueError(f"no quantity {quantity[:80]!r}: use one of {', '.join(QUANTITIES)}")
+        _check_quantity(quantity)
         with self._opened() as connection:
             start = _number(connection, instance)
             if start is None:
                 return Curve(quantity)
             reader = CurveReader(connection, start)
             return reader.read(quantity, points=max(points, 1), since_step=since_step, until_step=until_step)
+
+    def quantiles(self, instance: str, quantity: str, ratios: Sequence[float]) -> list[float | None]:
+        """Return a quantity's values that these shares of all steps do not exceed; None: no step has one.
+
+        Steps that a restart has undone count too. Old steps that were thinned out do not.
+        """
+        _check_quantity(quantity)
+        condition = f"FROM steps WHERE start = ? AND {quantity} IS NOT NULL"
+        with self._opened() as connection:
+            start = _number(connection, instance)
+            (count,) = connection.execute(f"SELECT count(*) {condition}", (start,)).fetchone()
+            found = [
+                connection.execute(
+                    f"SELECT {quantity} {condition} ORDER BY {quantity} LIMIT 1 OFFSET ?",
+                    (start, max(math.ceil(ratio * count) - 1, 0)),
+                ).fetchone()
+                for ratio in ratios
+            ]
+            return [None if one is None else one[0] for one in found]
 
     def steps_after(self, instance: str, row: int, limit: int = 1000) -> list[StepRow]:
         """Return the rows that follow number ``row`` in the order in which they were counted; -1: from the first.
@@ -111,6 +130,12 @@ class RunHistory:
             raise HistoryError(str(error)) from error
         except (sqlite3.Error, json.JSONDecodeError, OSError) as error:
             raise HistoryError(f"the history {self.path} cannot be read: {error}") from error
+
+
+def _check_quantity(quantity: str) -> None:
+    """Raise ValueError unless the name is a column: it becomes a part of queries."""
+    if quantity not in QUANTITIES:
+        raise ValueError(f"no quantity {quantity[:80]!r}: use one of {', '.join(QUANTITIES)}")
 
 
 def _number(connection: sqlite3.Connection, instance: str) -> int | None:
