@@ -16,6 +16,8 @@ class ExitCode(IntEnum):
     """The run failed, or the command could not do what it was asked."""
     USAGE = 2
     """The command line is not understood."""
+    REGRESSED = 3
+    """`holdfast compare` found a change that a check calls a regression."""
     CHECKPOINTS_UNAVAILABLE = 66
     """Checkpoints exist and cannot be used now. Nothing was started, and nothing was changed."""
     LAST_CHECKPOINT_FAILED = 74

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast_cli.reports.run_source import RunFacts
+from holdfast_daemon.history.thinning import BUCKET_STEPS
 
 SMOOTHED_STEPS = 20
 """Steps whose mean stands for the loss at a step: the loss of one step is noise."""
@@ -103,8 +104,11 @@ def last_step(facts: RunFacts) -> int | None:
 
 def _loss_at(facts: RunFacts, step: int) -> float | None:
     """Return the mean loss of the steps up to ``step``; None if one of them is not finite, or none has a loss."""
-    found = facts.curve("loss", since_step=max(step - SMOOTHED_STEPS + 1, 0), until_step=step)
-    return found.mean[0] if found.mean and not found.nonfinite else None
+    for steps in (SMOOTHED_STEPS, 2 * BUCKET_STEPS):  # old steps are only there as buckets
+        found = facts.curve("loss", since_step=max(step - steps + 1, 0), until_step=step)
+        if found.step:
+            return None if found.nonfinite else found.mean[0]
+    return None
 
 
 def _lowest_loss(facts: RunFacts) -> float | None:
