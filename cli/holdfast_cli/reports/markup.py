@@ -4,6 +4,9 @@ import html
 import json
 from collections.abc import Iterable
 
+_FEW_COLUMNS = 3
+"""Columns of a table that need not be as wide as the page."""
+
 
 class Markup(str):
     """HTML that is safe to put into a page. Any other string is text."""
@@ -46,7 +49,7 @@ def table(caption: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *
             element("thead", element("tr", *head)),
             element("tbody", *body),
         ),
-        class_="scrolls",
+        class_="scrolls pairs" if len(columns) <= _FEW_COLUMNS else "scrolls",
         tabindex="0",
         role="region",
         aria_label=caption,
@@ -54,7 +57,7 @@ def table(caption: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *
 
 
 def json_block(identity: str, value: object) -> Markup:
-    """Return data for scripts of the page. Raises ValueError for NaN and infinity, which JSON does not know."""
+    """Return data for scripts of the page, by its id. Raises ValueError for NaN and infinity, which JSON lacks."""
     # In a script element only "<" could end the data.
     text = json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return Markup(f'<script type="application/json" id="{html.escape(identity)}">{text}</script>')

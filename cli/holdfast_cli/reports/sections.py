@@ -116,7 +116,7 @@ def settings_section(facts: RunFacts, redaction: Redaction, *, show_arguments: b
     command = redaction.text(command_line(words, show_arguments=show_arguments))
     versions = [(name, str(text)) for name, text in sorted((facts.spec.get("versions") or {}).items())]
     settings = [
-        (_words(name), redaction.text(value if isinstance(value, str) else json.dumps(value)))
+        (_words(name), redaction.text(value if isinstance(value, str) else json.dumps(value)) or "-")
         for name, value in facts.spec.items()
         if name not in _NOT_SETTINGS
     ]

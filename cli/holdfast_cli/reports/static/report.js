@@ -28,7 +28,7 @@
   };
 
   const short = (value) => {
-    if (value === null || value === undefined) return "–";
+    if (value === null || value === undefined) return "-";
     const size = Math.abs(value);
     if (size >= 1e6) return (value / 1e6).toPrecision(4) + " M";
     if (size >= 1e4) return (value / 1e3).toPrecision(4) + " k";
@@ -69,19 +69,21 @@
     const axis = { stroke: palette.text, grid: { stroke: palette.grid, width: 1 }, ticks: { stroke: palette.grid, width: 1 } };
     plots = [...document.querySelectorAll(".chart")].map((place) => {
       const { curves } = data.charts[Number(place.dataset.chart)];
-      const series = [{ label: "step", value: (_, step) => (step === null ? "–" : String(step)) }];
+      const series = [{ label: "step", value: (_, step) => (step === null ? "-" : String(step)) }];
       const bands = [];
       curves.forEach((curve, index) => {
         const few = curve.step.length < 60;
         series.push({
           label: curve.name, stroke: palette.lines[index], width: 1.5, spanGaps: true,
-          points: { show: few, size: 4 }, value: (_, value) => short(value),
+          points: { show: few, size: 4 },
+          value: (plot, value, _, at) => {
+            if (at === null || value === null || value === undefined) return "-";
+            const [low, high] = [plot.data[3 * index + 2][at], plot.data[3 * index + 3][at]];
+            return low === high ? short(value) : `${short(value)} (${short(low)} to ${short(high)})`;
+          },
         });
-        for (const edge of ["lowest", "highest"]) {
-          series.push({
-            label: `${edge} ${curve.name}`, stroke: "transparent", width: 0, spanGaps: true, points: { show: false },
-            value: (_, value) => short(value),
-          });
+        for (let edge = 0; edge < 2; edge += 1) {  // lowest and highest value: the band is between them
+          series.push({ class: "edge", stroke: "transparent", width: 0, spanGaps: true, points: { show: false } });
         }
         bands.push({ series: [3 * index + 3, 3 * index + 2], fill: palette.bands[index] });
       });
