@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, sync_playwright
 
 from holdfast_cli.reports.page import report_page
@@ -15,10 +15,7 @@ from tests.support.report_runs import TIME_USE_S, healthy_steps, hostile_inciden
 
 CHROMIUM = Path("/usr/bin/chromium")
 
-pytestmark = [
-    pytest.mark.system,  # a browser is several processes
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no browser: {CHROMIUM} does not exist"),
-]
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no browser: {CHROMIUM} does not exist")
 
 
 @pytest.fixture(scope="module")
