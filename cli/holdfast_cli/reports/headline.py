@@ -30,7 +30,7 @@ def headline(facts: RunFacts, redaction: Redaction) -> Markup:
 def _state(facts: RunFacts) -> tuple[str, str]:
     """Return the state in a word, and whether it is good."""
     phase = str(facts.status.get("phase", ""))
-    if not phase or phase == "0":
+    if phase in ("", "unspecified"):
         return "state unknown", "other"
     if phase == "finished":
         return "finished", "good"

@@ -28,8 +28,10 @@ _MODULE_EXPORT = "export default uPlot;"
 def report_page(facts: RunFacts, redaction: Redaction, *, show_arguments: bool) -> str:
     """Return the HTML of a report."""
     data = chart_data(facts)
-    script = "\n".join([_uplot_script(), (_OWN / "report.js").read_text()])
-    style = "\n".join([(_UPLOT / "uplot.css").read_text(), (_OWN / "report.css").read_text()])
+    script = "\n".join([_uplot_script(), (_OWN / "report.js").read_text(encoding="utf-8")])
+    style = "\n".join(
+        [(_UPLOT / "uplot.css").read_text(encoding="utf-8"), (_OWN / "report.css").read_text(encoding="utf-8")]
+    )
     title = f"Run {facts.name}: Holdfast report"
     # The policy lets nothing in but the two texts in this file, by their digests: no host, image or frame.
     policy = (
@@ -72,7 +74,7 @@ def report_page(facts: RunFacts, redaction: Redaction, *, show_arguments: bool) 
 
 
 def _uplot_script() -> str:
-    return (_UPLOT / "uplot.js").read_text().replace(_MODULE_EXPORT, "")
+    return (_UPLOT / "uplot.js").read_text(encoding="utf-8").replace(_MODULE_EXPORT, "")
 
 
 def _digest(text: str) -> str:

@@ -128,7 +128,11 @@ def _write_batch(connection: sqlite3.Connection, instance: str, batch: Batch) ->
         ],
     )
     if batch.state is not None:
-        status = json.dumps(status_fields(batch.state, batch.state_unix_s), allow_nan=False)
+        try:
+            status = json.dumps(status_fields(batch.state, batch.state_unix_s), allow_nan=False)
+        except Exception:
+            log.exception("the status in the history of run %s is not renewed", batch.state.spec.run)
+            return  # the rows above are kept all the same
         connection.execute(_FINAL, (start, batch.state_unix_s, batch.state.record.phase in ENDED, status))
 
 

@@ -89,15 +89,15 @@ class HistoryQueue:
         self.writes_total += 1
         try:
             self._file.write(list(taken.items()))
-        except (OSError, sqlite3.OperationalError, sqlite3.DatabaseError) as error:
-            self._failed(error, "they are tried again, and dropped if too many wait")
-            self._not_before_s = time.monotonic() + RETRY_S
+        except Exception as error:  # noqa: BLE001 (whatever it is: the run is led without a history)
+            may_pass = isinstance(error, OSError | sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
+            self._failed(error, may_pass=may_pass)
             with self._lock:
-                self._put_back(taken)
-        except Exception as error:  # noqa: BLE001 (rows that no file can hold must not keep the next ones from it)
-            self._failed(error, "they are dropped")
-            with self._lock:
-                self.dropped_total += sum(map(len, taken.values()))
+                if may_pass:
+                    self._not_before_s = time.monotonic() + RETRY_S
+                    self._put_back(taken)
+                else:  # rows that no file can hold must not keep the next ones from it
+                    self.dropped_total += sum(map(len, taken.values()))
 
     @property
     def is_empty(self) -> bool:
@@ -123,10 +123,11 @@ class HistoryQueue:
                 older.state, older.state_unix_s = newer.state, newer.state_unix_s
             self._batches[instance] = older
 
-    def _failed(self, error: Exception, what_next: str) -> None:
+    def _failed(self, error: Exception, *, may_pass: bool) -> None:
         self.write_failures_total += 1
         if self.write_failures_total == 1:
-            log.error("run %s: its history cannot be written, rows of it wait; %s: %s", self._run, what_next, error)
+            next_step = f"its rows are tried again every {RETRY_S:g} s" if may_pass else "its rows are dropped"
+            log.error("run %s: a batch of its history cannot be written, and %s: %s", self._run, next_step, error)
 
 
 class HistoryWriter:

@@ -1,5 +1,6 @@
 """Writing a history: what is kept once, what survives a kill, and files that are damaged."""
 
+import math
 import os
 import signal
 import sqlite3
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.history import thinning
+from holdfast_daemon.history import history_file, thinning
 from holdfast_daemon.history.history_file import Batch, HistoryFile
 from holdfast_daemon.history.reader import RunHistory
 from holdfast_proto import run_files
@@ -81,6 +82,18 @@ def test_the_slowest_ranks_are_named(tmp_path: Path) -> None:
     assert final is not None
     assert [one["rank"] for one in final["slowest_ranks"]] == [3, 2, 1, 0]
     assert final["slowest_ranks"][0]["own_step_s"] == 1.3
+
+
+def test_a_status_that_cannot_be_made_costs_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(history_file, "status_fields", lambda state, now: {"step_s": math.nan})
+    batch = Batch(steps=[counted(0, loss=1.0)], state=trained().state, state_unix_s=5.0)
+    HistoryFile(tmp_path, "r").write([("i", batch)])
+    history = RunHistory(run_files.history(tmp_path, "r"))
+    assert history.curve("i", "loss").mean == [1.0]
+    assert history.final("i") is None
+    assert "is not renewed" in caplog.text
 
 
 def test_the_status_of_an_ended_run_is_not_replaced_by_a_later_one(tmp_path: Path) -> None:

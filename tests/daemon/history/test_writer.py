@@ -16,6 +16,7 @@ from tests.support.core_world import World
 from tests.support.fake_agent import RUN, FakeAgent
 from tests.support.shells import daemon, publish_spec, train
 from tests.support.store_server import StoreServer
+from tests.support.tmpfs import mounted_tmpfs
 
 
 def summary(step: int, generation: int = 1) -> store.StepSummary:
@@ -24,6 +25,10 @@ def summary(step: int, generation: int = 1) -> store.StepSummary:
 
 def steps(directory: Path, run: str = "r", instance: str = "i") -> list[int]:
     return [one.step for one in RunHistory(run_files.history(directory, run)).steps_after(instance, -1)]
+
+
+def steps_written(directory: Path) -> int:
+    return len(RunHistory(run_files.history(directory, "r")).steps_after("i", -1, limit=10_000))
 
 
 def test_rows_are_on_disk_when_the_writer_has_closed(tmp_path: Path) -> None:
@@ -57,10 +62,37 @@ def test_a_folder_that_cannot_be_is_logged_once_and_the_rows_wait(
             queue.write()
     assert (queue.writes_total, queue.write_failures_total, queue.dropped_total) == (3, 3, 0)
     assert len(caplog.records) == 1
-    assert "its history cannot be written" in caplog.text
+    assert "a batch of its history cannot be written" in caplog.text
     blocker.unlink()
     queue.write()
     assert steps(tmp_path) == [0, 1, 2]
+
+
+def test_rows_wait_for_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "RETRY_S", 0.0)
+    with mounted_tmpfs(tmp_path / "disk", "1m") as disk:
+        filler = disk / "filler"
+        filler.write_bytes(bytes((1 << 20) - (64 << 10)))
+        queue = HistoryWriter(disk).queue("r")
+        for step in range(5000):
+            queue.add_step("i", summary(step))
+        queue.write()
+        assert queue.write_failures_total == 1
+        filler.unlink()
+        queue.write()
+        assert steps_written(disk) == 5000
+        assert queue.dropped_total == 0
+
+
+def test_a_leader_and_its_successor_may_write_the_same_steps(tmp_path: Path) -> None:
+    leaders = [HistoryWriter(tmp_path), HistoryWriter(tmp_path)]
+    for first, leader in zip((0, 5), leaders, strict=True):
+        for step in range(first, first + 10):
+            leader.queue("r").add_step("i", summary(step))
+    for leader in leaders:
+        leader.close()
+    assert steps(tmp_path) == list(range(15))
+    assert [leader.queue("r").write_failures_total for leader in leaders] == [0, 0]
 
 
 def test_a_failed_batch_is_not_tried_again_immediately(tmp_path: Path) -> None:
