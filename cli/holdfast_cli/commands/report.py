@@ -28,7 +28,7 @@ def report(flags: ReportFlags) -> None:
 
 def _hosts(facts: RunFacts) -> list[str]:
     """Return the names of nodes that the report may mention."""
-    named = [str(one.get("node", "")) for one in facts.status.get("slowest_ranks") or ()]
+    named = [str(name) for name in facts.status.get("nodes") or ()]
     named += [str(rank.get("node", "")) for rank in facts.status.get("ranks") or ()]
     named += [incident.verdict.node for incident in facts.incidents]
     return [*named, facts.source.record.node if facts.source.record else ""]

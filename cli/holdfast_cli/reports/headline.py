@@ -47,7 +47,8 @@ def _why(facts: RunFacts) -> str:
     if outcome and outcome not in ("finished", "failed"):
         return outcome
     if facts.is_live:
-        return "It was alive when this report was written."
+        is_sure = facts.source.record is not None
+        return "It was alive when this report was written." if is_sure else "It had not ended when it was last seen."
     return f"With {counted(len(facts.incidents), 'incident')}." if facts.status else ""
 
 

@@ -39,7 +39,7 @@ class RunHistory:
         """Return all runs of this name, the oldest first."""
         with self._opened() as connection:
             found = connection.execute("SELECT instance, created_unix_s, spec FROM starts ORDER BY number")
-            return [RunStart(instance, created, json.loads(spec) if spec else {}) for instance, created, spec in found]
+            return [RunStart(instance, created, _fields(spec)) for instance, created, spec in found]
 
     def curve(
         self, instance: str, quantity: str, *, points: int = 1000, since_step: int = 0, until_step: int | None = None
@@ -117,7 +117,7 @@ class RunHistory:
             found = connection.execute(
                 "SELECT unix_s, status FROM finals WHERE start = ?", (_number(connection, instance),)
             ).fetchone()
-            return None if found is None else {**json.loads(found[1]), "history_unix_s": found[0]}
+            return None if found is None else {**_fields(found[1]), "history_unix_s": found[0]}
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -128,8 +128,16 @@ class RunHistory:
                 yield connection
         except schema.ForeignFileError as error:
             raise HistoryError(str(error)) from error
-        except (sqlite3.Error, json.JSONDecodeError, OSError) as error:
+        except (sqlite3.Error, ValueError, OSError) as error:
             raise HistoryError(f"the history {self.path} cannot be read: {error}") from error
+
+
+def _fields(text: str) -> dict[str, Any]:
+    """Return the fields of an object in JSON; none for an empty text. Raises ValueError for anything else."""
+    fields = json.loads(text) if text else {}
+    if not isinstance(fields, dict):
+        raise ValueError("it holds a value that is no object")
+    return fields
 
 
 def _check_quantity(quantity: str) -> None:

@@ -18,13 +18,16 @@ def spec_fields(state: CoreState) -> dict[str, Any]:
 
 
 def status_fields(state: CoreState, now: float) -> dict[str, Any]:
-    """Return the fields of the run's RunStatus without its ranks, and ``slowest_ranks``. ``now``: Unix time."""
+    """Return the fields of the run's RunStatus without its ranks, and ``slowest_ranks`` and ``nodes``.
+
+    ``now``: Unix time.
+    """
     status = status_of(state, now, store_up=True)
     status.ClearField("ranks")  # before they are turned into JSON, because there may be thousands
     status.ClearField("newest_incident")
     fields = to_json(status)
     del fields["ranks"]
-    return {**fields, "slowest_ranks": _slowest(state)}
+    return {**fields, "slowest_ranks": _slowest(state), "nodes": list(state.record.nodes)}
 
 
 def _slowest(state: CoreState) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sqlite3
 import stat
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,17 @@ def test_the_folder_of_a_local_run_is_found_by_name_and_by_path(tmp_path: Path) 
         page = report(*arguments)
         assert '<span class="state bad">failed</span>rank 1 died' in page
         assert "1 min 0 s" in page
+
+
+def test_a_run_that_has_not_ended_is_not_called_alive_without_its_daemon(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "daemon", healthy_steps(20))
+    connection = sqlite3.connect(run_files.history(folder, "r"))
+    connection.execute("UPDATE finals SET status = json_set(status, '$.phase', 'running', '$.outcome', '')")
+    connection.commit()
+    connection.close()
+    assert '<span class="state good">running</span>It had not ended when it was last seen.' in report(
+        "r", "--directory", str(folder)
+    )
 
 
 def test_a_report_without_history_says_so(tmp_path: Path) -> None:

@@ -127,6 +127,16 @@ def test_a_file_that_is_no_history_is_an_error_of_one_line(tmp_path: Path, conte
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["[1]", "{"])
+def test_a_status_that_is_no_object_is_an_error(tmp_path: Path, text: str) -> None:
+    history = write_steps(tmp_path, [counted(0, loss=1.0)])
+    with sqlite3.connect(history.path) as connection:
+        connection.execute("INSERT INTO finals VALUES (1, 0.0, 0, ?)", (text,))
+    connection.close()
+    with pytest.raises(HistoryError, match="cannot be read"):
+        history.final("i")
+
+
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="does not exist"):
         RunHistory(tmp_path / "r.sqlite")
