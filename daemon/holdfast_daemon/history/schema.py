@@ -38,32 +38,32 @@ _THINNED = ", ".join(f"{name}_count INTEGER, {name} REAL, {name}_low REAL, {name
 
 # Steps are ordered by generation and step. They come in this order, so that each is appended, and are read in it.
 # `nonfinite` has a bit for each quantity that was NaN or infinite, by its place in QUANTITIES. Its value is NULL then,
-# because SQLite has no NaN.
+# because SQLite has no NaN. Two daemons may create the tables at the same time.
 _TABLES = f"""
-CREATE TABLE starts (
+CREATE TABLE IF NOT EXISTS starts (
   number INTEGER PRIMARY KEY, instance TEXT NOT NULL UNIQUE, created_unix_s REAL NOT NULL, spec TEXT NOT NULL,
   kept_steps INTEGER NOT NULL DEFAULT 0
 );
-CREATE TABLE generations (
+CREATE TABLE IF NOT EXISTS generations (
   start INTEGER NOT NULL, generation INTEGER NOT NULL, first_step INTEGER NOT NULL,
   PRIMARY KEY (start, generation)
 ) WITHOUT ROWID;
-CREATE TABLE steps (
+CREATE TABLE IF NOT EXISTS steps (
   start INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL, unix_s REAL NOT NULL,
   nonfinite INTEGER NOT NULL, {_VALUES},
   PRIMARY KEY (start, generation, step)
 ) WITHOUT ROWID;
-CREATE TABLE thinned (
+CREATE TABLE IF NOT EXISTS thinned (
   start INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL, last_step INTEGER NOT NULL,
   unix_s REAL NOT NULL, nonfinite INTEGER NOT NULL, {_THINNED},
   PRIMARY KEY (start, generation, step)
 ) WITHOUT ROWID;
-CREATE TABLE checkpoints (
+CREATE TABLE IF NOT EXISTS checkpoints (
   start INTEGER NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL, unix_s REAL NOT NULL,
   raw_bytes INTEGER NOT NULL, stored_bytes INTEGER NOT NULL, duration_s REAL NOT NULL,
   PRIMARY KEY (start, generation, step)
 ) WITHOUT ROWID;
-CREATE TABLE finals (
+CREATE TABLE IF NOT EXISTS finals (
   start INTEGER PRIMARY KEY, unix_s REAL NOT NULL, ended INTEGER NOT NULL, status TEXT NOT NULL
 );
 PRAGMA application_id = {APPLICATION_ID};
@@ -82,8 +82,8 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     """
     connection = sqlite3.connect(_uri(path, "rw"), uri=True, timeout=WAIT_S, isolation_level=None)
     try:
-        # A loss of power costs at most the newest commits. Each flush is made by the thread that writes.
-        connection.execute("PRAGMA synchronous = NORMAL")
+        # A loss of power costs at most the newest batch. Only the thread that writes waits for the disk.
+        connection.execute("PRAGMA synchronous = FULL")
         if not connection.execute("PRAGMA schema_version").fetchone()[0]:
             connection.executescript(f"PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE; {_TABLES} COMMIT;")
         check(connection, path)

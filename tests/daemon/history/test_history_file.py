@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.history import history_file, thinning
+from holdfast_daemon.history import history_file, schema, thinning
 from holdfast_daemon.history.history_file import Batch, HistoryFile
 from holdfast_daemon.history.reader import RunHistory
 from holdfast_proto import run_files
@@ -140,6 +140,19 @@ def test_a_disk_that_damages_every_file_does_not_fill_up(tmp_path: Path) -> None
     with pytest.raises(sqlite3.DatabaseError):
         file.write([("i", Batch(steps=[counted(0, loss=1.0)]))])
     assert len(list(path.parent.glob("r.damaged-*.sqlite"))) == 3
+
+
+def test_two_daemons_that_create_the_file_together_set_nothing_aside(
+    tmp_path: Path,
+) -> None:
+    path = run_files.history(tmp_path, "r")
+    write_steps(tmp_path, [counted(0, loss=1.0)])
+    # What a daemon does that saw the empty file just before another one created the tables.
+    with sqlite3.connect(path, isolation_level=None) as connection:
+        connection.executescript(f"BEGIN EXCLUSIVE; {schema._TABLES} COMMIT;")
+    connection.close()
+    assert write_steps(tmp_path, [counted(1, loss=1.0)]).curve("i", "loss").step == [0, 1]
+    assert not list(path.parent.glob("*.damaged-*"))
 
 
 _WRITES = """

@@ -30,9 +30,10 @@
   const short = (value) => {
     if (value === null || value === undefined) return "-";
     const size = Math.abs(value);
-    if (size >= 1e6) return (value / 1e6).toPrecision(4) + " M";
-    if (size >= 1e4) return (value / 1e3).toPrecision(4) + " k";
-    return String(Number(value.toPrecision(4)));
+    const rounded = (number) => String(Number(number.toPrecision(4)));
+    if (size >= 1e6) return rounded(value / 1e6) + " M";
+    if (size >= 1e4) return rounded(value / 1e3) + " k";
+    return rounded(value);
   };
 
   const marks = (palette, curves) => (plot) => {
