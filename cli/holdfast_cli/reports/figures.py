@@ -41,6 +41,7 @@ FIGURES = (
     Figure("checkpoint_s", "mean time to write a checkpoint (s)", "worse"),
     Figure("checkpoint_bytes", "mean size of a checkpoint (bytes)", "worse"),
 )
+_PRODUCTIVE = "productive"
 NAMES = tuple(figure.name for figure in FIGURES)
 
 
@@ -75,9 +76,10 @@ def figures_of(facts: RunFacts, *, common_step: int | None = None) -> dict[str, 
 
 
 def time_use(facts: RunFacts) -> Mapping[str, float]:
-    """Return seconds by use; empty if the daemon has left no account."""
+    """Return seconds by use, productive time first, then the largest losses; empty if there is no account."""
     uses: Any = facts.status.get("time_use_s") or {}
-    return {str(use): float(spent_s) for use, spent_s in uses.items() if isinstance(spent_s, int | float)}
+    known = {str(use): float(spent_s) for use, spent_s in uses.items() if isinstance(spent_s, int | float)}
+    return dict(sorted(known.items(), key=lambda pair: (pair[0] != _PRODUCTIVE, -pair[1])))
 
 
 def wall_s(facts: RunFacts) -> float | None:
@@ -93,7 +95,7 @@ def wall_s(facts: RunFacts) -> float | None:
 def goodput(facts: RunFacts) -> float | None:
     """Return the share of wall time that moved the run forward; None: there is no account."""
     uses, wall = time_use(facts), wall_s(facts)
-    return uses["productive"] / wall if wall and "productive" in uses else None
+    return uses[_PRODUCTIVE] / wall if wall and _PRODUCTIVE in uses else None
 
 
 def last_step(facts: RunFacts) -> int | None:

@@ -51,6 +51,7 @@ def test_speed_goodput_and_checkpoints_are_compared(folder: Path) -> None:
     assert (figures["step_s"]["a"], figures["step_p95_s"]["a"]) == (0.501, 0.503)
     assert figures["goodput"] == {"a": 0.8, "b": pytest.approx(80 / 120), "change_ratio": pytest.approx(-1 / 6)}
     assert (figures["checkpoints"]["a"], figures["checkpoint_bytes"]["a"]) == (2.0, 1000.0)
+    assert list(found["time_use_s"]) == ["productive", "restart", "start_up", "checkpoint_stall"]
     assert found["time_use_s"]["restart"] == {"a": 10.0, "b": 30.0}
     assert found["settings"] == {
         "checkpoint_every": {"a": "10", "b": "20"},
