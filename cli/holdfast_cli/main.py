@@ -7,7 +7,7 @@ import typer
 
 from holdfast_cli.command_line.declaring import command_of, group_of
 from holdfast_cli.command_line.help import HelpCommand, HelpGroup
-from holdfast_cli.flags import checkpoints, planning, runs, services, watching
+from holdfast_cli.flags import checkpoints, planning, reports, runs, services, watching
 
 _COMMANDS = "holdfast_cli.commands"
 _FOREIGN = {"allow_interspersed_args": False}
@@ -52,6 +52,8 @@ ENTRIES = (
     Entry("analyze", watching.AnalyzeFlags, "analyze:analyze", _LOOK),
     Entry("spikes", watching.SpikesFlags, "spikes:spikes", _LOOK),
     Entry("replay", watching.ReplayFlags, "replay:replay", _LOOK),
+    Entry("report", reports.ReportFlags, "report:report", _LOOK),
+    Entry("compare", reports.CompareFlags, "compare:compare", _LOOK),
     Entry("stop", watching.StopFlags, "operate:stop", _LOOK),
     Entry("plan", planning.PlanFlags, "plan:plan", _TRY, planning.CONTEXT),
     Entry("demo", runs.DemoFlags, "demo:demo", _TRY),

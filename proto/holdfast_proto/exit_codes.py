@@ -16,6 +16,8 @@ class ExitCode(IntEnum):
     """The run failed, or the command could not do what it was asked."""
     USAGE = 2
     """The command line is not understood."""
+    REGRESSED = 3
+    """`holdfast compare` found a change that a check calls a regression."""
     BAD_LOSS = 65
     """The run ended with a loss that was not finite, or ``[loss]`` has stopped it."""
     CHECKPOINTS_UNAVAILABLE = 66

@@ -1,5 +1,8 @@
 """The message that describes a run to agents and the daemon."""
 
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
 from holdfast_cli.checkpoints.location import secondary_location
 from holdfast_cli.local_run.notify_spec import notify_message
 from holdfast_cli.local_run.options import LocalRunOptions
@@ -60,6 +63,7 @@ def run_spec(
         injection_allowed=options.faults_allowed,
         loss_policy=_loss_policy(options),
         notify=notify_message(options),
+        versions=_versions(),
     )
 
 
@@ -69,3 +73,14 @@ def _loss_policy(options: LocalRunOptions) -> LossPolicy:
         return LossRule(action=_ACTIONS[action], budget=budget)
 
     return LossPolicy(**{tier: rule(tier) for tier in DEFAULTS})
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of what a report should name. Nothing is imported: torch takes seconds."""
+    found = {"python": platform.python_version()}
+    for name, package in (("holdfast", "holdfast-torch"), ("torch", "torch")):
+        try:
+            found[name] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

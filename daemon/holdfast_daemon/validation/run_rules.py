@@ -61,6 +61,10 @@ def check_spec(spec: store.RunSpec, run: str) -> None:
     _check_loss_policy(spec.loss_policy)
     check_text(spec.checkpoint_directory, "checkpoint_directory")
     check_text(spec.checkpoints_secondary, "checkpoints_secondary")
+    check_length(spec.versions, "versions")
+    for package, version in spec.versions.items():
+        check_text(package, "versions", NAME_CHARACTERS)
+        check_text(version, "versions", NAME_CHARACTERS)
 
 
 def _check_loss_policy(policy: store.LossPolicy) -> None:

@@ -279,7 +279,14 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "notify", "loss_policy")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "versions", "notify", "loss_policy")
+    class VersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     RANKS_PER_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -301,6 +308,7 @@ class RunSpec(_message.Message):
     RESTART_PATIENCE_FIELD_NUMBER: _ClassVar[int]
     FROM_SCRATCH_FIELD_NUMBER: _ClassVar[int]
     ADOPT_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     NOTIFY_FIELD_NUMBER: _ClassVar[int]
     LOSS_POLICY_FIELD_NUMBER: _ClassVar[int]
     run: str
@@ -324,9 +332,10 @@ class RunSpec(_message.Message):
     restart_patience: float
     from_scratch: bool
     adopt: bool
+    versions: _containers.ScalarMap[str, str]
     notify: Notify
     loss_policy: LossPolicy
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ...) -> None: ...
 
 class LossRule(_message.Message):
     __slots__ = ("action", "budget")

@@ -1,0 +1,71 @@
+"""The top of a report: what became of the run, and its main numbers."""
+
+from holdfast_cli.reports.figures import figures_of
+from holdfast_cli.reports.markup import Markup, element, joined
+from holdfast_cli.reports.redaction import Redaction
+from holdfast_cli.reports.run_source import RunFacts
+from holdfast_cli.reports.wording import clock, duration, short_number
+from holdfast_cli.views.phrases import counted
+from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
+
+
+def headline(facts: RunFacts, redaction: Redaction) -> Markup:
+    """Return the header of the page: name, state, why, gaps and main numbers."""
+    state, kind = _state(facts)
+    outcome = redaction.text(_why(facts))
+    begun = f"Started {clock(facts.created_unix_s)}." if facts.created_unix_s else ""
+    seen = f" Last seen {clock(facts.status_unix_s)}." if facts.status_unix_s else ""
+    cards = joined(_cards(facts))  # first, because they may find further gaps
+    gaps = [element("p", redaction.text(gap), class_="note") for gap in facts.gaps]
+    return element(
+        "header",
+        element("h1", f"Run {facts.name}"),
+        element("p", element("span", state, class_=f"state {kind}"), outcome),
+        element("p", f"{begun}{seen}", class_="soft"),
+        *gaps,
+        element("dl", cards, class_="cards"),
+    )
+
+
+def _state(facts: RunFacts) -> tuple[str, str]:
+    """Return the state in a word, and whether it is good."""
+    phase = str(facts.status.get("phase", ""))
+    if phase in ("", "unspecified"):
+        return "state unknown", "other"
+    if phase == "finished":
+        return "finished", "good"
+    if phase == "failed":
+        is_stopped = facts.status.get("outcome") == STOPPED_BY_OPERATOR
+        return ("stopped", "other") if is_stopped else ("failed", "bad")
+    if not facts.is_live:
+        return "stopped", "other"
+    return phase.replace("_", " "), "good" if phase == "running" else "other"
+
+
+def _why(facts: RunFacts) -> str:
+    outcome = str(facts.status.get("outcome") or (facts.source.record.outcome if facts.source.record else ""))
+    if outcome and outcome not in ("finished", "failed"):
+        return outcome
+    if facts.is_live:
+        is_sure = facts.source.record is not None
+        return "It was alive when this report was written." if is_sure else "It had not ended when it was last seen."
+    return f"With {counted(len(facts.incidents), 'incident')}." if facts.status else ""
+
+
+def _cards(facts: RunFacts) -> list[Markup]:
+    found = figures_of(facts)
+    shown = (
+        ("steps", "steps", short_number),
+        ("wall time", "wall_s", duration),
+        ("goodput", "goodput", lambda ratio: f"{ratio:.1%}"),
+        ("final loss", "final_loss", short_number),
+        ("validation loss", "validation_loss", short_number),
+        ("median tokens/s", "tokens_per_s", short_number),
+        ("median step time", "step_s", duration),
+        ("restarts", "restarts", short_number),
+        ("incidents", "incidents", short_number),
+    )
+    return [
+        element("div", element("dt", text), element("dd", write(found[name]) if name in found else "-"))
+        for text, name, write in shown
+    ]

@@ -1,0 +1,183 @@
+"""``holdfast report``: what is in the file, from which folders it is made, and what is missing is named."""
+
+import json
+import re
+import sqlite3
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast_cli.main import app
+from holdfast_cli.reports.charts import POINTS
+from holdfast_proto import run_files
+from holdfast_proto.exit_codes import ExitCode
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED
+from tests.cli.conftest import run_record
+from tests.support.histories import BEGUN_UNIX_S, counted
+from tests.support.report_runs import HOSTILE, TIME_USE_S, healthy_steps, hostile_incident, write_run
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in a folder of its own: reports are written to the current one."""
+    monkeypatch.chdir(tmp_path)
+
+
+def report(*arguments: str) -> str:
+    """Return the text of the report."""
+    result = CliRunner().invoke(app, ["report", *arguments, "--output", "report.html"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return Path("report.html").read_text()
+
+
+def data_of(page: str) -> dict[str, Any]:
+    """Return the data of the charts, as a browser would read it."""
+    found = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def test_a_report_has_curves_time_incidents_checkpoints_and_settings(tmp_path: Path) -> None:
+    folder = write_run(
+        tmp_path / "daemon",
+        healthy_steps(50),
+        incidents=[hostile_incident()],
+        time_use_s=TIME_USE_S,
+        versions={"torch": "2.13.0"},
+    )
+    page = report("r", "--directory", str(folder))
+    data = data_of(page)
+    assert [chart["title"] for chart in data["charts"]] == [
+        "Loss",
+        "Gradient norm",
+        "Throughput (tokens/s)",
+        "Step time (s)",
+    ]
+    assert data["charts"][0]["curves"][0]["step"] == list(range(50))
+    assert data["marks"] == [{"step": 12, "label": "1"}]
+    for expected in ("80.0%", "checkpoint stall", "finished", "2.13.0", "train.py --lr 1e-3", "With 1 incident."):
+        assert expected in page
+
+
+def test_every_hostile_text_is_escaped(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "daemon", healthy_steps(20), incidents=[hostile_incident()], outcome=HOSTILE)
+    page = report("r", "--directory", str(folder))
+    assert HOSTILE not in page
+    assert "<img" not in page
+    assert page.count("<script") == 2
+    assert "&lt;script&gt;" in page
+    assert "verysecret" not in page
+
+
+def test_a_report_needs_no_other_file_and_allows_no_host(tmp_path: Path) -> None:
+    page = report("r", "--directory", str(write_run(tmp_path / "daemon", healthy_steps(20))))
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    without_comment = page.replace("https://github.com/leeoniya/uPlot", "")
+    assert re.findall(r"""(?:src|href)=["'][^"']*|https?://[^\s"']+""", without_comment) == []
+
+
+def test_hosts_and_folders_are_hidden_on_request(tmp_path: Path) -> None:
+    folder = write_run(
+        tmp_path / "daemon",
+        healthy_steps(20),
+        incidents=[hostile_incident()],
+        checkpoint_directory="/data/team/checkpoints",
+    )
+    assert "gpu-node-17" in report("r", "--directory", str(folder))
+    page = report("r", "--directory", str(folder), "--redact-hosts")
+    for hidden in ("gpu-node-17", "/home/somebody", "/data/team"):
+        assert hidden not in page
+    assert "[folder]/checkpoints" in page
+
+
+def test_arguments_are_hidden_unless_asked_for(tmp_path: Path) -> None:
+    command = ["python", "train.py", "--who", "alice", "--token", "abc"]
+    folder = write_run(tmp_path / "daemon", healthy_steps(20), command=command)
+    assert "--who [hidden] --token [hidden]" in report("r", "--directory", str(folder))
+    assert "--who alice --token [hidden]" in report("r", "--directory", str(folder), "--show-arguments")
+
+
+def test_a_long_run_has_no_more_points_than_pixels(tmp_path: Path) -> None:
+    page = report("r", "--directory", str(write_run(tmp_path / "daemon", healthy_steps(5000))))
+    assert 500 < len(data_of(page)["charts"][0]["curves"][0]["step"]) <= POINTS
+
+
+def test_a_loss_that_is_not_finite_is_marked(tmp_path: Path) -> None:
+    steps = [*healthy_steps(10), counted(10, nonfinite=("loss",))]
+    page = report("r", "--directory", str(write_run(tmp_path / "daemon", steps)))
+    assert data_of(page)["charts"][0]["curves"][0]["nonfinite"] == [10]
+    assert "Not finite: from step 10 on." in page
+
+
+def test_the_folder_of_a_local_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    folder = write_run(tmp_path / "runs" / "r", healthy_steps(20))
+    run_record(folder, run="r", created_unix_s=BEGUN_UNIX_S, outcome="failed: rank 1 died").save()
+    status = RunStatus(run="r", phase=RUN_PHASE_FAILED, outcome="rank 1 died", now_unix_s=BEGUN_UNIX_S + 60)
+    (folder / "last-status.pb").write_bytes(status.SerializeToString())
+    for arguments in (["r", "--directory", "runs"], [str(folder)], ["--directory", "runs"]):
+        page = report(*arguments)
+        assert '<span class="state bad">failed</span>rank 1 died' in page
+        assert "1 min 0 s" in page
+
+
+def test_a_run_that_has_not_ended_is_not_called_alive_without_its_daemon(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "daemon", healthy_steps(20))
+    connection = sqlite3.connect(run_files.history(folder, "r"))
+    connection.execute("UPDATE finals SET status = json_set(status, '$.phase', 'running', '$.outcome', '')")
+    connection.commit()
+    connection.close()
+    assert '<span class="state good">running</span>It had not ended when it was last seen.' in report(
+        "r", "--directory", str(folder)
+    )
+
+
+def test_a_report_without_history_says_so(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "r").mkdir(parents=True)
+    run_record(tmp_path / "runs" / "r", run="r", outcome="stopped").save()
+    page = report("r", "--directory", "runs")
+    assert "There are no curves: no history" in page
+    assert "The state of the run is not known" in page
+    assert "There were no incidents." in page
+    assert data_of(page)["charts"] == []
+
+
+@pytest.mark.parametrize("begin", [0, 8192])
+def test_a_damaged_history_is_named_in_the_report(tmp_path: Path, begin: int) -> None:
+    folder = write_run(tmp_path / "daemon", healthy_steps(2000))
+    path = run_files.history(folder, "r")
+    with path.open("r+b") as file:
+        file.seek(begin)
+        file.write(b"\xff" * (path.stat().st_size - begin))
+    page = report("r", "--directory", str(folder))
+    assert "cannot be read" in page
+    assert data_of(page)["charts"] == []
+
+
+def test_the_file_belongs_to_its_user_and_has_the_name_of_the_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "daemon", healthy_steps(20))
+    result = CliRunner().invoke(app, ["report", "r", "--directory", str(folder)], catch_exceptions=False)
+    assert result.output.startswith("r-report.html: ")
+    assert stat.S_IMODE(Path("r-report.html").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["other", "--directory", "runs"], "no run other under runs"),
+        (["r", "--directory", "daemon", "--output", "no/folder/x.html"], "--output no/folder/x.html: "),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(tmp_path: Path, arguments: list[str], named: str) -> None:
+    write_run(tmp_path / "daemon", healthy_steps(3))
+    result = CliRunner().invoke(app, ["report", *arguments], catch_exceptions=False)
+    assert result.exit_code == ExitCode.FAILED
+    assert named in result.output
+    assert len(result.output.splitlines()) == 1
