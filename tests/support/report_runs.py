@@ -63,8 +63,8 @@ def write_run(
     batch = Batch(list(steps), checkpoints, state, end_unix_s)
     directory.mkdir(exist_ok=True)
     HistoryFile(directory, run).write([("i", batch)])
-    if time_use_s is not None:
-        _add_to_status(run_files.history(directory, run), time_use_s=time_use_s, wall_s=sum(time_use_s.values()))
+    account = time_use_s or {}  # a history of an earlier version has none
+    _add_to_status(run_files.history(directory, run), time_use_s=account, wall_s=sum(account.values()))
     log = IncidentLog(directory, run)
     for incident in incidents:
         log.append(incident)
