@@ -14,15 +14,17 @@ from holdfast_proto.atomic_file import replace_file
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Process and port of a component that serves."""
+    """Process and ports of a component that serves."""
 
     pid: int
     metrics_port: int
+    console_port: int = 0
+    """Port of the daemon's console; 0: it has none."""
 
 
-def write_endpoint(path: Path, metrics_port: int) -> None:
-    """Write that this process serves its metrics on ``metrics_port``. Raises OSError."""
-    endpoint = Endpoint(os.getpid(), metrics_port)
+def write_endpoint(path: Path, metrics_port: int, console_port: int = 0) -> None:
+    """Write that this process serves its metrics, and perhaps a console, on these ports. Raises OSError."""
+    endpoint = Endpoint(os.getpid(), metrics_port, console_port)
     replace_file(path, json.dumps(asdict(endpoint)).encode(), mode=0o600)
 
 
@@ -30,6 +32,6 @@ def read_endpoint(path: Path) -> Endpoint | None:
     """Return the endpoint that a component wrote, or None while there is none."""
     try:
         fields: dict[str, Any] = json.loads(path.read_text())
-        return Endpoint(int(fields["pid"]), int(fields["metrics_port"]))
+        return Endpoint(int(fields["pid"]), int(fields["metrics_port"]), int(fields.get("console_port", 0)))
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
