@@ -56,7 +56,13 @@ async def _serve(options: DaemonOptions) -> None:
         started_unix_s=clock.now(),
     )
     console = start_console(watched)
-    write_endpoint(options.endpoint_file, metrics.port, console.port if console is not None else 0)
+    write_endpoint(
+        options.endpoint_file,
+        metrics.port,
+        console_port=console.port if console is not None else 0,
+        console_address=options.console_address,
+        console_tokens=str(options.console_tokens),
+    )
     terminated = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, terminated.set)
