@@ -44,7 +44,7 @@ async def _serve(options: DaemonOptions) -> None:
     registry = CollectorRegistry(auto_describe=True)
     ticks = TickMetrics(registry)
     runs = Runs(client, lambda run: RunShell(client, run, options, clock, ticks), ticks, options.store_url)
-    registry.register(DaemonCollector(runs))
+    registry.register(DaemonCollector(runs, clock))
     metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
     server = await control.serve(control.ControlService(runs, clock), options.control)
     watched = Watched(
