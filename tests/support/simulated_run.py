@@ -76,6 +76,7 @@ class SimulatedRun:
             phase_since_unix_s=self.now,
             nodes=[f"node{number:04}" for number in range(spec.nodes)],
         )
+        record.time_use.since_unix_s = self.now
         self.state: CoreState | None = replace(state, record=record)
         self._publish(0.0)
 
@@ -197,6 +198,9 @@ class SimulatedRun:
             return
         done = self._step - 1
         self._edit(newest_step=max(done, state.record.newest_step))
+        used = self.state.record.time_use.settled_s  # of the copy that was just made
+        used["detection" if self.hung or self.dead else "productive"] += 0.95 * seconds
+        used["checkpoint_stall"] += 0.05 * seconds
         telemetry = state.telemetry
         if done > telemetry.loss_step:
             loss = 2.0 + 6.0 / (1.0 + 0.02 * done) + self._random.gauss(0.0, 0.02)
