@@ -77,7 +77,10 @@ class SimulatedRun:
             nodes=[f"node{number:04}" for number in range(spec.nodes)],
         )
         record.time_use.since_unix_s = self.now
-        self.state: CoreState | None = replace(state, record=record)
+        deadlines = state.deadlines
+        for _ in range(20):  # as after some steps, which nothing else shows
+            deadlines = deadlines.observe(self.step_s, {})
+        self.state: CoreState | None = replace(state, record=record, deadlines=deadlines)
         self._publish(0.0)
 
     def advance(self, seconds: float) -> None:
@@ -214,9 +217,8 @@ class SimulatedRun:
                 step_s=self.step_s * (1.0 + 0.02 * self._random.random()),
                 mfu=0.4,
             )
-        deadlines = state.deadlines.observe(self.step_s, {}) if done > state.telemetry.loss_step else state.deadlines
         assert self.state is not None
-        self.state = replace(self.state, nodes=self._nodes(), telemetry=telemetry, deadlines=deadlines)
+        self.state = replace(self.state, nodes=self._nodes(), telemetry=telemetry)
 
     def _nodes(self) -> Mapping[str, store.NodeState]:
         assert self.state is not None

