@@ -1,6 +1,7 @@
 """Tokens and sessions."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,13 @@ def test_tokens_are_made_once_and_are_this_users_alone(tmp_path: Path) -> None:
     assert load_tokens(path) == first
     assert len({first.operator, first.viewer}) == 2
     assert first.operator not in repr(first)
+
+
+def test_two_daemons_that_start_together_have_the_same_tokens(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(load_tokens, [tmp_path / "tokens.json"] * 8))
+    assert len({tokens.operator for tokens in found}) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["tokens.json"]
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o666])

@@ -1,28 +1,28 @@
 """A daemon starts whether or not its console can."""
 
+import dataclasses
+import json
 import logging
+import subprocess
 import sys
+import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from holdfast_daemon.console import starting
 from holdfast_daemon.console.watched import Watched
-from tests.daemon.conftest import folder, store_process, store_server
+from holdfast_proto import run_files
+from holdfast_proto.endpoint import read_endpoint
 from tests.support.console_server import simulated_console
 from tests.support.daemons import daemon_process
+from tests.support.shells import options
 from tests.support.store_server import StoreServer
-
-__all__ = ["folder", "store_process", "store_server"]
 
 
 def watched(tmp_path: Path, **settings: Any) -> Watched:
-    import dataclasses
-    from types import SimpleNamespace
-
-    from tests.support.shells import options
-
     given = dataclasses.replace(options(tmp_path, "unix:///none"), **settings)
     return cast(Watched, SimpleNamespace(options=given, runs={}, loop=None))
 
@@ -40,8 +40,6 @@ def test_without_the_packages_one_line_says_how_to_get_them(
 
 
 def test_only_the_console_itself_imports_its_packages() -> None:
-    import subprocess
-
     code = (
         "import sys; sys.modules.update(starlette=None, uvicorn=None, anyio=None)\n"
         "import holdfast_daemon.main, holdfast_cli.main, holdfast_daemon.console.starting"
@@ -70,12 +68,6 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_a_daemon_process_serves_a_console_and_keeps_its_tokens(store_server: StoreServer, folder: Path) -> None:
-    import json
-    import urllib.request
-
-    from holdfast_proto import run_files
-    from holdfast_proto.endpoint import read_endpoint
-
     tokens = []
     for _ in range(2):
         with daemon_process(folder, store_server) as it:
