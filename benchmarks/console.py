@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def serve(ranks: int) -> None:
         def play() -> None:
             at = 0
             while not stop.wait(TICK_S):
-                it.on_loop(lambda state=states[at % STATES]: setattr(run, "state", state))
+                it.on_loop(partial(setattr, run, "state", states[at % STATES]))
                 run.now += TICK_S
                 at += 1
 

@@ -201,6 +201,7 @@ class SimulatedRun:
             return
         done = self._step - 1
         self._edit(newest_step=max(done, state.record.newest_step))
+        assert self.state is not None
         used = self.state.record.time_use.settled_s  # of the copy that was just made
         used["detection" if self.hung or self.dead else "productive"] += 0.95 * seconds
         used["checkpoint_stall"] += 0.05 * seconds

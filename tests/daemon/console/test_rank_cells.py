@@ -1,12 +1,18 @@
 """Values of many ranks: few bytes in a healthy run, the odd ranks first, and no change is lost."""
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from holdfast_daemon.console import rank_table
+from holdfast_daemon.clock import Clock
+from holdfast_daemon.console import boards, rank_table
 from holdfast_daemon.console.rank_cells import COLOURS, MOST_CHANGES, MOST_ODD, RankCells
 from holdfast_daemon.console.rank_table import RankReader
+from holdfast_daemon.console.watched import Watched
+from holdfast_daemon.core.model import CoreState
 from tests.support.simulated_run import SimulatedRun
 
 
@@ -16,7 +22,7 @@ def look_at_each_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_table, "COST_RATIO", 0.0)
 
 
-def state_of(run: SimulatedRun):  # type: ignore[no-untyped-def]
+def state_of(run: SimulatedRun) -> CoreState:
     assert run.state is not None
     return run.state
 
@@ -58,6 +64,16 @@ def test_health_is_never_put_off() -> None:
     assert len(event[1]["odd"]) == MOST_ODD
 
 
+def test_ranks_whose_values_change_all_the_time_take_turns() -> None:
+    run = SimulatedRun(ranks=3 * MOST_CHANGES)
+    cells = RankCells(RankReader(), "phase")
+    cells.frame(state_of(run))
+    every = range(3 * MOST_CHANGES)
+    sent = [cells._chosen(every, [7]) for _ in range(4)]
+    assert {rank for some in sent for rank in some} == set(every)
+    assert all(7 in some and len(some) == MOST_CHANGES for some in sent)
+
+
 def test_a_healthy_run_has_no_odd_ranks_and_its_health_sends_nothing() -> None:
     run = SimulatedRun(ranks=64)
     cells = RankCells(RankReader(), "health")
@@ -77,6 +93,23 @@ def test_the_oddest_ranks_come_first() -> None:
     odd = RankCells(RankReader(), "health").frame(state_of(run))["odd"]
     assert odd[:3] == [9, 12, 3]
     assert odd[3:] == [rank for rank in range(16) if rank not in (9, 12, 3)]
+
+
+def test_a_further_page_takes_no_change_from_the_first(tmp_path: Path) -> None:
+    run = SimulatedRun(ranks=8)
+    named = SimpleNamespace(runs={"r": run}, clock=Clock(), options=SimpleNamespace(directory=tmp_path))
+    watched = cast(Watched, named)
+    ranks = boards._RanksBoard(watched, "r", RankCells(RankReader(), "health"))
+    frames = boards._RunBoard(watched, "r", RankReader())
+    ((_, first),), ((_, shown),) = ranks._first(True), frames._first(True)
+    run.hang(3)
+    run.advance(5.0)
+    assert ranks._first(False) == [("frame", first)]
+    assert frames._first(False) == [("frame", shown)]
+    ((_, change),) = ranks._changes()
+    assert change["values"]["at"] == list(range(8))
+    name, change = next(iter(frames._changes()))
+    assert (name, change["rank_counts"]["stalled"]) == ("change", 8)
 
 
 def test_another_world_gets_a_new_frame() -> None:

@@ -94,6 +94,7 @@ def test_a_large_body_is_refused_also_if_its_length_is_not_said(console: Simulat
     connection.request("POST", "/api/login", parts, headers, encode_chunked=True)
     answer: HTTPResponse = connection.getresponse()
     assert answer.status == 400
+    assert b"the body is larger than" in answer.read()
     connection.close()
 
 
@@ -214,6 +215,15 @@ def test_links_in_evidence_and_logs_are_not_followed(console: SimulatedConsole, 
     answer = console.get("/api/runs/llama-7b/ranks/1/log")
     assert answer["text"] == ""
     assert "holdfast logs --rank 1" in answer["note"]
+
+
+def test_a_folder_of_logs_that_is_a_link_is_not_followed(console: SimulatedConsole, tmp_path: Path) -> None:
+    folder = tmp_path / "logs" / "generation-0001"
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    answer = console.get("/api/runs/llama-7b/ranks/1/log")
+    assert answer["text"] == ""
+    assert "a link is in its path" in answer["note"]
 
 
 def test_the_secrets_are_in_no_archive_and_no_log(console: SimulatedConsole, caplog: pytest.LogCaptureFixture) -> None:

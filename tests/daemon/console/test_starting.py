@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,8 +31,7 @@ def watched(tmp_path: Path, **settings: Any) -> Watched:
 def test_without_the_packages_one_line_says_how_to_get_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    known = starting.find_spec
-    monkeypatch.setattr(starting, "find_spec", lambda name: None if name == "uvicorn" else known(name))
+    monkeypatch.setattr(starting, "find_spec", lambda name: None if name == "uvicorn" else find_spec(name))
     assert starting.start_console(watched(tmp_path)) is None
     assert [record.getMessage() for record in caplog.records] == [
         "no console: `pip install 'holdfast-torch[console]'` brings the packages that it needs"
