@@ -1,12 +1,9 @@
 """The routes of the console."""
 
-import json
-import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -17,9 +14,18 @@ from starlette.routing import Route
 
 from holdfast_daemon.console import incident_pages, past_runs, rank_page
 from holdfast_daemon.console.actions import Actions
+from holdfast_daemon.console.answers import (
+    Handler,
+    body_fields,
+    contained,
+    file_answer,
+    http_error,
+    json_answer,
+    number_of_query,
+    refusal,
+)
 from holdfast_daemon.console.boards import MOST_PAGES, Boards
 from holdfast_daemon.console.checkpoint_pages import checkpoint_list
-from holdfast_daemon.console.finite_json import encoded
 from holdfast_daemon.console.guard import RefusedRequestError
 from holdfast_daemon.console.holdfast_page import holdfast_page
 from holdfast_daemon.console.rank_cells import COLOURS, RankCells
@@ -32,13 +38,6 @@ from holdfast_proto import keys, run_files
 
 STATIC = Path(__file__).parent / "static"
 LOG_BYTES = 20_000
-
-log = logging.getLogger(__name__)
-
-_FAILED: set[str] = set()
-"""Kinds of exceptions that were logged with their traceback."""
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Console:
@@ -77,13 +76,13 @@ class Console:
         }
         return Starlette(
             routes=[
-                Route("/api/login", _contained(self._login), methods=["POST"]),
-                Route("/api/logout", _contained(self._logout), methods=["POST"]),
+                Route("/api/login", contained(self._login), methods=["POST"]),
+                Route("/api/logout", contained(self._logout), methods=["POST"]),
                 *(Route(path, self._reader(handler), methods=["GET"]) for path, handler in reading.items()),
-                Route(f"{run}/actions/{{action}}", _contained(self._act), methods=["POST"]),
-                Route("/{path:path}", _contained(self._file), methods=["GET"]),
+                Route(f"{run}/actions/{{action}}", contained(self._act), methods=["POST"]),
+                Route("/{path:path}", contained(self._file), methods=["GET"]),
             ],
-            exception_handlers={HTTPException: _http_error, RefusedRequestError: _refusal},
+            exception_handlers={HTTPException: http_error, RefusedRequestError: refusal},
         )
 
     # Sessions
@@ -104,10 +103,10 @@ class Console:
             self._role(request)
             return await handler(request)
 
-        return _contained(checked)
+        return contained(checked)
 
     async def _login(self, request: Request) -> Response:
-        fields = await _fields(request)
+        fields = await body_fields(request)
         token = fields.get("token")
         opened = self._sessions.login(token) if isinstance(token, str) else None
         if opened is None:
@@ -117,13 +116,13 @@ class Console:
                 401, "this token is not one of this daemon: `holdfast console` prints the address"
             )
         role, name = opened
-        answer = _json({"role": role})
+        answer = json_answer({"role": role})
         answer.set_cookie(self._cookie, name, path="/", httponly=True, samesite="strict")
         return answer
 
     async def _logout(self, request: Request) -> Response:
         self._sessions.logout(request.cookies.get(self._cookie, ""))
-        answer = _json({})
+        answer = json_answer({})
         answer.delete_cookie(self._cookie, path="/", httponly=True, samesite="strict")
         return answer
 
@@ -131,7 +130,7 @@ class Console:
         options = self._watched.options
         console = {"port": self._port, "pages_open": self.boards.pages, "pages_most": MOST_PAGES}
         about = {"version": version("holdfast-torch"), "daemon": options.name, "console": console}
-        return _json({"role": self._role(request), **about})
+        return json_answer({"role": self._role(request), **about})
 
     # Runs
 
@@ -149,13 +148,13 @@ class Console:
         return run.state
 
     async def _runs(self, _: Request) -> Response:
-        return _json(self.boards.list_of_runs())
+        return json_answer(self.boards.list_of_runs())
 
     async def _runs_stream(self, _: Request) -> Response:
         return self._stream(self.boards.runs())
 
     async def _run(self, request: Request) -> Response:
-        return _json(self.boards.frame(self._watched_run(request)))
+        return json_answer(self.boards.frame(self._watched_run(request)))
 
     async def _run_stream(self, request: Request) -> Response:
         return self._stream(self.boards.run(self._watched_run(request).run_name))
@@ -172,32 +171,34 @@ class Console:
         run = dict(self._watched.runs).get(name)
         current = run.state.spec.instance if run is not None and run.state is not None else ""
         names = [one for one in query.get("names", "loss").split(",") if one]
-        until = _number(request, "until", -1)
+        until = number_of_query(request, "until", -1)
         load = partial(
             past_runs.curves,
             self._watched.options.directory,
             name,
             names,
             query.get("instance") or current,
-            points=_number(request, "points", 1000),
-            since=_number(request, "since", 0),
+            points=number_of_query(request, "points", 1000),
+            since=number_of_query(request, "since", 0),
             until=None if until < 0 else until,
         )
-        return _json(await anyio.to_thread.run_sync(load))
+        return json_answer(await anyio.to_thread.run_sync(load))
 
     async def _past(self, _: Request) -> Response:
         runs = {name: run.state for name, run in dict(self._watched.runs).items()}
         current = {name: state.spec.instance for name, state in runs.items() if state is not None}
-        return _json(await anyio.to_thread.run_sync(past_runs.past_runs, self._watched.options.directory, current))
+        return json_answer(
+            await anyio.to_thread.run_sync(past_runs.past_runs, self._watched.options.directory, current)
+        )
 
     async def _holdfast(self, _: Request) -> Response:
-        return _json(holdfast_page(self._watched, self.boards.pages))
+        return json_answer(holdfast_page(self._watched, self.boards.pages))
 
     # Ranks
 
     async def _ranks(self, request: Request) -> Response:
         run, state = self._watched_run(request), self._state(request)
-        return _json(RankCells(self.boards.reader(run.run_name), _colour(request)).frame(state))
+        return json_answer(RankCells(self.boards.reader(run.run_name), _colour(request)).frame(state))
 
     async def _ranks_stream(self, request: Request) -> Response:
         self._state(request)
@@ -207,10 +208,10 @@ class Console:
         details = partial(
             rank_page.rank_details, self._state(request), request.path_params["rank"], self._incident_folder(request)
         )
-        return _json(await anyio.to_thread.run_sync(details))
+        return json_answer(await anyio.to_thread.run_sync(details))
 
     async def _rank_log(self, request: Request) -> Response:
-        wanted = _number(request, "bytes", LOG_BYTES)
+        wanted = number_of_query(request, "bytes", LOG_BYTES)
         tail = partial(
             rank_page.log_tail,
             self._state(request),
@@ -218,7 +219,7 @@ class Console:
             self._watched.options.directory,
             wanted,
         )
-        return _json(await anyio.to_thread.run_sync(tail))
+        return json_answer(await anyio.to_thread.run_sync(tail))
 
     # Incidents and checkpoints
 
@@ -226,13 +227,13 @@ class Console:
         return run_files.incidents(self._watched.options.directory, self._watched_run(request).run_name)
 
     async def _incidents(self, request: Request) -> Response:
-        return _json(incident_pages.incident_list(self._watched_run(request).state))
+        return json_answer(incident_pages.incident_list(self._watched_run(request).state))
 
     async def _incident(self, request: Request) -> Response:
         state = self._state(request)
         incident = incident_pages.find_incident(state, request.path_params["incident"])
         folder = self._incident_folder(request) / incident.id
-        return _json(await anyio.to_thread.run_sync(incident_pages.story, state, incident, folder))
+        return json_answer(await anyio.to_thread.run_sync(incident_pages.story, state, incident, folder))
 
     async def _evidence(self, request: Request) -> Response:
         incident = incident_pages.find_incident(self._state(request), request.path_params["incident"])
@@ -240,22 +241,22 @@ class Console:
         folder = self._incident_folder(request) / incident.id
         file = await anyio.to_thread.run_sync(incident_pages.open_evidence, folder, name)
         wanted = request.query_params.get("download") == "1"
-        return _file_answer(file, "text/plain; charset=utf-8", name.rpartition("/")[2] if wanted else "")
+        return file_answer(file, "text/plain; charset=utf-8", name.rpartition("/")[2] if wanted else "")
 
     async def _archive(self, request: Request) -> Response:
         incident = incident_pages.find_incident(self._state(request), request.path_params["incident"])
         folder = self._incident_folder(request) / incident.id
         file = await anyio.to_thread.run_sync(incident_pages.archive, incident, folder)
-        return _file_answer(file, "application/gzip", f"{incident.run}-{incident.id}.tar.gz")
+        return file_answer(file, "application/gzip", f"{incident.run}-{incident.id}.tar.gz")
 
     async def _checkpoints(self, request: Request) -> Response:
-        return _json(await anyio.to_thread.run_sync(checkpoint_list, self._state(request)))
+        return json_answer(await anyio.to_thread.run_sync(checkpoint_list, self._state(request)))
 
     async def _act(self, request: Request) -> Response:
         if self._role(request) != OPERATOR:
             raise RefusedRequestError(403, "a viewer cannot do this: log in with the operator's address")
-        run, fields = self._watched_run(request), await _fields(request)
-        return _json({"done": await self._actions.carry_out(request.path_params["action"], run, fields)})
+        run, fields = self._watched_run(request), await body_fields(request)
+        return json_answer({"done": await self._actions.carry_out(request.path_params["action"], run, fields)})
 
     # Files
 
@@ -264,57 +265,6 @@ class Console:
         if path == "api" or path.startswith("api/"):
             raise RefusedRequestError(404, f"there is no /{path[:80]}")
         return self._static.answer(path, request.headers.get("if-none-match", ""))
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return Response(encoded(value), status_code=status, media_type="application/json")
-
-
-def _contained(handler: Handler) -> Handler:
-    """Answer with one line if a handler raises what nobody expected. The first of each kind is logged in full."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except (HTTPException, RefusedRequestError):
-            raise
-        except Exception as error:
-            name = type(error).__name__
-            log.error("the console failed: %r", error, exc_info=None if name in _FAILED else error)
-            _FAILED.add(name)
-            return _json({"error": f"the console failed ({name}): the daemon's log says more"}, 503)
-
-    return answer
-
-
-async def _refusal(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RefusedRequestError)
-    return _json({"error": " ".join(str(error).split())[:500]}, error.status)
-
-
-async def _http_error(_: Request, error: Exception) -> Response:
-    """Return an error of the router: there is no such path, or it takes another method."""
-    status = error.status_code if isinstance(error, HTTPException) else 503
-    return _json({"error": "there is no such page" if status == 404 else "this path takes another method"}, status)
-
-
-async def _fields(request: Request) -> dict[str, Any]:
-    """Return the JSON object in a request's body; an empty body is an empty object."""
-    body = await request.body()
-    try:
-        fields = json.loads(body) if body else {}
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict):
-        raise RefusedRequestError(400, "the body is no JSON object")
-    return fields
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name) or str(default)
-    if len(text) > 18 or not text.removeprefix("-").isdecimal():
-        raise RefusedRequestError(400, f"{name} is {text[:40]!r}: use a whole number")
-    return int(text)
 
 
 def _colour(request: Request) -> str:
@@ -329,14 +279,3 @@ def _check_name(run: str) -> None:
         keys.check_run_name(run)
     except ValueError as error:
         raise RefusedRequestError(400, str(error)) from None
-
-
-def _file_answer(file: IO[bytes], kind: str, download_as: str) -> Response:
-    headers = {}
-    if download_as:
-        safe = "".join(
-            letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_" for letter in download_as
-        )
-        headers["content-disposition"] = f'attachment; filename="{safe}"'
-    parts: Iterator[bytes] = incident_pages.blocks(file)
-    return StreamingResponse(parts, media_type=kind, headers=headers)

@@ -80,8 +80,8 @@ class Boards:
         return [self._runs, *of_runs, *(board.feed for board in self._of_ranks.values())]
 
     def _forget_unused(self) -> None:
-        self._of_run = {name: board for name, board in self._of_run.items() if board.feed.pages}
-        self._of_ranks = {key: board for key, board in self._of_ranks.items() if board.feed.pages}
+        self._of_run = {name: board for name, board in self._of_run.items() if not board.feed.is_unused}
+        self._of_ranks = {key: board for key, board in self._of_ranks.items() if not board.feed.is_unused}
 
     def _first_runs(self, alone: bool) -> Sequence[Event]:
         if alone:

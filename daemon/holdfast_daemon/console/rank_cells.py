@@ -113,7 +113,8 @@ class RankCells:
         if self._colour == "health" or len(changed) <= MOST_CHANGES:
             self._turn = 0
             return list(changed)
-        first = [at for at in odd if at in set(changed)]
+        known = set(changed)
+        first = [at for at in odd if at in known]
         later = [at for at in changed if at >= self._turn] + [at for at in changed if at < self._turn]
         chosen = list(dict.fromkeys((*first, *later)))[:MOST_CHANGES]
         self._turn = chosen[-1] + 1
@@ -154,12 +155,14 @@ class RankCells:
     def _oddest(self, table: RankTable) -> list[int]:
         """Return the odd ranks, the oddest first. A healthy run has none."""
         order = {EXITED: 0, CULPRIT: 1, STALLED: 2, STARTING: 4, WAITING: 7}
+        if all(health == STARTING for health in table.health.values()):
+            del order[STARTING]  # all start: none of them is odd
         keys: list[tuple[int, float, int]] = []
         slow = self._slow_ranks() if self._colour == "step_time" else {}
         for number, health in table.health.items():
             row = table.rows[number]
             behind = table.newest_step - row.step
-            if health in order and (health != STARTING or len(table.rows) > _starting(table)):
+            if health in order:
                 keys.append((order[health], -row.stalled_s, number))
             elif health == OK and behind >= _BEHIND_STEPS:
                 keys.append((3, -behind, number))
@@ -180,10 +183,6 @@ class RankCells:
 def rounded(value: float, digits: int = 2) -> float:
     """Return a number with so many digits that count: pages need no more, and fewer values change."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else 0.0
-
-
-def _starting(table: RankTable) -> int:
-    return sum(health == STARTING for health in table.health.values())
 
 
 def _filled(table: RankTable, pairs: Iterable[tuple[int, Value]]) -> list[Value]:

@@ -36,9 +36,9 @@ def urgent_incident(state: CoreState, now: float) -> store.Incident | None:
     if present is not None:
         return present
     if state.record.phase in _ENDED:
-        newest = state.incidents[max(state.incidents)] if state.incidents else None
-        failed = state.record.phase == store.RUN_PHASE_FAILED and newest is not None
-        return newest if failed and newest is not None and newest.state == store.INCIDENT_STATE_FAILED else None
+        newest = state.incidents[max(state.incidents)] if state.incidents else store.Incident()
+        has_failed = state.record.phase == store.RUN_PHASE_FAILED and newest.state == store.INCIDENT_STATE_FAILED
+        return newest if has_failed else None
     states = (store.INCIDENT_STATE_NOTED, store.INCIDENT_STATE_FAILED)
     recent = [
         incident

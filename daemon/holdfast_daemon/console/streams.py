@@ -15,6 +15,8 @@ COST_RATIO = 50.0
 """A round that took 20 ms of processor time is followed by a pause of 1 s: a feed uses at most 2 % of a core."""
 QUEUED = 32
 """Events that wait for a page. One that reads so slowly that there are more is dropped, and connects again."""
+UNUSED_S = 10.0
+"""Time without a page after which a feed may be forgotten."""
 COMMENT_S = 15.0
 """Time after which a comment keeps a silent stream open."""
 
@@ -83,11 +85,17 @@ class Feed:
         self._least_pause_s = least_pause_s
         self._pages: set[Page] = set()
         self._task: asyncio.Task[None] | None = None
+        self._idle_since_s = time.monotonic()
 
     @property
     def pages(self) -> int:
         """Number of open pages."""
         return len(self._pages)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether no page has been open for a while. A page that is about to open is not counted yet."""
+        return not self._pages and time.monotonic() - self._idle_since_s > UNUSED_S
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the parts of a new page's stream."""
@@ -102,6 +110,7 @@ class Feed:
                 yield part
         finally:
             self._pages.discard(page)
+            self._idle_since_s = time.monotonic()
 
     def end(self) -> None:
         """End all streams."""
