@@ -21,8 +21,8 @@ _DEADLINE_SHARE = 0.5
 """Share of the learned deadline after which it is: long steps are no stalls."""
 LEAST_PAUSE_S = 0.5
 """Shortest time between two looks at the ranks."""
-COST_RATIO = 50.0
-"""A look that took 10 ms is repeated after 0.5 s at the earliest: looks use at most 2 % of a core."""
+COST_RATIO = 75.0
+"""A look that took 10 ms is repeated after 0.75 s at the earliest."""
 
 HEALTH = ("ok", "starting", "waiting", "stalled", "culprit", "exited", "left")
 """Words of a rank's health, in the order of their numbers."""

@@ -11,8 +11,8 @@ from holdfast_daemon.console.finite_json import encoded
 log = logging.getLogger(__name__)
 
 LEAST_PAUSE_S = 0.5
-COST_RATIO = 50.0
-"""A round that took 20 ms of processor time is followed by a pause of 1 s: a feed uses at most 2 % of a core."""
+COST_RATIO = 75.0
+"""A round that took 20 ms of processor time is followed by a pause of 1.5 s."""
 QUEUED = 32
 """Events that wait for a page. One that reads so slowly that there are more is dropped, and connects again."""
 UNUSED_S = 10.0
