@@ -48,6 +48,7 @@ ENTRIES = (
     Entry("publish", runs.PublishFlags, "publish:publish", _RUNS, _FOREIGN),
     Entry("status", watching.StatusFlags, "operate:status", _LOOK),
     Entry("top", watching.TopFlags, "top:top", _LOOK),
+    Entry("console", watching.ConsoleFlags, "console:console", _LOOK),
     Entry("logs", watching.LogsFlags, "logs:logs", _LOOK),
     Entry("analyze", watching.AnalyzeFlags, "analyze:analyze", _LOOK),
     Entry("spikes", watching.SpikesFlags, "spikes:spikes", _LOOK),

@@ -82,6 +82,11 @@ def failures(directory: Path, run: str) -> Path:
     return directory / "failures" / run
 
 
+def console_tokens(directory: Path) -> Path:
+    """Return the file with the secrets by which people log in to the daemon's console."""
+    return directory / "console-tokens.json"
+
+
 def history(directory: Path, run: str) -> Path:
     """Return the SQLite file with the steps and checkpoints of all runs of a name."""
     return directory / "history" / f"{run}.sqlite"

@@ -5,8 +5,8 @@ from holdfast_cli.reports.markup import Markup, element, joined
 from holdfast_cli.reports.redaction import Redaction
 from holdfast_cli.reports.run_source import RunFacts
 from holdfast_cli.reports.wording import clock, duration, short_number
-from holdfast_cli.views.phrases import counted
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
+from holdfast_daemon.core.texts.incident_lines import number_of
 
 
 def headline(facts: RunFacts, redaction: Redaction) -> Markup:
@@ -49,7 +49,7 @@ def _why(facts: RunFacts) -> str:
     if facts.is_live:
         is_sure = facts.source.record is not None
         return "It was alive when this report was written." if is_sure else "It had not ended when it was last seen."
-    return f"With {counted(len(facts.incidents), 'incident')}." if facts.status else ""
+    return f"With {number_of(len(facts.incidents), 'incident')}." if facts.status else ""
 
 
 def _cards(facts: RunFacts) -> list[Markup]:

@@ -8,7 +8,7 @@ from holdfast_cli.reports.markup import Markup, element, joined, table
 from holdfast_cli.reports.redaction import Redaction, command_line
 from holdfast_cli.reports.run_source import RunFacts
 from holdfast_cli.reports.wording import clock, duration, short_number, size
-from holdfast_cli.views.phrases import enum_phrase, verdict_word
+from holdfast_daemon.core.texts.incident_lines import enum_phrase, verdict_word
 from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source
 
 Parts = Sequence[Markup]

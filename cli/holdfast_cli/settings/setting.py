@@ -19,6 +19,7 @@ class FileSection(StrEnum):
     LOSS = "loss"
     STORE = "store"
     NOTIFY = "notify"
+    CONSOLE = "console"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,8 @@ class Setting:
             return ""
         if isinstance(self.default, tuple):
             return ", ".join(self.default)
+        if self.default is True:
+            return "true"
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
     @property

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from holdfast_cli.control import has_ended
 from holdfast_cli.incidents.wait_tree import ranks_text
 from holdfast_cli.top.clean_text import cleaned, one_line
-from holdfast_cli.views.phrases import incident_line, phase_word
+from holdfast_cli.views.phrases import phase_word
+from holdfast_daemon.core.texts.incident_lines import incident_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_FAILED,

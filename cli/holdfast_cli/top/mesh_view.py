@@ -12,7 +12,7 @@ from holdfast_cli.top.line_view import LineView
 from holdfast_cli.top.mesh_layout import MeshLine, axes_of, lay_out
 from holdfast_cli.top.oddity import JudgedRank, JudgedRanks, Oddity
 from holdfast_cli.top.rank_table import STYLES
-from holdfast_cli.views.phrases import enum_phrase
+from holdfast_daemon.core.texts.incident_lines import enum_phrase
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.common_pb2 import (
     PHASE_CHECKPOINT,

@@ -18,7 +18,8 @@ from holdfast_cli.rank_logs.log_tail import LogTail
 from holdfast_cli.top.background import in_background
 from holdfast_cli.top.clean_text import cleaned, one_line, some_lines
 from holdfast_cli.top.run_source import Look
-from holdfast_cli.views.phrases import incident_line, memory_word, outcome_line, recorder_line
+from holdfast_cli.views.phrases import memory_word, recorder_line
+from holdfast_daemon.core.texts.incident_lines import incident_line, outcome_line
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 

@@ -11,7 +11,8 @@ from holdfast_cli.top.oddity import JudgedRanks, Oddity
 from holdfast_cli.top.poller import Lost
 from holdfast_cli.top.run_source import Look
 from holdfast_cli.top.seen_numbers import SeenNumbers, sparkline
-from holdfast_cli.views.phrases import counted, kept_line, phase_word, progress_line
+from holdfast_cli.views.phrases import kept_line, phase_word, progress_line
+from holdfast_daemon.core.texts.incident_lines import number_of
 from holdfast_proto.time_use import PRODUCTIVE
 from holdfast_proto.v1.control_pb2 import RunStatus
 
@@ -103,4 +104,4 @@ _WORDS = {Oddity.NORMAL: "running"}
 def rank_counts(judged: JudgedRanks) -> str:
     """Return how many ranks there are, and how many of each condition."""
     kinds = ", ".join(f"{judged.counts[kind]} {_WORDS.get(kind, kind.name.lower())}" for kind in judged.present)
-    return f"{counted(len(judged.ranks), 'rank')}: {kinds}" if kinds else "no rank yet"
+    return f"{number_of(len(judged.ranks), 'rank')}: {kinds}" if kinds else "no rank yet"
