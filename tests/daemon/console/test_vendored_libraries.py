@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from daemon.console_assets import LIBRARIES, VENDOR, FetchError, Library, prepared, version_file
+from console_assets import LIBRARIES, VENDOR, FetchError, Library, prepared, version_file
 
 STATIC = VENDOR.parent
 IMPORTED = re.compile(r"""(?:import|export)\b[^;"'`]*?\bfrom\s*["']([^"']+)["']""")
