@@ -47,6 +47,7 @@ ENTRIES = (
     Entry("observe", runs.ObserveFlags, "observe:observe", _RUNS, _FOREIGN),
     Entry("publish", runs.PublishFlags, "publish:publish", _RUNS, _FOREIGN),
     Entry("status", watching.StatusFlags, "operate:status", _LOOK),
+    Entry("console", watching.ConsoleFlags, "console:console", _LOOK),
     Entry("logs", watching.LogsFlags, "logs:logs", _LOOK),
     Entry("analyze", watching.AnalyzeFlags, "analyze:analyze", _LOOK),
     Entry("replay", watching.ReplayFlags, "replay:replay", _LOOK),

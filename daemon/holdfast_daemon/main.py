@@ -11,6 +11,8 @@ from typing import Any
 from prometheus_client.registry import CollectorRegistry
 
 from holdfast_daemon.clock import Clock
+from holdfast_daemon.console.starting import start_console
+from holdfast_daemon.console.watched import Watched
 from holdfast_daemon.control import server as control
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.runs import Runs
@@ -42,10 +44,25 @@ async def _serve(options: DaemonOptions) -> None:
     registry = CollectorRegistry(auto_describe=True)
     ticks = TickMetrics(registry)
     runs = Runs(client, lambda run: RunShell(client, run, options, clock, ticks), ticks, options.store_url)
-    registry.register(DaemonCollector(runs))
+    registry.register(DaemonCollector(runs, clock))
     metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
     server = await control.serve(control.ControlService(runs, clock), options.control)
-    write_endpoint(options.endpoint_file, metrics.port)
+    watched = Watched(
+        options=options,
+        runs=runs,
+        clock=clock,
+        ticks=ticks,
+        loop=asyncio.get_running_loop(),
+        started_unix_s=clock.now(),
+    )
+    console = start_console(watched)
+    write_endpoint(
+        options.endpoint_file,
+        metrics.port,
+        console_port=console.port if console is not None else 0,
+        console_address=options.console_address,
+        console_tokens=str(options.console_tokens),
+    )
     terminated = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, terminated.set)
@@ -55,6 +72,8 @@ async def _serve(options: DaemonOptions) -> None:
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         await redis_client.end(task)
+    if console is not None:
+        await asyncio.to_thread(console.close)
     await runs.close()
     await server.stop(grace=0.5)
     metrics.close()

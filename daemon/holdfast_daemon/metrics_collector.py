@@ -6,6 +6,8 @@ from importlib.metadata import version
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from holdfast_daemon.clock import Clock
+from holdfast_daemon.core.accounting.ledger import goodput_ratio, settled_time_use
 from holdfast_daemon.core.detectors.speed.data_share import SLOW_DATA
 from holdfast_daemon.core.model import CoreState, present_step, ranks_of
 from holdfast_daemon.core.recovery.standstills import has_given_up
@@ -23,16 +25,23 @@ STALLED_S = 1.0
 class DaemonCollector(Collector):
     """Everything one daemon exports. Run-level series come from the leader of the run alone."""
 
-    def __init__(self, shells: Mapping[str, RunShell]) -> None:
+    def __init__(self, shells: Mapping[str, RunShell], clock: Clock) -> None:
         self._shells = shells
+        self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
         """Yield all families. Runs on the scraper's thread: core states are immutable, so it may."""
         shells = dict(self._shells)
         led = {run: shell.state for run, shell in shells.items() if shell.leads and shell.state is not None}
         yield from _state_families(led)
+        yield _goodput(led, self._clock.now())
         yield from _shell_families({run: shells[run] for run in led})
         yield from _self_families(shells)
+
+
+def _goodput(led: Mapping[str, CoreState], now: float) -> Metric:
+    ratios = {run: goodput_ratio(state, now) for run, state in led.items()}
+    return of_run.GOODPUT.metric(((run,), ratio) for run, ratio in ratios.items() if ratio is not None)
 
 
 def _checkpoint_interval_s(state: CoreState) -> float:
@@ -108,6 +117,7 @@ _BY_LABEL: tuple[tuple[MetricFamily, Callable[[CoreState], Mapping[str, float]]]
     (of_run.INCIDENTS, lambda state: state.totals.incidents),
     (of_run.FAULTS_INJECTED, lambda state: state.totals.faults),
     (of_run.INCIDENT_OPEN, _open_kinds),
+    (of_run.RUN_TIME, settled_time_use),
     (of_run.LOST_TIME, lambda state: state.totals.lost_s),
 )
 """Families with a second label, and its values' samples. A value of a fixed set that has no sample is exported as 0."""

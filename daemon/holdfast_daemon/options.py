@@ -28,6 +28,16 @@ class DaemonOptions:
     lease_s: float
     """Seconds after which a leader that does not renew its lease is replaced."""
 
+    console: bool = True
+    """Whether to serve the console, if its packages are installed."""
+    console_address: str = "127.0.0.1"
+    console_port: int = 0
+    """Port of the console; 0: the kernel chooses."""
+    console_hosts: tuple[str, ...] = ()
+    """Further names by which browsers may call the console, such as that of a proxy."""
+    console_token_file: Path | None = None
+    """File that keeps the console's tokens; None: one in ``directory``."""
+
     process: str = field(default_factory=lambda: secrets.token_hex(8))
     """Random text, so that no two processes share it."""
 
@@ -40,3 +50,8 @@ class DaemonOptions:
     def endpoint_file(self) -> Path:
         """JSON that says where this daemon serves, once it does."""
         return run_files.daemon_endpoint(self.control)
+
+    @property
+    def console_tokens(self) -> Path:
+        """JSON file with the secrets of the console, mode 0600."""
+        return self.console_token_file or run_files.console_tokens(self.directory)

@@ -14,15 +14,23 @@ from holdfast_proto.atomic_file import replace_file
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Process and port of a component that serves."""
+    """Process and ports of a component that serves."""
 
     pid: int
     metrics_port: int
+    console_port: int = 0
+    """Port of the daemon's console; 0: it has none."""
+    console_address: str = ""
+    """Address on which the console listens."""
+    console_tokens: str = ""
+    """File with the secrets of the console. The secrets are never here."""
 
 
-def write_endpoint(path: Path, metrics_port: int) -> None:
-    """Write that this process serves its metrics on ``metrics_port``. Raises OSError."""
-    endpoint = Endpoint(os.getpid(), metrics_port)
+def write_endpoint(
+    path: Path, metrics_port: int, *, console_port: int = 0, console_address: str = "", console_tokens: str = ""
+) -> None:
+    """Write that this process serves its metrics on ``metrics_port``, and perhaps a console. Raises OSError."""
+    endpoint = Endpoint(os.getpid(), metrics_port, console_port, console_address, console_tokens)
     replace_file(path, json.dumps(asdict(endpoint)).encode(), mode=0o600)
 
 
@@ -30,6 +38,7 @@ def read_endpoint(path: Path) -> Endpoint | None:
     """Return the endpoint that a component wrote, or None while there is none."""
     try:
         fields: dict[str, Any] = json.loads(path.read_text())
-        return Endpoint(int(fields["pid"]), int(fields["metrics_port"]))
+        texts = (str(fields.get(name, "")) for name in ("console_address", "console_tokens"))
+        return Endpoint(int(fields["pid"]), int(fields["metrics_port"]), int(fields.get("console_port", 0)), *texts)
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None

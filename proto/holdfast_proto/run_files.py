@@ -77,6 +77,11 @@ def failures(directory: Path, run: str) -> Path:
     return directory / "failures" / run
 
 
+def console_tokens(directory: Path) -> Path:
+    """Return the file with the secrets by which people log in to the daemon's console."""
+    return directory / "console-tokens.json"
+
+
 def session_socket(runtime: Path, node: str) -> Path:
     """Return the socket on which an agent's ranks open their sessions."""
     return runtime / f"agent-{node}.sock"

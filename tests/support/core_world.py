@@ -20,6 +20,8 @@ class World:
     mode: "store.Mode" = store.MODE_ACT
     checkpoints: list[int] = field(default_factory=list)
     now: float = 1_000_000.0
+    created_unix_s: float = 0.0
+    """Unix time at which the run was created; 0: not known."""
     obeys: bool = True
     """Whether nodes carry commands out."""
     restart_patience: float = 1.0
@@ -38,6 +40,7 @@ class World:
             restarts_without_progress=2,
             instance="i",
             restart_patience=self.restart_patience,
+            created_unix_s=self.created_unix_s,
         )
         self.state = coordinator.begin(self.spec)
         self.node_states = {

@@ -21,7 +21,8 @@ from holdfast_checkpoint.store.object_checkpoints import (
     step_name,
     steps_of,
 )
-from holdfast_cli.checkpoints.find import FoundCheckpoint, choose, find_checkpoints
+from holdfast_checkpoint.store.overview import FoundCheckpoint
+from holdfast_cli.checkpoints.find import choose, find_checkpoints
 from holdfast_cli.checkpoints.location import open_remote
 from holdfast_cli.errors import CommandError
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.format.shard_index import ShardIndex
-from holdfast_cli.checkpoints.find import FoundCheckpoint, layout_of
+from holdfast_checkpoint.store.overview import FoundCheckpoint, layout_of
 
 _PROBLEM = "unusable"
 _LEFT = "left"

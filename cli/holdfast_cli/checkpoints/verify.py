@@ -6,7 +6,7 @@ from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, C
 from holdfast_checkpoint.format.manifest import content_digest, load_committed_index
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.format.shard_reader import verify_shard
-from holdfast_cli.checkpoints.find import FoundCheckpoint
+from holdfast_checkpoint.store.overview import FoundCheckpoint
 from holdfast_cli.checkpoints.folder import CheckpointFolder
 from holdfast_cli.errors import CommandError
 

@@ -29,5 +29,10 @@ def daemon(flags: DaemonFlags) -> None:
         metrics_address=flags.metrics_address,
         metrics_port=flags.metrics_port,
         lease_s=flags.lease_s,
+        console=flags.console,
+        console_address=flags.console_address,
+        console_port=flags.console_port,
+        console_hosts=tuple(flags.console_host or ()),
+        console_token_file=flags.console_token_file.absolute() if flags.console_token_file else None,
     )
     raise typer.Exit(main(options))

@@ -1,6 +1,6 @@
 """Flags of the two long-lived processes, for those who place them themselves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from holdfast_checkpoint.codec.registry import Compression
 from holdfast_cli.flags.common import RUN
 from holdfast_cli.settings.schema import RunSettings, schema
 
-_NODE, _METRICS = "Node", "Metrics"
+_NODE, _METRICS, _CONSOLE = "Node", "Metrics", "Console"
 
 
 def _as_setting(field: str) -> OptionInfo:
@@ -22,6 +22,7 @@ def _as_setting(field: str) -> OptionInfo:
         help=setting.help,
         metavar=setting.metavar,
         min=setting.least,
+        max=setting.most,
         rich_help_panel=setting.section.title(),
     )
     return option
@@ -121,3 +122,31 @@ class DaemonFlags:
     redis_password_file: _RedisPasswordFile = None
     metrics_address: _MetricsAddress = _LOCAL
     metrics_port: _MetricsPort = 0
+    console: Annotated[
+        bool,
+        typer.Option(
+            "--console/--no-console",
+            help="Serve the console, the page in a browser.",
+            show_default="true",
+            rich_help_panel=_CONSOLE,
+        ),
+    ] = True
+    console_address: Annotated[str, _as_setting("console_address")] = RunSettings.console_address
+    console_port: Annotated[int, _as_setting("console_port")] = RunSettings.console_port
+    console_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Further name by which browsers may call the console, such as that of a proxy. Can be repeated.",
+            metavar="NAME",
+            rich_help_panel=_CONSOLE,
+        ),
+    ] = field(default_factory=list)
+    console_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File that keeps the console's tokens, mode 0600.",
+            show_default="console-tokens.json in --directory",
+            metavar="FILE",
+            rich_help_panel=_CONSOLE,
+        ),
+    ] = None

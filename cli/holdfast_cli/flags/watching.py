@@ -26,6 +26,22 @@ class StatusFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConsoleFlags:
+    """Print the address of the console: the daemon's page in a browser.
+
+    The address holds a secret. Who has it can act on the run; with --viewer, only look.
+    """
+
+    run: RunName = None
+    directory: Directory = DEFAULT_DIRECTORY
+    control: Control = None
+    viewer: Annotated[
+        bool,
+        typer.Option("--viewer", help="Print the address for people who may only look.", rich_help_panel=OUTPUT),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class StopFlags:
     """End a run after a last checkpoint: its ranks, its agents and all that `holdfast run` started for it."""
 

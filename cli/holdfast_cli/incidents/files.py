@@ -1,9 +1,6 @@
 """The files in an incident's folder: read for people, or packed into one file."""
 
-import gzip
-import io
 import json
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +8,8 @@ from typing import Any
 
 from google.protobuf.json_format import ParseError
 
-from holdfast_daemon.incidents import folder as incident_folder
-from holdfast_daemon.incidents.story import STORY, story_text
-from holdfast_proto.atomic_file import PARTIAL_SUFFIX, replacement
+from holdfast_daemon.incidents.packed import file_names, pack_incident
+from holdfast_proto.atomic_file import replacement
 from holdfast_proto.message_json import from_json
 from holdfast_proto.run_files import BLACK_BOX_COPIES, FINDINGS
 from holdfast_proto.v1.common_pb2 import PendingCall
@@ -52,32 +48,10 @@ def read_files(folder: Path) -> IncidentFiles:
     )
 
 
-def file_names(folder: Path) -> list[str]:
-    """Return the files in a folder and in those within it, relative and sorted; none if there is no folder."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix != PARTIAL_SUFFIX)
-    return sorted(str(path.relative_to(folder)) for path in paths)
-
-
 def export_incident(incident: Incident, folder: Path, target: Path) -> int:
-    """Write story and files as a .tar.gz; return how many files are in it. Raises OSError.
-
-    The same incident gives the same bytes. ``folder`` need not exist: the story then is all there is.
-    """
-    contents = {name: (folder / name).read_bytes() for name in file_names(folder)}
-    contents[STORY] = story_text(incident).encode()
-    contents[incident_folder.README] = incident_folder.README_TEXT.encode()
-    with (
-        replacement(target) as partial,
-        partial.open("wb") as file,
-        gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for name in sorted(contents):
-            entry = tarfile.TarInfo(f"{incident.id}/{name}")
-            entry.size = len(contents[name])
-            entry.mtime = int(incident.detected_unix_s)
-            archive.addfile(entry, io.BytesIO(contents[name]))
-    return len(contents)
+    """Write story and files as a .tar.gz; return how many files are in it. Raises OSError."""
+    with replacement(target) as partial, partial.open("wb") as file:
+        return pack_incident(incident, folder, file)
 
 
 def _black_boxes(folder: Path) -> Iterator[BlackBoxLine]:

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from holdfast_cli.incidents.files import IncidentFiles
 from holdfast_cli.incidents.wait_tree import wait_trees
-from holdfast_cli.views.phrases import enum_phrase, incident_line, outcome_line, verdict_word
 from holdfast_daemon.core.texts.activities import does
+from holdfast_daemon.core.texts.incident_lines import enum_phrase, incident_line, outcome_line, verdict_word
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.common_pb2 import PendingCall
 from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source, StackSummary

@@ -15,10 +15,17 @@ def store_arguments(url: str, password_file: Path | None) -> list[str]:
     return ["--redis", url, *(["--redis-password-file", str(password_file)] if password_file else [])]
 
 
-def daemon_command(paths: RunPaths, store: list[str]) -> list[str]:
-    """Return the argv of the daemon. ``store``: from :func:`store_arguments`."""
-    arguments: dict[str, Path | str] = {"--name": "local", "--directory": paths.directory, "--control": paths.control}
-    return [*HOLDFAST, "daemon", *_flatten(arguments), *store]
+def daemon_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) -> list[str]:
+    """Return the argv of the daemon of a run. ``store``: from :func:`store_arguments`."""
+    arguments: dict[str, Path | str] = {
+        "--name": "local",
+        "--directory": paths.directory,
+        "--control": paths.control,
+        "--console-address": options.console_address,
+        "--console-port": str(options.console_port),
+    }
+    console = [] if options.console else ["--no-console"]
+    return [*HOLDFAST, "daemon", *_flatten(arguments), *console, *store]
 
 
 def agent_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) -> list[str]:

@@ -60,7 +60,7 @@ class LocalStack:
         self._wait_for_redis()
         self._publish(spec)
         store = command_lines.store_arguments(self._store_url, options.redis_password_file)
-        self._add("daemon", command_lines.daemon_command(paths, store))
+        self._add("daemon", command_lines.daemon_command(paths, options, store))
         agent = command_lines.agent_command(paths, options, store)
         self._add("agent", agent, is_agent_done, signal.SIGINT)  # after SIGTERM it would wait for a last checkpoint
         for name in ("daemon", "agent"):

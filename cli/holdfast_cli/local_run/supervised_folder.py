@@ -4,7 +4,7 @@ import logging
 import os
 import secrets
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast_cli.checkpoints.location import primary_location
@@ -61,7 +61,8 @@ class SupervisedFolder:
         """Record which components are up, for other commands and for Prometheus. Both arguments are by component."""
         components: dict[str, dict[str, object]] = {name: {"pid": pid} for name, pid in pids.items()}
         for name, endpoint in endpoints.items():
-            components[name] = asdict(endpoint)
+            ports = {"metrics_port": endpoint.metrics_port, "console_port": endpoint.console_port}
+            components[name] = {"pid": endpoint.pid, **{port: number for port, number in ports.items() if number}}
         if components != self._record.components:
             self._record = replace(self._record, components=components)
             self._record.save()

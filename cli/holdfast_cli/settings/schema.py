@@ -330,6 +330,41 @@ class RunSettings:
         ),
     ] = None
 
+    console: Annotated[
+        bool,
+        Setting(
+            section=FileSection.CONSOLE,
+            name="enabled",
+            flag="--console",
+            help="Serve the console, the page in a browser. It needs the extra console of holdfast-torch.",
+            commands=("run", "observe"),
+        ),
+    ] = True
+    console_port: Annotated[
+        int,
+        Setting(
+            section=FileSection.CONSOLE,
+            name="port",
+            flag="--console-port",
+            metavar="PORT",
+            help="Port of the console. 0: any free one.",
+            commands=("run", "observe"),
+            least=0,
+            most=65535,
+        ),
+    ] = 0
+    console_address: Annotated[
+        str,
+        Setting(
+            section=FileSection.CONSOLE,
+            name="address",
+            flag="--console-address",
+            metavar="ADDRESS",
+            help="Address on which the console listens. It speaks plain HTTP: keep it local, and use a tunnel.",
+            commands=("run", "observe"),
+        ),
+    ] = "127.0.0.1"
+
 
 @cache
 def schema() -> dict[str, Setting]:

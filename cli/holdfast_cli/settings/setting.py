@@ -17,6 +17,7 @@ class FileSection(StrEnum):
     DETECTION = "detection"
     RECOVERY = "recovery"
     STORE = "store"
+    CONSOLE = "console"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,8 @@ class Setting:
             return self.unset
         if self.default is False:
             return ""
+        if self.default is True:
+            return "true"
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
     @property

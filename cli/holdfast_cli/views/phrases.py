@@ -2,10 +2,8 @@
 
 from collections import Counter
 
-from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
-
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
-from holdfast_proto.message_json import enum_word
+from holdfast_daemon.core.texts.incident_lines import enum_phrase, number_of
 from holdfast_proto.v1.common_pb2 import (
     OWN_TIME_SOURCE_EVENTS,
     OWN_TIME_SOURCE_HOST,
@@ -22,16 +20,8 @@ from holdfast_proto.v1.store_pb2 import (
     RUN_PHASE_FINISHED,
     FaultInjected,
     FaultRefused,
-    Incident,
-    IncidentState,
     RunPhase,
-    VerdictKind,
 )
-
-
-def enum_phrase(kind: EnumTypeWrapper, value: int) -> str:
-    """Return ``VERDICT_KIND_HUNG_COLLECTIVE`` as ``hung collective``, and an unknown number as itself."""
-    return enum_word(kind, value).replace("_", " ")
 
 
 def phase_word(status: RunStatus) -> str:
@@ -60,11 +50,6 @@ def measures(status: RunStatus) -> list[str]:
     if status.HasField("tokens_per_s"):
         parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
     return parts
-
-
-def counted(number: int, noun: str) -> str:
-    """Return ``1 step`` or ``2 steps``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def numbers_line(status: RunStatus) -> str:
@@ -107,7 +92,8 @@ def recorder_line(status: RunStatus) -> str:
     if all(source == RECORDER_SOURCE_GENERIC for source, _ in used):
         return ""
     return "recorders: " + ", ".join(
-        f"{_recorder(source, backend)} on {counted(ranks, 'rank')}" for (source, backend), ranks in sorted(used.items())
+        f"{_recorder(source, backend)} on {number_of(ranks, 'rank')}"
+        for (source, backend), ranks in sorted(used.items())
     )
 
 
@@ -123,7 +109,7 @@ def own_time_line(status: RunStatus) -> str:
     if all(source == OWN_TIME_SOURCE_HOST for source, _ in sources):
         return ""
     return "own time: " + ", ".join(
-        f"{_own_time(source, reason)} on {counted(ranks, 'rank')}"
+        f"{_own_time(source, reason)} on {number_of(ranks, 'rank')}"
         for (source, reason), ranks in sorted(sources.items())
     )
 
@@ -137,12 +123,6 @@ def _own_time(source: int, reason: str) -> str:
         OWN_TIME_SOURCE_EVENTS: "by events on the GPU",
     }
     return phrases.get(source, enum_phrase(OwnTimeSource, source))
-
-
-def incident_line(incident: Incident) -> str:
-    """Return an incident in one line."""
-    state = enum_phrase(IncidentState, incident.state)
-    return f"{incident.verdict.message or verdict_word(incident)} [{state}]"
 
 
 def fault_line(injected: FaultInjected) -> str:
@@ -161,24 +141,11 @@ def refusal_line(refused: FaultRefused) -> str:
     return f"{refused.fault.kind} of rank {refused.fault.rank}: {refused.reason}"
 
 
-def verdict_word(incident: Incident) -> str:
-    """Return the kind of an incident's verdict."""
-    return enum_phrase(VerdictKind, incident.verdict.kind)
-
-
-def outcome_line(incident: Incident) -> str:
-    """Return how long a recovery took and what it cost, or "" while there is none."""
-    if not incident.recovered_unix_s:
-        return ""
-    took_s = incident.recovered_unix_s - incident.detected_unix_s
-    return f"training again {took_s:.1f} s after detection, {counted(incident.lost_steps, 'step')} lost"
-
-
 def _step(status: RunStatus, total_steps: int | None) -> str:
     if status.newest_step < 0:
         return "no step yet"
     done = status.newest_step + 1
-    return counted(done, "step") if total_steps is None else f"{done} of {counted(total_steps, 'step')}"
+    return number_of(done, "step") if total_steps is None else f"{done} of {number_of(total_steps, 'step')}"
 
 
 def _resumed(status: RunStatus, total_steps: int | None) -> str:

@@ -6,15 +6,14 @@ from itertools import chain
 from holdfast_cli.views.conditions import Condition, condition, describe
 from holdfast_cli.views.phrases import (
     fault_line,
-    incident_line,
     kept_line,
-    outcome_line,
     own_time_line,
     phase_word,
     progress_line,
     recorder_line,
     refusal_line,
 )
+from holdfast_daemon.core.texts.incident_lines import incident_line, outcome_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED, RUN_PHASE_RUNNING, Incident
 

@@ -12,17 +12,15 @@ from rich.text import Text
 
 from holdfast_cli.views.conditions import Condition, condition, describe
 from holdfast_cli.views.phrases import (
-    enum_phrase,
-    incident_line,
     kept_line,
     memory_word,
     numbers_line,
-    outcome_line,
     own_time_line,
     phase_word,
     progress_line,
     recorder_line,
 )
+from holdfast_daemon.core.texts.incident_lines import enum_phrase, incident_line, outcome_line
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from holdfast_cli.checkpoints.location import usable_steps
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, ConfigurationError, LastCheckpointError
-from holdfast_cli.views.phrases import counted, measures, step_phrase
+from holdfast_cli.views.phrases import measures, step_phrase
+from holdfast_daemon.core.texts.incident_lines import number_of
 from holdfast_proto.v1.common_pb2 import PHASE_IDLE
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, VERDICT_KIND_BAD_CONFIGURATION, RankExit
@@ -37,7 +38,7 @@ def _how_it_ended(status: RunStatus) -> str:
     has_resumed = status.HasField("resumed_step")
     if has_resumed and status.newest_step <= status.resumed_step:
         if 0 < until <= done and not status.restarts:
-            return f"was finished already: all {counted(until, 'step')} had been done by an earlier start"
+            return f"was finished already: all {number_of(until, 'step')} had been done by an earlier start"
         return f"finished: the script made no step after step {status.resumed_step}, from which it resumed"
     if not 0 <= done < until:
         return f"finished: {step_phrase(status, None)}"
@@ -47,7 +48,7 @@ def _how_it_ended(status: RunStatus) -> str:
     if left_in[-1] > status.newest_step:
         return f"finished: the script left training in step {done} (the last would have been step {until - 1})"
     resumed = f", resumed at step {status.resumed_step + 1}" if has_resumed else ""
-    return f"finished: the script left training after {done} of {counted(until, 'step')}{resumed}"
+    return f"finished: the script left training after {done} of {number_of(until, 'step')}{resumed}"
 
 
 def _kept(status: RunStatus, checkpoints: str) -> str:
@@ -63,7 +64,7 @@ def _kept(status: RunStatus, checkpoints: str) -> str:
     kept = f"newest checkpoint: step {newest}, in {checkpoints}" if usable else "no checkpoint was written"
     if missing <= 0:
         return kept
-    return f"{kept}; {counted(missing, 'step')} {'is' if missing == 1 else 'are'} in no checkpoint"
+    return f"{kept}; {number_of(missing, 'step')} {'is' if missing == 1 else 'are'} in no checkpoint"
 
 
 def _last_step(rank_exit: RankExit) -> int:
@@ -106,7 +107,7 @@ def interrupted_line(status: RunStatus, checkpoints: str) -> str:
 def _lost(steps: int) -> str:
     if not steps:
         return "no step is lost"
-    return f"{counted(steps, 'step')} {'is' if steps == 1 else 'are'} lost"
+    return f"{number_of(steps, 'step')} {'is' if steps == 1 else 'are'} lost"
 
 
 def ended_badly(status: RunStatus, logs: Path) -> CommandError:

@@ -1,7 +1,9 @@
 """The status of a run as operators see it, made from the core's state."""
 
+import math
 import signal
 
+from holdfast_daemon.core.accounting.ledger import time_use
 from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_daemon.core.model import CoreState, present_step, ranks_of
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
@@ -52,6 +54,8 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         status.failed_checkpoint = record.failed_checkpoint
     if record.HasField("left_step"):
         status.left_step = record.left_step
+    status.time_use_s.update(time_use(state, now))
+    status.wall_s = math.fsum(status.time_use_s.values())
     if state.incidents:
         status.newest_incident.CopyFrom(state.incidents[max(state.incidents)])
     return status

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from holdfast_daemon.core import evidence, fault_requests, incidents
+from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.deaths.death import is_clean
 from holdfast_daemon.core.model import Observation
 from holdfast_daemon.core.recovery import checkpoint_commands, checkpoint_failures, checkpoint_reads, observed
@@ -32,6 +33,7 @@ def _nodes(tick: Tick, observation: Observation) -> None:
         heard_of={**state.heard_of, **{name: nodes[name] for name in members if name in nodes}},
         missed_unix_s={name: state.missed_unix_s.get(name, tick.now) for name in members if name not in nodes},
     )
+    ledger.open_account(tick)
     observed.follow(tick, before)
 
 
@@ -106,6 +108,7 @@ def _merge_summary(tick: Tick, node: str, summary: store.StepSummary) -> None:
     if summary.generation != tick.record.generation or summary.step <= state.counted_steps.get(node, -1):
         return  # the summary is of an earlier generation, or was sent twice
     tick.state = replace(tick.state, counted_steps={**state.counted_steps, node: summary.step})
+    summary = ledger.by_leaders_clock(tick, node, summary)
     known = state.pending_steps.get(summary.step)
     merged = summary if known is None else merge(known, summary)
     pending = {**state.pending_steps, summary.step: merged}

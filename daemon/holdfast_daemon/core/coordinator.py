@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from holdfast_daemon.core import absorb, fault_requests, incidents
+from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.model import (
     Action,
@@ -43,6 +44,7 @@ def step(
     """
     tick = Tick(state, now, timed)
     absorb.absorb(tick, observation)
+    ledger.watch(tick)
     for request in observation.requests:
         _serve(tick, request)
     leaving.follow_nodes(tick)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from holdfast_daemon.core.accounting.phase_watch import Stretch
 from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.detectors import registry
 from holdfast_daemon.core.detectors.framework import Detector
@@ -204,6 +205,8 @@ class CoreState:
     """Node -> newest step of which it has sent the summary."""
     pending_steps: Mapping[int, store.StepSummary] = field(default_factory=dict)
     """Step -> summary as merged so far, while not all nodes have sent theirs."""
+    watched: tuple[Stretch, ...] = ()
+    """What the ranks were seen to do since the newest step in the account of the run's time."""
 
     def detector(self, kind: type[_Kind]) -> _Kind:
         """Return the detector of a class."""

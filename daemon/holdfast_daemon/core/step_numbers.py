@@ -4,6 +4,7 @@ from collections.abc import MutableSequence
 from dataclasses import replace
 
 from holdfast_daemon.core import detection
+from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.numbers.non_finite import unexpected
 from holdfast_daemon.core.model import Telemetry, Totals, counted
@@ -40,10 +41,10 @@ def merge(one: store.StepSummary, other: store.StepSummary) -> store.StepSummary
 
 
 def count_step(tick: Tick, summary: store.StepSummary) -> None:
-    """Show a step to the detectors, learn deadlines from it, and add it to telemetry and totals."""
+    """Show a step to the detectors, learn deadlines from it, and add it to telemetry, totals and the account."""
     loss = summary.loss_sum / summary.loss_count if summary.loss_count else None
-    is_new = summary.step > tick.record.newest_step
-    if is_new:
+    is_new = ledger.count_step(tick, summary)
+    if summary.step > tick.record.newest_step:
         with tick.edit_record() as record:
             record.newest_step = summary.step
     for finding in detection.look_at_step(tick, summary):

@@ -1,5 +1,6 @@
 """Metrics of the loops: durations of ticks and detectors, and their failures."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,3 +83,37 @@ class TickMetrics:
     def detector_failed(self, name: str) -> None:
         """Count a look that ended with an exception."""
         self._failures.labels(name).inc()
+
+    def tick_summary(self) -> dict[str, float | None]:
+        """Return the number of ticks, of failed ones, and bounds that half and 99 % of the durations do not exceed."""
+        buckets = [
+            (float(sample.labels["le"]), sample.value)
+            for metric in self._durations.collect()
+            for sample in metric.samples
+            if sample.name.endswith("_bucket")
+        ]
+        count = buckets[-1][1] if buckets else 0.0
+
+        def bound_s(share: float) -> float | None:
+            found = next((bound for bound, below in buckets if count and below >= share * count), math.inf)
+            return found if math.isfinite(found) else None
+
+        failed = _by_label(self._failed).get("", 0.0)
+        return {"count": count, "failed": failed, "p50_s": bound_s(0.5), "p99_s": bound_s(0.99)}
+
+    def detector_summary(self) -> list[dict[str, str | float]]:
+        """Return the name of each detector, the seconds that it has used, and how often it has failed."""
+        seconds, failures = _by_label(self._seconds), _by_label(self._failures)
+        return [
+            {"name": name, "seconds": seconds[name], "failures": failures.get(name, 0.0)} for name in sorted(seconds)
+        ]
+
+
+def _by_label(counter: Counter) -> dict[str, float]:
+    """Return the values of a counter by its only label; "": it has none."""
+    return {
+        next(iter(sample.labels.values()), ""): sample.value
+        for metric in counter.collect()
+        for sample in metric.samples
+        if sample.name.endswith("_total")
+    }

@@ -8,6 +8,7 @@ from holdfast_daemon.core.naming import kind_name
 from holdfast_proto import step_quantities
 from holdfast_proto.message_json import enum_words
 from holdfast_proto.metric_family import counter, declared_in, gauge, histogram
+from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -137,15 +138,31 @@ RECOVERY_DURATION = histogram(
     buckets=LATENCY_BUCKETS_S,
     stage=("total",),
 )
+GOODPUT = gauge(
+    "goodput_ratio",
+    "run",
+    "Share of the run's wall time that was productive, since the run was created. No sample in the first moment.",
+)
+RUN_TIME = counter(
+    "run_time_seconds_total",
+    "run use",
+    "Wall time of the run by use: productive, or lost to one cause. It counts since the run was created, also over a "
+    "change of the leader. Each step that ends adds the time up to its end.",
+    use=USES,
+)
 LOST_TIME = counter(
     "lost_seconds_total",
     "run cause",
-    "Time from the last progress before a fault to the next step that all ranks complete, by kind of incident.",
+    "Time from the last progress before a fault to the next step that all ranks complete, by kind of incident, since "
+    "this leader began. holdfast_run_time_seconds_total has all losses.",
     cause=RESTART_REASONS,
 )
 LOST_STEPS = counter("lost_steps_total", "run", "Completed steps that a restart had to repeat.")
 PRODUCTIVE_TIME = counter(
-    "productive_seconds_total", "run", "Duration of all steps that were new to the run: repeated steps do not count."
+    "productive_seconds_total",
+    "run",
+    "Duration of all steps that were new to the run, since this leader began. Repeated steps do not count. A step "
+    "counts as a whole; holdfast_run_time_seconds_total leaves out its waits.",
 )
 
 # Checkpoints.

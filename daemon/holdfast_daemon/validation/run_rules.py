@@ -30,6 +30,7 @@ from holdfast_daemon.validation.rules import (
     check_unix_s,
 )
 from holdfast_proto.limits import MOST_RANKS, NAME_CHARACTERS
+from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -91,6 +92,18 @@ def check_record(record: store.CoordinatorState, run: str) -> None:
         check_id(wanted.incident, "wanted.incident")
         check_step(wanted.before_step, "wanted.before_step")
     check_phase_times(record.longest_phase_s.keys(), record.longest_phase_s.values(), "longest_phase_s")
+    _check_time_use(record.time_use)
+
+
+def _check_time_use(book: store.TimeUse) -> None:
+    for field in ("since_unix_s", "progress_unix_s", "judged_unix_s", "ended_unix_s"):
+        check_unix_s(getattr(book, field), f"time_use.{field}")
+    for use, seconds in book.settled_s.items():
+        if use not in USES:
+            raise RefusedError(f"time_use.settled_s has the unknown use {use[:80]!r}")
+        check_seconds(seconds, "time_use.settled_s")
+    for field in ("reached_step", "generation_step"):
+        check_step(getattr(book, field), f"time_use.{field}")
 
 
 def _check_nodes(record: store.CoordinatorState) -> None:

@@ -1,6 +1,7 @@
 """The end of a run, whatever the reason."""
 
 from holdfast_daemon.core import incidents
+from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
 from holdfast_daemon.core.recovery import checkpoint_commands, standstills
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
@@ -22,6 +23,7 @@ _LEAST_PATIENCE_S = 0.1
 def finish(tick: Tick, phase: "store.RunPhase", outcome: str) -> None:
     """End the run: it never starts again."""
     standstills.drop(tick, f"the run has ended: {outcome}")
+    ledger.close_account(tick, failed=phase == store.RUN_PHASE_FAILED)
     with tick.edit_record() as record:
         record.outcome = outcome
     if phase == store.RUN_PHASE_FAILED or _lacks_last_checkpoint(tick):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from holdfast_daemon.core import detection, incidents
+from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.model import counted
 from holdfast_daemon.core.naming import kind_name
 from holdfast_daemon.core.recovery import (
@@ -56,6 +57,7 @@ def _take_over(tick: Tick, running: dict[str, store.NodeState]) -> None:
     with tick.edit_record() as record:
         record.nodes[:] = in_rank_order
         record.generation = generation
+    ledger.adopt(tick)
     tick.enter(store.RUN_PHASE_RUNNING)
 
 

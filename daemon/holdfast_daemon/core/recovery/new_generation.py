@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from holdfast_daemon.core import detection, incidents
+from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.recovery import checkpoint_failures, checkpoint_reads, restore_point, standstills
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
@@ -74,6 +75,7 @@ def forget(tick: Tick, after_step: int) -> None:
         several_stopped_unix_s=0.0,
         deadlines=tick.state.deadlines.new_generation(),
     )
+    ledger.begin_generation(tick)
     detection.restart(tick, after_step)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.model import ranks_of
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.core.recovery import new_generation
@@ -33,6 +34,8 @@ def follow(tick: Tick, before: Mapping[int, store.RankState]) -> None:
         edited.leave_by_unix_s = 0.0
     tick.enter(store.RUN_PHASE_STARTING)
     new_generation.forget(tick, after_step=-1)
+    if not record.generation:
+        ledger.adopt(tick)
 
 
 def see_end(tick: Tick) -> None:

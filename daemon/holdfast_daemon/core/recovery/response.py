@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from holdfast_daemon.core import incidents
+from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.recovery import checkpoint_commands, standstills, suspicion
 from holdfast_daemon.core.recovery.ending import finish
@@ -29,6 +30,7 @@ def respond(tick: Tick, finding: Finding) -> None:
     else:
         if finding.stops_the_run:
             tick.state = replace(tick.state, left_down_by=tick.state.left_down_by | {verdict.kind})
+            ledger.note_verdict(tick, finding.last_progress_unix_s)
         if tick.once(f"{verdict.kind} {list(verdict.culprits)} at step {verdict.step}"):
             note(tick, finding)
 
@@ -48,6 +50,8 @@ def _stand_still(tick: Tick, finding: Finding) -> None:
         incident = standstills.report(tick, finding)
         if incident is not None:
             _gather(tick, incident, finding)
+            if tick.state.spec.mode != store.MODE_ACT:
+                ledger.note_verdict(tick, finding.last_progress_unix_s)
         return
     is_uncertain = judged.sign >= Sign.LIKELY
     repeats = uncertain_restarts(tick.record) + 1 if is_uncertain else tick.record.uncertain_restarts
@@ -65,6 +69,7 @@ def _recover(tick: Tick, finding: Finding, reported: store.Incident | None) -> N
         incident = incidents.open_incident(tick, finding.verdict, last_progress_unix_s=since)
     else:
         incident = incidents.reopen(tick, reported, finding.verdict)
+    ledger.note_verdict(tick, since)
     tick.state = replace(tick.state, evidence_from=frozenset())
     tick.enter(store.RUN_PHASE_GATHERING)
     _gather(tick, incident, finding)

@@ -1,0 +1,119 @@
+"""All checkpoints of a folder, of all histories, including those that cannot be used."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.format.history import FIRST, HistoryRecord, folder_name
+from holdfast_checkpoint.format.keeping import kept_reason
+from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
+from holdfast_checkpoint.format.shard_index import step_of
+from holdfast_checkpoint.store.directory import missing_files
+from holdfast_checkpoint.store.histories import FolderPlace, Histories
+
+_NAMED = 3
+"""Number of files that a message names."""
+
+Missing = Callable[[int, Manifest], Sequence[str]]
+"""Returns the files of a checkpoint that are missing or cut off. Takes the number of its history."""
+
+
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """One checkpoint, usable or not."""
+
+    step: int
+    directory: Path
+    manifest: Manifest | None
+    problem: str
+    """Reason for which it cannot be used; empty if it can, as far as that shows without reading all of it."""
+    kept: str = ""
+    """Reason for which it is pinned; empty: retention may delete it."""
+    history: int = FIRST
+    """Number of the history that it belongs to."""
+    is_left: bool = False
+    """Whether it belongs to a line of training that the run has left. A start does not choose it."""
+
+
+class NoCheckpointFolderError(CheckpointError):
+    """The folder is not there, or cannot be listed."""
+
+
+@dataclass(frozen=True)
+class FoundHistory:
+    """A history and its checkpoints, by ascending step."""
+
+    number: int
+    record: HistoryRecord | None
+    """Where it comes from; None of the first."""
+    checkpoints: tuple[FoundCheckpoint, ...]
+
+
+def find_histories(path: Path, missing: Missing | None = None) -> list[FoundHistory]:
+    """Return what the directory of a run's checkpoints holds, the oldest history first.
+
+    ``missing``: of files that are elsewhere. Raises CheckpointError, NoCheckpointFolderError without a folder.
+    """
+    histories = Histories(FolderPlace(path), lambda number: number)
+    histories.refresh()
+    found = []
+    for number in [*histories.older(), histories.current]:
+        stretch = next((stretch for part, stretch in histories.line() if part == number), None)
+        checkpoints = []
+        for step, directory in _step_directories(path / folder_name(number), is_needed=number == FIRST):
+            is_left = stretch is None or not stretch.has(step) or histories.of_step(step) != number
+            checkpoints.append(_look(step, directory, number, is_left, missing or _missing_here(path)))
+        found.append(FoundHistory(number, histories.records.get(number), tuple(checkpoints)))
+    return found
+
+
+def _step_directories(path: Path, *, is_needed: bool) -> list[tuple[int, Path]]:
+    try:
+        steps = [(step_of(directory.name), directory) for directory in path.iterdir()]
+    except FileNotFoundError as error:
+        if is_needed:
+            raise NoCheckpointFolderError(_no_folder(path, error)) from None
+        return []
+    except OSError as error:
+        raise NoCheckpointFolderError(_no_folder(path, error)) from None
+    return sorted((step, directory) for step, directory in steps if step is not None)
+
+
+def _no_folder(path: Path, error: OSError) -> str:
+    return f"{path}: {error.strerror}: name the directory of a run's checkpoints with --checkpoints"
+
+
+def _missing_here(path: Path) -> Missing:
+    return lambda history, manifest: [str(file) for file in missing_files(path / folder_name(history), manifest)]
+
+
+def layout_of(checkpoint: FoundCheckpoint) -> dict[str, int]:
+    """Return the axes of the mesh that wrote it and their sizes, outermost first; none if the run named none.
+
+    Raises CheckpointUnreadable.
+    """
+    assert checkpoint.manifest is not None
+    # Coordinates are those of a full mesh: the last rank's are the highest along every axis.
+    last = load_committed_index(checkpoint.directory, checkpoint.manifest, checkpoint.manifest.world_size - 1)
+    return {axis: index + 1 for axis, index in last.coordinates.items()}
+
+
+def _look(step: int, directory: Path, history: int, is_left: bool, missing: Missing) -> FoundCheckpoint:
+    def found(manifest: Manifest | None, problem: str, kept: str = "") -> FoundCheckpoint:
+        return FoundCheckpoint(step, directory, manifest, problem, kept, history, is_left)
+
+    if not (directory / MANIFEST).exists():
+        return found(None, "it was never finished")
+    try:
+        manifest, kept = load_manifest(directory), kept_reason(directory)
+        if manifest.step != step:
+            return found(None, f"{directory / MANIFEST} is the manifest of step {manifest.step}")
+        lacking = missing(history, manifest)
+    except CheckpointUnreadable as error:
+        return found(None, str(error))
+    except CheckpointError as error:
+        return found(None, f"it cannot be read now: {error}")
+    more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+    problem = f"damaged: without {', '.join(lacking[:_NAMED])}{more}" if lacking else ""
+    return found(manifest, problem, kept or "")

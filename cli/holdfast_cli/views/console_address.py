@@ -1,0 +1,36 @@
+"""The address of a daemon's console, with the token that opens it, and the tunnel that leads there."""
+
+import json
+import socket
+from pathlib import Path
+
+from holdfast_proto import run_files
+from holdfast_proto.endpoint import read_endpoint
+
+OPERATOR, VIEWER = "operator", "viewer"
+_ANY = ("", "0.0.0.0", "::")
+
+
+def console_lines(control: Path, role: str = OPERATOR) -> list[str]:
+    """Return the lines for people about the console of the daemon with this control socket; [] if it has none.
+
+    They hold a secret: print them for the user who asks, and write them to no log.
+    """
+    endpoint = read_endpoint(run_files.daemon_endpoint(control))
+    if endpoint is None or not endpoint.console_port:
+        return []
+    token = _token(Path(endpoint.console_tokens), role)
+    port, address = endpoint.console_port, endpoint.console_address
+    host = "127.0.0.1" if address in _ANY else f"[{address}]" if ":" in address else address
+    lines = [f"console: http://{host}:{port}/{f'#token={token}' if token else ''}"]
+    if host in ("127.0.0.1", "localhost", "[::1]"):
+        lines.append(f"from another machine, first: ssh -N -L {port}:{host}:{port} {socket.gethostname()}")
+    return lines
+
+
+def _token(path: Path, role: str) -> str:
+    """Return the token of a role; "" if this user may not read it: the page then asks for it."""
+    try:
+        return str(json.loads(path.read_text())[role])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""

@@ -1,0 +1,88 @@
+"""What to do about an incident: a line for each kind, and its section of the runbook."""
+
+from dataclasses import dataclass
+
+from holdfast_proto.v1 import store_pb2 as store
+
+_PAGE = "docs/runbook.md"
+_READ_STACK = "Read the stack of the rank that the others wait for: it shows where that rank is"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do next, and where the runbook says more."""
+
+    next: str
+    section: str
+
+
+ADVICE = {
+    store.VERDICT_KIND_DEAD_RANK: Advice("Read the last words of the rank in its log", "rank-dead"),
+    store.VERDICT_KIND_HUNG_COLLECTIVE: Advice(_READ_STACK, "run-hung"),
+    store.VERDICT_KIND_MISMATCHED_ORDER: Advice(
+        "Compare the calls of both sides, and fix the training code: a restart repeats it", "run-hung"
+    ),
+    store.VERDICT_KIND_TRANSPORT: Advice("Check the network and the devices of the named nodes", "run-hung"),
+    store.VERDICT_KIND_LOST_NODE: Advice("Bring the node back, or start an agent on a spare one", "rank-dead"),
+    store.VERDICT_KIND_NON_FINITE: Advice(
+        "Look at the rank and the module in which the number was first not finite", "non-finite-numbers"
+    ),
+    store.VERDICT_KIND_LOSS_SPIKE: Advice(
+        "See whether the loss comes back; if it does not, start again from the kept checkpoint", "loss-spike"
+    ),
+    store.VERDICT_KIND_LOSS_RISE: Advice("Compare with the kept checkpoint, and the learning rate", "loss-rise"),
+    store.VERDICT_KIND_CHECKPOINT_FAILED: Advice(
+        "Fix what the line names before the next one is due", "checkpoint-failed"
+    ),
+    store.VERDICT_KIND_BAD_CONFIGURATION: Advice(
+        "Fix the setting that the line names, and start again", "bad-configuration"
+    ),
+    store.VERDICT_KIND_DATA_STALL: Advice("Check the storage behind the data loader", "slow-data"),
+    store.VERDICT_KIND_DUPLICATE_SAMPLES: Advice(
+        "Check the sampler: ranks train on the same samples", "duplicate-samples"
+    ),
+    store.VERDICT_KIND_OVERFLOW_LOOP: Advice(
+        "Look at the loss scale and the gradients before it fell", "overflow-loop"
+    ),
+    store.VERDICT_KIND_STRAGGLER: Advice("Look at the node of the slow rank: heat, other processes, disk", "straggler"),
+    store.VERDICT_KIND_SILENT_CORRUPTION: Advice(
+        "Take the node out of service, and go back to a checkpoint from before", "silent-corruption"
+    ),
+    store.VERDICT_KIND_GRADIENT_EXPLOSION: Advice("Watch the loss: a spike may follow", "gradient-explosion"),
+    store.VERDICT_KIND_MEMORY_CREEP: Advice("Look for tensors that the script keeps from step to step", "memory-creep"),
+    store.VERDICT_KIND_ALLOCATOR_RETRIES: Advice(
+        "Use less memory in a step, or limit fragmentation", "allocator-retries"
+    ),
+    store.VERDICT_KIND_THROUGHPUT_DROP: Advice("See what the line names as the bottleneck", "throughput-drop"),
+    store.VERDICT_KIND_MISSING_LOSS: Advice("See why the script no longer reports its loss", "non-finite-loss"),
+    store.VERDICT_KIND_STANDSTILL: Advice("Read the stacks: do the ranks compile, evaluate or read?", "run-hung"),
+    store.VERDICT_KIND_LATE_EXIT: Advice("Read the stack of the rank whose process does not end", "late-exit"),
+}
+"""Kind of a verdict -> what to do about it."""
+
+
+def runbook(kind: int) -> str:
+    """Return the page and the section about a kind of verdict; "" if the runbook has none."""
+    advice = ADVICE.get(kind)  # type: ignore[call-overload]
+    return f"{_PAGE}#{advice.section}" if advice is not None else ""
+
+
+def next_line(incident: store.Incident, *, acts: bool) -> str:
+    """Return what happens next, or what to do, for people. ``acts``: whether Holdfast may restart the run."""
+    detail = incident.verdict.device_call
+    advice = ADVICE.get(incident.verdict.kind)
+    person = detail.next or (advice.next if advice is not None else "Read the incident's story")
+    match incident.state:
+        case store.INCIDENT_STATE_OPEN if acts:
+            return f"Holdfast restarts the run. {_ended(person)}"
+        case store.INCIDENT_STATE_STANDSTILL if acts:
+            return f"Holdfast waits, and restarts the run if the signs of a fault last. {_ended(person)}"
+        case store.INCIDENT_STATE_OPEN | store.INCIDENT_STATE_STANDSTILL:
+            return f"Holdfast only observes this run, and restarts nothing. {_ended(person)}"
+        case store.INCIDENT_STATE_RECOVERED | store.INCIDENT_STATE_RESOLVED:
+            return f"Nothing is urgent: it is over. {_ended(person)}"
+    return _ended(person)
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."

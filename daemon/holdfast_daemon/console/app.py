@@ -1,0 +1,342 @@
+"""The routes of the console."""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+import anyio.to_thread
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from holdfast_daemon.console import incident_pages, past_runs, rank_page
+from holdfast_daemon.console.actions import Actions
+from holdfast_daemon.console.boards import MOST_PAGES, Boards
+from holdfast_daemon.console.checkpoint_pages import checkpoint_list
+from holdfast_daemon.console.finite_json import encoded
+from holdfast_daemon.console.guard import RefusedRequestError
+from holdfast_daemon.console.holdfast_page import holdfast_page
+from holdfast_daemon.console.rank_cells import COLOURS, RankCells
+from holdfast_daemon.console.sessions import OPERATOR, Sessions
+from holdfast_daemon.console.static_files import StaticFolder
+from holdfast_daemon.console.streams import Feed
+from holdfast_daemon.console.watched import Watched, WatchedRun
+from holdfast_daemon.core.model import CoreState
+from holdfast_proto import keys, run_files
+
+STATIC = Path(__file__).parent / "static"
+LOG_BYTES = 20_000
+
+log = logging.getLogger(__name__)
+
+_FAILED: set[str] = set()
+"""Kinds of exceptions that were logged with their traceback."""
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Console:
+    """Answers the requests about one daemon."""
+
+    def __init__(self, watched: Watched, sessions: Sessions, port: int) -> None:
+        self._watched = watched
+        self._sessions = sessions
+        self._cookie = f"holdfast_{port}"
+        self._port = port
+        self._actions = Actions(watched.loop)
+        self._static = StaticFolder(STATIC)
+        self.boards = Boards(watched)
+
+    def app(self) -> Starlette:
+        """Return the application, without the guard."""
+        run, incident = "/api/runs/{run}", "/api/runs/{run}/incidents/{incident}"
+        reading: dict[str, Callable[[Request], Awaitable[Response]]] = {
+            "/api/session": self._session,
+            "/api/runs": self._runs,
+            "/api/stream": self._runs_stream,
+            "/api/past": self._past,
+            "/api/holdfast": self._holdfast,
+            run: self._run,
+            f"{run}/stream": self._run_stream,
+            f"{run}/curves": self._curves,
+            f"{run}/ranks": self._ranks,
+            f"{run}/ranks/stream": self._ranks_stream,
+            f"{run}/ranks/{{rank:int}}": self._rank,
+            f"{run}/ranks/{{rank:int}}/log": self._rank_log,
+            f"{run}/incidents": self._incidents,
+            incident: self._incident,
+            f"{incident}/evidence/{{name:path}}": self._evidence,
+            f"{incident}/archive": self._archive,
+            f"{run}/checkpoints": self._checkpoints,
+        }
+        return Starlette(
+            routes=[
+                Route("/api/login", _contained(self._login), methods=["POST"]),
+                Route("/api/logout", _contained(self._logout), methods=["POST"]),
+                *(Route(path, self._reader(handler), methods=["GET"]) for path, handler in reading.items()),
+                Route(f"{run}/actions/{{action}}", _contained(self._act), methods=["POST"]),
+                Route("/{path:path}", _contained(self._file), methods=["GET"]),
+            ],
+            exception_handlers={HTTPException: _http_error, RefusedRequestError: _refusal},
+        )
+
+    # Sessions
+
+    def _role(self, request: Request) -> str:
+        """Return the role of who asks. Raises RefusedRequestError."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and token:
+            role = self._sessions.role_of_token(token.strip())
+        else:
+            role = self._sessions.role_of_session(request.cookies.get(self._cookie, ""))
+        if role is None:
+            raise RefusedRequestError(401, "log in with the address that `holdfast console` prints")
+        return role
+
+    def _reader(self, handler: Handler) -> Handler:
+        async def checked(request: Request) -> Response:
+            self._role(request)
+            return await handler(request)
+
+        return _contained(checked)
+
+    async def _login(self, request: Request) -> Response:
+        fields = await _fields(request)
+        token = fields.get("token")
+        opened = self._sessions.login(token) if isinstance(token, str) else None
+        if opened is None:
+            if self._sessions.is_guessed:
+                raise RefusedRequestError(401, "too many wrong tokens: wait a minute")
+            raise RefusedRequestError(
+                401, "this token is not one of this daemon: `holdfast console` prints the address"
+            )
+        role, name = opened
+        answer = _json({"role": role})
+        answer.set_cookie(self._cookie, name, path="/", httponly=True, samesite="strict")
+        return answer
+
+    async def _logout(self, request: Request) -> Response:
+        self._sessions.logout(request.cookies.get(self._cookie, ""))
+        answer = _json({})
+        answer.delete_cookie(self._cookie, path="/", httponly=True, samesite="strict")
+        return answer
+
+    async def _session(self, request: Request) -> Response:
+        options = self._watched.options
+        console = {"port": self._port, "pages_open": self.boards.pages, "pages_most": MOST_PAGES}
+        about = {"version": version("holdfast-torch"), "daemon": options.name, "console": console}
+        return _json({"role": self._role(request), **about})
+
+    # Runs
+
+    def _watched_run(self, request: Request) -> WatchedRun:
+        name = request.path_params["run"]
+        run = dict(self._watched.runs).get(name)
+        if run is None:
+            raise RefusedRequestError(404, f"this daemon knows no run {name[:80]!r}")
+        return run
+
+    def _state(self, request: Request) -> CoreState:
+        run = self._watched_run(request)
+        if run.state is None:
+            raise RefusedRequestError(503, f"nothing is known of run {run.run_name} yet: try again")
+        return run.state
+
+    async def _runs(self, _: Request) -> Response:
+        return _json(self.boards.list_of_runs())
+
+    async def _runs_stream(self, _: Request) -> Response:
+        return self._stream(self.boards.runs())
+
+    async def _run(self, request: Request) -> Response:
+        return _json(self.boards.frame(self._watched_run(request)))
+
+    async def _run_stream(self, request: Request) -> Response:
+        return self._stream(self.boards.run(self._watched_run(request).run_name))
+
+    def _stream(self, feed: Feed) -> Response:
+        if self.boards.pages >= MOST_PAGES:
+            raise RefusedRequestError(503, f"{MOST_PAGES} streams are open, which is the most: close a page")
+        return StreamingResponse(feed.stream(), media_type="text/event-stream")
+
+    async def _curves(self, request: Request) -> Response:
+        name = request.path_params["run"]
+        _check_name(name)
+        query = request.query_params
+        run = dict(self._watched.runs).get(name)
+        current = run.state.spec.instance if run is not None and run.state is not None else ""
+        names = [one for one in query.get("names", "loss").split(",") if one]
+        until = _number(request, "until", -1)
+        load = partial(
+            past_runs.curves,
+            self._watched.options.directory,
+            name,
+            names,
+            query.get("instance") or current,
+            points=_number(request, "points", 1000),
+            since=_number(request, "since", 0),
+            until=None if until < 0 else until,
+        )
+        return _json(await anyio.to_thread.run_sync(load))
+
+    async def _past(self, _: Request) -> Response:
+        runs = {name: run.state for name, run in dict(self._watched.runs).items()}
+        current = {name: state.spec.instance for name, state in runs.items() if state is not None}
+        return _json(await anyio.to_thread.run_sync(past_runs.past_runs, self._watched.options.directory, current))
+
+    async def _holdfast(self, _: Request) -> Response:
+        return _json(holdfast_page(self._watched, self.boards.pages))
+
+    # Ranks
+
+    async def _ranks(self, request: Request) -> Response:
+        run, state = self._watched_run(request), self._state(request)
+        return _json(RankCells(self.boards.reader(run.run_name), _colour(request)).frame(state))
+
+    async def _ranks_stream(self, request: Request) -> Response:
+        self._state(request)
+        return self._stream(self.boards.ranks(self._watched_run(request).run_name, _colour(request)))
+
+    async def _rank(self, request: Request) -> Response:
+        details = partial(
+            rank_page.rank_details, self._state(request), request.path_params["rank"], self._incident_folder(request)
+        )
+        return _json(await anyio.to_thread.run_sync(details))
+
+    async def _rank_log(self, request: Request) -> Response:
+        wanted = _number(request, "bytes", LOG_BYTES)
+        tail = partial(
+            rank_page.log_tail,
+            self._state(request),
+            request.path_params["rank"],
+            self._watched.options.directory,
+            wanted,
+        )
+        return _json(await anyio.to_thread.run_sync(tail))
+
+    # Incidents and checkpoints
+
+    def _incident_folder(self, request: Request) -> Path:
+        return run_files.incidents(self._watched.options.directory, self._watched_run(request).run_name)
+
+    async def _incidents(self, request: Request) -> Response:
+        return _json(incident_pages.incident_list(self._watched_run(request).state))
+
+    async def _incident(self, request: Request) -> Response:
+        state = self._state(request)
+        incident = incident_pages.find_incident(state, request.path_params["incident"])
+        folder = self._incident_folder(request) / incident.id
+        return _json(await anyio.to_thread.run_sync(incident_pages.story, state, incident, folder))
+
+    async def _evidence(self, request: Request) -> Response:
+        incident = incident_pages.find_incident(self._state(request), request.path_params["incident"])
+        name = request.path_params["name"]
+        folder = self._incident_folder(request) / incident.id
+        file = await anyio.to_thread.run_sync(incident_pages.open_evidence, folder, name)
+        wanted = request.query_params.get("download") == "1"
+        return _file_answer(file, "text/plain; charset=utf-8", name.rpartition("/")[2] if wanted else "")
+
+    async def _archive(self, request: Request) -> Response:
+        incident = incident_pages.find_incident(self._state(request), request.path_params["incident"])
+        folder = self._incident_folder(request) / incident.id
+        file = await anyio.to_thread.run_sync(incident_pages.archive, incident, folder)
+        return _file_answer(file, "application/gzip", f"{incident.run}-{incident.id}.tar.gz")
+
+    async def _checkpoints(self, request: Request) -> Response:
+        return _json(await anyio.to_thread.run_sync(checkpoint_list, self._state(request)))
+
+    async def _act(self, request: Request) -> Response:
+        if self._role(request) != OPERATOR:
+            raise RefusedRequestError(403, "a viewer cannot do this: log in with the operator's address")
+        run, fields = self._watched_run(request), await _fields(request)
+        return _json({"done": await self._actions.carry_out(request.path_params["action"], run, fields)})
+
+    # Files
+
+    async def _file(self, request: Request) -> Response:
+        path = request.path_params["path"]
+        if path == "api" or path.startswith("api/"):
+            raise RefusedRequestError(404, f"there is no /{path[:80]}")
+        return self._static.answer(path, request.headers.get("if-none-match", ""))
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(encoded(value), status_code=status, media_type="application/json")
+
+
+def _contained(handler: Handler) -> Handler:
+    """Answer with one line if a handler raises what nobody expected. The first of each kind is logged in full."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except (HTTPException, RefusedRequestError):
+            raise
+        except Exception as error:
+            name = type(error).__name__
+            log.error("the console failed: %r", error, exc_info=None if name in _FAILED else error)
+            _FAILED.add(name)
+            return _json({"error": f"the console failed ({name}): the daemon's log says more"}, 503)
+
+    return answer
+
+
+async def _refusal(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusedRequestError)
+    return _json({"error": " ".join(str(error).split())[:500]}, error.status)
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    """Return an error of the router: there is no such path, or it takes another method."""
+    status = error.status_code if isinstance(error, HTTPException) else 503
+    return _json({"error": "there is no such page" if status == 404 else "this path takes another method"}, status)
+
+
+async def _fields(request: Request) -> dict[str, Any]:
+    """Return the JSON object in a request's body; an empty body is an empty object."""
+    body = await request.body()
+    try:
+        fields = json.loads(body) if body else {}
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise RefusedRequestError(400, "the body is no JSON object")
+    return fields
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name) or str(default)
+    if len(text) > 18 or not text.removeprefix("-").isdecimal():
+        raise RefusedRequestError(400, f"{name} is {text[:40]!r}: use a whole number")
+    return int(text)
+
+
+def _colour(request: Request) -> str:
+    colour = request.query_params.get("colour", COLOURS[0])
+    if colour not in COLOURS:
+        raise RefusedRequestError(400, f"there is no colour {colour[:40]!r}: use {', '.join(COLOURS)}")
+    return colour
+
+
+def _check_name(run: str) -> None:
+    try:
+        keys.check_run_name(run)
+    except ValueError as error:
+        raise RefusedRequestError(400, str(error)) from None
+
+
+def _file_answer(file: IO[bytes], kind: str, download_as: str) -> Response:
+    headers = {}
+    if download_as:
+        safe = "".join(
+            letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_" for letter in download_as
+        )
+        headers["content-disposition"] = f'attachment; filename="{safe}"'
+    parts: Iterator[bytes] = incident_pages.blocks(file)
+    return StreamingResponse(parts, media_type=kind, headers=headers)

@@ -1,0 +1,161 @@
+"""The live pages: a feed for the list of runs, one for each run, and one for each colour of its ranks."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from holdfast_daemon.console.merge_patch import difference
+from holdfast_daemon.console.rank_cells import RankCells
+from holdfast_daemon.console.rank_table import RankReader
+from holdfast_daemon.console.run_frame import run_frame, short_frame
+from holdfast_daemon.console.step_rows import StepRows
+from holdfast_daemon.console.streams import EndedError, Event, Feed
+from holdfast_daemon.console.watched import Watched, WatchedRun
+
+RANKS_PAUSE_S = 1.0
+MOST_PAGES = 32
+"""Streams that are open at a time, over all pages."""
+
+
+class Boards:
+    """All feeds of one console. Only its thread uses them."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._readers: dict[str, RankReader] = {}
+        self._runs_shown: dict[str, Any] = {}
+        self._runs = Feed(self._first_runs, self._changed_runs, RANKS_PAUSE_S)
+        self._of_run: dict[str, _RunBoard] = {}
+        self._of_ranks: dict[tuple[str, str], _RanksBoard] = {}
+
+    @property
+    def pages(self) -> int:
+        """Number of open streams."""
+        return sum(feed.pages for feed in self._feeds())
+
+    def runs(self) -> Feed:
+        """Return the feed of the list of runs."""
+        return self._runs
+
+    def run(self, name: str) -> Feed:
+        """Return the feed of a run."""
+        self._forget_unused()
+        if name not in self._of_run:
+            self._of_run[name] = _RunBoard(self._watched, name, self.reader(name))
+        return self._of_run[name].feed
+
+    def ranks(self, name: str, colour: str) -> Feed:
+        """Return the feed of a colour of a run's ranks. Raises ValueError if there is no such colour."""
+        self._forget_unused()
+        key = (name, colour)
+        if key not in self._of_ranks:
+            self._of_ranks[key] = _RanksBoard(self._watched, name, RankCells(self.reader(name), colour))
+        return self._of_ranks[key].feed
+
+    def reader(self, name: str) -> RankReader:
+        """Return the reader of a run's ranks, which all its pages share."""
+        if name not in self._readers:
+            self._readers = {run: reader for run, reader in self._readers.items() if run in self._watched.runs}
+            self._readers[name] = RankReader()
+        return self._readers[name]
+
+    def list_of_runs(self) -> dict[str, Any]:
+        """Return the rows of all runs."""
+        now = self._watched.clock.now()
+        runs = dict(self._watched.runs)
+        return {"runs": [short_frame(runs[name], self.reader(name), now) for name in sorted(runs)]}
+
+    def frame(self, run: WatchedRun) -> dict[str, Any]:
+        """Return the frame of a run."""
+        return run_frame(run, self.reader(run.run_name), self._watched.clock.now())
+
+    def close(self) -> None:
+        """End all streams."""
+        for feed in self._feeds():
+            feed.end()
+
+    def _feeds(self) -> list[Feed]:
+        of_runs = [board.feed for board in self._of_run.values()]
+        return [self._runs, *of_runs, *(board.feed for board in self._of_ranks.values())]
+
+    def _forget_unused(self) -> None:
+        self._of_run = {name: board for name, board in self._of_run.items() if board.feed.pages}
+        self._of_ranks = {key: board for key, board in self._of_ranks.items() if board.feed.pages}
+
+    def _first_runs(self, alone: bool) -> Sequence[Event]:
+        if alone:
+            self._runs_shown = self.list_of_runs()
+        return [("runs", self._runs_shown)]
+
+    def _changed_runs(self) -> Iterable[Event]:
+        runs = self.list_of_runs()
+        if runs != self._runs_shown:
+            self._runs_shown = runs
+            yield "runs", runs
+
+
+class _RunBoard:
+    """One run: frame, changes, and the rows of its steps."""
+
+    def __init__(self, watched: Watched, name: str, reader: RankReader) -> None:
+        self._watched = watched
+        self._name = name
+        self._reader = reader
+        self._shown: dict[str, Any] = {}
+        self._rows = StepRows()
+        self.feed = Feed(self._first, self._changes)
+
+    def _first(self, alone: bool) -> Sequence[Event]:
+        if alone or not self._shown:
+            run = self._run()
+            self._shown = run_frame(run, self._reader, self._watched.clock.now())
+            self._rows.begin(run.state)
+        return [("frame", self._shown)]
+
+    def _changes(self) -> Iterable[Event]:
+        run = self._run()
+        frame = run_frame(run, self._reader, self._watched.clock.now())
+        change = difference(self._shown, frame)
+        self._shown = frame
+        if change:
+            yield "change", change
+        steps = self._rows.new(run.state, self._watched.clock.now())
+        if steps is not None:
+            yield "steps", steps
+
+    def _run(self) -> WatchedRun:
+        return _known(self._watched, self._name)
+
+
+class _RanksBoard:
+    """One colour of the ranks of one run."""
+
+    def __init__(self, watched: Watched, name: str, cells: RankCells) -> None:
+        self._watched = watched
+        self._name = name
+        self._cells = cells
+        self.feed = Feed(self._first, self._changes, RANKS_PAUSE_S)
+        self._begun_s = 0.0
+
+    def _first(self, alone: bool) -> Sequence[Event]:
+        state = _known(self._watched, self._name).state
+        if state is None:
+            return []
+        if alone or not self._begun_s:
+            self._begun_s = time.monotonic()
+            return [("frame", self._cells.frame(state))]
+        return [("frame", self._cells.last_frame(state))]
+
+    def _changes(self) -> Iterable[Event]:
+        state = _known(self._watched, self._name).state
+        change = self._cells.change(state) if state is not None else None
+        if change is not None:
+            yield change
+
+
+def _known(watched: Watched, name: str) -> WatchedRun:
+    """Return a run. Raises EndedError, with the last event, if it is forgotten."""
+    run = dict(watched.runs).get(name)
+    if run is None:
+        raise EndedError(("gone", {"run": name}))
+    return run

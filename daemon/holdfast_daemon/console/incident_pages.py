@@ -1,0 +1,120 @@
+"""Incidents: the list, the story of one, its evidence, and all of it in one file."""
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from holdfast_daemon.console.advice import next_line, runbook
+from holdfast_daemon.console.guard import RefusedRequestError
+from holdfast_daemon.console.run_frame import incident_row, newest_first
+from holdfast_daemon.console.sentences import reasons
+from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.core.texts.incident_lines import enum_phrase, verdict_word
+from holdfast_daemon.incidents.packed import pack_incident
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+MOST_WAITS = 256
+"""Waits that are sent: as many as a verdict holds."""
+BLOCK_BYTES = 256 * 1024
+_IN_MEMORY_BYTES = 4 * 2**20
+"""Larger archives wait on disk while they are sent."""
+MOST_EVIDENCE_FILES = 5000
+
+
+def incident_list(state: CoreState | None) -> dict[str, Any]:
+    """Return all incidents, the newest first."""
+    rows = [incident_row(state.incidents[name]) for name in newest_first(state)] if state is not None else []
+    return {"incidents": rows}
+
+
+def find_incident(state: CoreState | None, identity: str) -> store.Incident:
+    """Return an incident. Raises RefusedRequestError."""
+    found = state.incidents.get(identity) if state is not None else None
+    if found is None:
+        raise RefusedRequestError(404, f"the run has no incident {identity[:80]!r}")
+    return found
+
+
+def story(state: CoreState, incident: store.Incident, folder: Path) -> dict[str, Any]:
+    """Return an incident's story. ``folder``: its folder on this machine, which need not exist."""
+    verdict = incident.verdict
+    acts = state.spec.mode == store.MODE_ACT and not state.observes
+    return incident_row(incident) | {
+        "kind_text": verdict_word(incident),
+        "state_text": enum_phrase(store.IncidentState, incident.state),
+        "why": reasons(incident),
+        "next": next_line(incident, acts=acts),
+        "phase": enum_phrase(common.Phase, verdict.phase) if verdict.phase else "",
+        "confidence_ratio": verdict.confidence_ratio,
+        "last_progress_unix_s": incident.last_progress_unix_s or None,
+        "lost_steps": incident.lost_steps,
+        "resumed_step": incident.resumed_step,
+        "actions": [{"unix_s": action.unix_s, "what": action.what} for action in incident.actions],
+        "waits": [
+            {"waiter": edge.waiter, "awaited": edge.awaited, "group": edge.group, "seq": edge.seq, "op": edge.op}
+            for edge in verdict.waits[:MOST_WAITS]
+        ],
+        "calls": list(verdict.calls),
+        "evidence": [{"name": name, "bytes": size} for name, size in evidence_files(folder)],
+        "runbook": runbook(verdict.kind),
+    }
+
+
+def evidence_files(folder: Path) -> list[tuple[str, int]]:
+    """Return name and bytes of the regular files in an incident's folder and one level below; links are left out."""
+    found: list[tuple[str, int]] = []
+    for prefix, directory in (("", folder), ("suspicion/", folder / "suspicion")):
+        try:
+            if directory.is_symlink():
+                continue
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    if entry.is_file(follow_symlinks=False) and len(found) < MOST_EVIDENCE_FILES:
+                        found.append((f"{prefix}{entry.name}", entry.stat(follow_symlinks=False).st_size))
+        except OSError:
+            continue
+    return sorted(found)
+
+
+def open_evidence(folder: Path, name: str) -> IO[bytes]:
+    """Open a file of an incident's evidence. Raises RefusedRequestError unless the folder lists it."""
+    directory, _, file_name = name.rpartition("/")
+    is_named = directory in ("", "suspicion") and file_name not in ("", ".", "..") and "\0" not in name
+    if is_named:
+        parent = folder / directory if directory else folder
+        try:
+            opened = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+                file = os.fdopen(os.open(file_name, flags, dir_fd=opened), "rb")
+            finally:
+                os.close(opened)
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return file
+            file.close()
+        except OSError:
+            pass
+    raise RefusedRequestError(404, f"the incident's folder on the daemon's machine has no file {name[:80]!r}")
+
+
+def archive(incident: store.Incident, folder: Path) -> IO[bytes]:
+    """Return story and evidence as a .tar.gz, as `holdfast incidents export` writes it."""
+    packed = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 (blocks() closes it)
+    try:
+        pack_incident(incident, folder, packed)
+    except OSError as error:
+        packed.close()
+        raise RefusedRequestError(503, f"the incident cannot be packed: {error}") from None
+    packed.seek(0)
+    return packed
+
+
+def blocks(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield a file's contents, and close it at the end."""
+    with file:
+        while block := file.read(BLOCK_BYTES):
+            yield block

@@ -1,0 +1,186 @@
+"""The ranks of a run as rows of plain values: read once, and shared by all pages.
+
+Reading messages is most of what a page of many ranks costs. A node whose state is the same object as before is not read
+again, and the table is not read more often than its cost allows.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
+
+STALLED_S = 1.0
+"""Shortest time without progress after which a rank is shown as stalled."""
+_DEADLINE_SHARE = 0.5
+"""Share of the learned deadline after which it is: long steps are no stalls."""
+LEAST_PAUSE_S = 0.5
+"""Shortest time between two looks at the ranks."""
+COST_RATIO = 50.0
+"""A look that took 10 ms is repeated after 0.5 s at the earliest: looks use at most 2 % of a core."""
+
+HEALTH = ("ok", "starting", "waiting", "stalled", "culprit", "exited", "left")
+"""Words of a rank's health, in the order of their numbers."""
+OK, STARTING, WAITING, STALLED, CULPRIT, EXITED, LEFT = range(len(HEALTH))
+
+
+class Row(NamedTuple):
+    """One rank."""
+
+    rank: int
+    node: str
+    life: int
+    step: int
+    phase: int
+    stalled_s: float
+    is_stopped: bool
+    left: bool
+    waits: bool
+    """Whether a call with other ranks is pending. Only of ranks without progress; of the others False."""
+    ended_well: bool
+    memory_bytes: int
+    memory_limit_bytes: int
+    steps_until: int
+
+
+@dataclass(frozen=True)
+class RankTable:
+    """All ranks of one generation that are known, by number, and how they are."""
+
+    rows: Mapping[int, Row]
+    health: Mapping[int, int]
+    """Rank -> index into HEALTH."""
+    size: int
+    """Number of ranks, also of those that nothing is known of."""
+    newest_step: int
+    """Step that the foremost rank works on; -1: none has begun one."""
+    steps_until: int
+    """Number after the last step that the ranks' loops are to do; 0: no rank has said it."""
+    newest_snapshot: int
+    """Newest step of which all ranks hold a snapshot; -1: none."""
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of ranks by state. Stalled ranks run, too."""
+        found = list(self.health.values())
+        alive = [row for row in self.rows.values() if row.life != store.LIFE_EXITED]
+        return {
+            "starting": sum(row.life == store.LIFE_STARTING for row in alive),
+            "running": sum(row.life == store.LIFE_RUNNING for row in alive),
+            "exited": len(self.rows) - len(alive),
+            "stalled": sum(found.count(kind) for kind in (WAITING, STALLED))
+            + sum(self.health[row.rank] == CULPRIT and row.stalled_s > STALLED_S for row in alive),
+        }
+
+
+class RankReader:
+    """Reads the table of one run."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[store.NodeState, list[Row]]] = {}
+        self._table: RankTable | None = None
+        self._seen: CoreState | None = None
+        self._look_again_s = 0.0
+
+    def table(self, state: CoreState) -> RankTable:
+        """Return the ranks, which may be as old as the pause that their number asks for."""
+        now_s = time.monotonic()
+        if self._table is not None and (state is self._seen or now_s < self._look_again_s):
+            return self._table
+        begun_s = time.thread_time()
+        self._table, self._seen = self._read(state), state
+        cost_s = time.thread_time() - begun_s
+        self._look_again_s = now_s + max(LEAST_PAUSE_S, COST_RATIO * cost_s)
+        return self._table
+
+    def _read(self, state: CoreState) -> RankTable:
+        generation = state.record.generation
+        stalled_after_s = stall_threshold_s(state)
+        known: dict[str, tuple[store.NodeState, list[Row]]] = {}
+        rows: dict[int, Row] = {}
+        for name, node in state.nodes.items():
+            if node.generation != generation:
+                continue
+            held = self._rows.get(name)
+            known[name] = held if held is not None and held[0] is node else (node, _rows(name, node, stalled_after_s))
+            rows.update((row.rank, row) for row in known[name][1])
+        self._rows = known
+        culprits = _culprits(state)
+        health = {number: _health(row, culprits, stalled_after_s) for number, row in rows.items()}
+        size = max(state.world_size, max(rows, default=-1) + 1)
+        return RankTable(
+            rows,
+            health,
+            size,
+            newest_step=max((row.step for row in rows.values()), default=-1),
+            steps_until=max((row.steps_until for row in rows.values()), default=0),
+            newest_snapshot=newest_common_snapshot(state.members, state.world_size),
+        )
+
+
+def stall_threshold_s(state: CoreState) -> float:
+    """Return the seconds without progress after which the console shows a rank as stalled."""
+    return max(STALLED_S, _DEADLINE_SHARE * state.deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 1000))
+
+
+def open_incident(state: CoreState) -> store.Incident | None:
+    """Return the incident that is not over: the one that is acted on, else the standstill; None if all is well."""
+    names = (state.record.open_incident, state.record.standstill_incident)
+    return next((state.incidents[name] for name in names if name in state.incidents), None)
+
+
+def _culprits(state: CoreState) -> frozenset[int]:
+    incident = open_incident(state)
+    return frozenset() if incident is None else frozenset(incident.verdict.culprits)
+
+
+def _rows(name: str, node: store.NodeState, stalled_after_s: float) -> list[Row]:
+    rows = []
+    for rank in node.ranks:
+        progress, memory, stalled_s = rank.progress, rank.memory, rank.stalled_s
+        has_exit = rank.HasField("exit")
+        rows.append(
+            Row(
+                rank.rank,
+                name,
+                rank.life,
+                rank.exit.step if has_exit else progress.step,
+                rank.exit.phase if has_exit else progress.phase,
+                stalled_s,
+                rank.process_state in ("T", "t"),
+                rank.left_training,
+                stalled_s > stalled_after_s and _waits(rank),
+                has_exit and rank.exit.HasField("code") and rank.exit.code == 0,
+                memory.allocated_bytes,
+                memory.limit_bytes,
+                rank.exit.steps_until if has_exit else 0,
+            )
+        )
+    return rows
+
+
+def _waits(rank: store.RankState) -> bool:
+    progress = rank.progress
+    groups = (*progress.groups, *progress.device_groups)
+    return (
+        bool(rank.pending)
+        or any(group.enqueued > group.completed for group in groups)
+        or any(channel.enqueued > channel.completed for channel in progress.channels)
+    )
+
+
+def _health(row: Row, culprits: frozenset[int], stalled_after_s: float) -> int:
+    if row.rank in culprits:
+        return CULPRIT
+    if row.life == store.LIFE_EXITED:
+        return LEFT if row.ended_well else EXITED
+    if row.life == store.LIFE_STARTING:
+        return STARTING
+    if row.left:
+        return LEFT
+    if row.stalled_s > stalled_after_s or row.is_stopped:
+        return WAITING if row.waits and not row.is_stopped else STALLED
+    return OK

@@ -1,0 +1,206 @@
+"""A run as its page and the list of runs show it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast_daemon.console.rank_table import RankReader, RankTable
+from holdfast_daemon.console.sentences import attention, health, state_text, state_word, urgent_incident
+from holdfast_daemon.console.watched import WatchedRun
+from holdfast_daemon.core.model import CoreState, present_step
+from holdfast_daemon.core.texts.incident_lines import verdict_word
+from holdfast_proto.message_json import enum_word
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
+
+INCIDENTS_SHOWN = 50
+"""Newest incidents in a frame; the page of the incidents has all."""
+_ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
+
+Frame = dict[str, Any]
+
+
+def time_use(state: CoreState, now: float) -> Mapping[str, float]:
+    """Return seconds of the run by what they were used for; {}: that is not known."""
+    del state, now
+    return {}
+
+
+def short_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
+    """Return the row of the list of runs."""
+    state = run.state
+    if state is None:
+        return _unknown(run)
+    table = reader.table(state)
+    incident = urgent_incident(state, now)
+    used = time_use(state, now)
+    wall_s = sum(used.values())
+    return {
+        "run": run.run_name,
+        "state": state_word(state),
+        "state_text": state_text(state, table, store_up=run.store_up),
+        "health": health(state, table, now, store_up=run.store_up),
+        "step": present_step(state),
+        "steps_until": table.steps_until or None,
+        "loss": _short(state.telemetry.loss),
+        "tokens_per_s": _short(state.telemetry.tokens_per_s, 3),
+        "goodput_ratio": round(used.get("productive", 0.0) / wall_s, 4) if wall_s else None,
+        "restarts": state.record.restarts_total,
+        "incidents": len(state.incidents),
+        "created_unix_s": state.spec.created_unix_s,
+        "ranks": table.size,
+        "verdict": "" if incident is None else incident.verdict.message or verdict_word(incident),
+    }
+
+
+def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
+    """Return all that the page of a run shows."""
+    short = short_frame(run, reader, now)
+    state = run.state
+    if state is None:
+        return short | _details_unknown(run, now)
+    table, record, spec = reader.table(state), state.record, state.spec
+    telemetry = state.telemetry
+    committed = _committed(state)
+    used = time_use(state, now)
+    return short | {
+        "mode": enum_word(store.Mode, spec.mode),
+        "preset": enum_word(store.Preset, spec.preset),
+        "generation": record.generation,
+        "store_up": run.store_up,
+        "leader": run.leads,
+        "now_unix_s": round(now, 1),
+        "wall_s": round(sum(used.values()), 1) if used else None,
+        "time_use_s": {use: round(seconds, 1) for use, seconds in used.items()},
+        "progress": progress(state, table),
+        "telemetry": {
+            "loss": telemetry.loss,
+            "validation_loss": telemetry.validation_loss,
+            "grad_norm": telemetry.grad_norm,
+            "learning_rate": telemetry.learning_rate,
+            "tokens_per_s": _short(telemetry.tokens_per_s),
+            "step_s": _short(telemetry.step_s),
+            "mfu": _short(telemetry.mfu),
+            "loss_scale": telemetry.loss_scale,
+            "loss_zscore": _short(telemetry.loss_zscore, 3),
+        },
+        "rank_counts": table.counts(),
+        "newest_step": present_step(state),
+        "newest_checkpoint": max(committed, default=-1),
+        "newest_snapshot": table.newest_snapshot,
+        "outcome": record.outcome,
+        "deadline_s": _short(state.deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 1000), 3),
+        "attention": attention(state, now),
+        "actions": refusals(run),
+        "incidents_list": [incident_row(state.incidents[name]) for name in newest_first(state)[:INCIDENTS_SHOWN]],
+        "checkpoints": {
+            "newest": max(committed, default=-1),
+            "committed": committed,
+            "kept_by_incident": sorted({pinned.step for pinned in record.pinned}),
+        },
+        "notes": _notes(run, state, table),
+    }
+
+
+def incident_row(incident: store.Incident) -> Frame:
+    """Return an incident in the list of incidents."""
+    return {
+        "id": incident.id,
+        "kind": enum_word(store.VerdictKind, incident.verdict.kind),
+        "what": incident.verdict.message or verdict_word(incident),
+        "step": incident.verdict.step,
+        "detected_unix_s": incident.detected_unix_s,
+        "recovered_unix_s": incident.recovered_unix_s or None,
+        "state": enum_word(store.IncidentState, incident.state),
+        "culprits": list(incident.verdict.culprits),
+    }
+
+
+def newest_first(state: CoreState) -> list[str]:
+    """Return the ids of a run's incidents, the newest first."""
+    return sorted(state.incidents, key=lambda name: (state.incidents[name].detected_unix_s, name), reverse=True)
+
+
+def refusals(run: WatchedRun) -> dict[str, str]:
+    """Return for each action why it cannot be done now; "" if it can, as far as the daemon knows."""
+    state = run.state
+    names = ("checkpoint", "stop", "release", "inject")
+    if state is None or not run.store_up:
+        return dict.fromkeys(names, "the store is unreachable: try again")
+    if not run.leads:
+        return {**dict.fromkeys(names, "another daemon leads the run: use its console"), "release": ""}
+    if state.record.phase in _ENDED:
+        return {**dict.fromkeys(names, "the run has ended"), "release": ""}
+    running = "" if state.record.phase == store.RUN_PHASE_RUNNING else "the run is not running: try again when it is"
+    observed = "the run is only observed: its own program takes its checkpoints" if state.observes else ""
+    forbidden = "" if state.spec.injection_allowed else "start the run with --allow-faults"
+    return {"checkpoint": observed or running, "stop": "", "release": "", "inject": forbidden or running}
+
+
+def progress(state: CoreState, table: RankTable) -> Frame:
+    """Return the share of the steps that are done, and the time left at the pace of the newest steps."""
+    until = table.steps_until
+    if not until:
+        return {"ratio": None, "left_s": None}
+    left = max(0, until - 1 - present_step(state))
+    pace_s = state.deadlines.median_step_s
+    is_training = state.record.phase == store.RUN_PHASE_RUNNING
+    left_s = round(left * pace_s) if pace_s and is_training else None
+    return {"ratio": round(min(1.0, 1.0 - left / until), 4), "left_s": 0 if not left else left_s}
+
+
+def _committed(state: CoreState) -> list[int]:
+    return sorted({step for node in state.nodes.values() for step in node.checkpoints})
+
+
+def _notes(run: WatchedRun, state: CoreState, table: RankTable) -> list[str]:
+    """Return lines about what the page cannot show, or should be read with care."""
+    notes = []
+    if not run.leads and run.store_up:
+        notes.append("another daemon leads this run: what it has learned and measured is on its own console")
+    if state.record.phase not in _ENDED and len(table.rows) < table.size and state.record.generation:
+        notes.append(f"{table.size - len(table.rows)} of {table.size} ranks are not heard of")
+    if sum(run.refusals.counts.values()):
+        notes.append("the daemon has refused messages about this run: its log names the first of each kind")
+    return notes
+
+
+def _unknown(run: WatchedRun) -> Frame:
+    return {
+        "run": run.run_name,
+        "state": "unknown",
+        "state_text": state_text(None, None, store_up=run.store_up),
+        "health": "unknown",
+        "step": -1,
+        **dict.fromkeys(("steps_until", "loss", "tokens_per_s", "goodput_ratio", "created_unix_s")),
+        **dict.fromkeys(("restarts", "incidents", "ranks"), 0),
+        "verdict": "",
+    }
+
+
+def _details_unknown(run: WatchedRun, now: float) -> Frame:
+    telemetry = "loss validation_loss grad_norm learning_rate tokens_per_s step_s mfu loss_scale loss_zscore"
+    return {
+        "mode": "",
+        "preset": "",
+        "generation": 0,
+        "store_up": run.store_up,
+        "leader": run.leads,
+        "now_unix_s": round(now, 1),
+        "wall_s": None,
+        "time_use_s": {},
+        "progress": {"ratio": None, "left_s": None},
+        "telemetry": dict.fromkeys(telemetry.split()),
+        "rank_counts": dict.fromkeys(("starting", "running", "exited", "stalled"), 0),
+        **dict.fromkeys(("newest_step", "newest_checkpoint", "newest_snapshot"), -1),
+        "outcome": "",
+        "deadline_s": None,
+        "attention": None,
+        "actions": refusals(run),
+        "incidents_list": [],
+        "checkpoints": {"newest": -1, "committed": [], "kept_by_incident": []},
+        "notes": [],
+    }
+
+
+def _short(value: float | None, digits: int = 4) -> float | None:
+    return None if value is None else float(f"{value:.{digits}g}")

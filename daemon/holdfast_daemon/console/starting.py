@@ -1,0 +1,36 @@
+"""Starts the console if it can be had. A daemon without it leads its runs all the same."""
+
+import logging
+from importlib.util import find_spec
+from typing import Protocol
+
+from holdfast_daemon.console.watched import Watched
+
+log = logging.getLogger(__name__)
+
+MISSING = "no console: `pip install 'holdfast-torch[console]'` brings the packages that it needs"
+
+
+class RunningConsole(Protocol):
+    """A console that serves."""
+
+    port: int
+
+    def close(self) -> None:
+        """End it."""
+
+
+def start_console(watched: Watched) -> RunningConsole | None:
+    """Return a console that serves; None, with one line in the log, if there is none. It never raises."""
+    if not watched.options.console:
+        return None
+    if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
+        log.warning("%s", MISSING)
+        return None
+    try:
+        from holdfast_daemon.console.server import ConsoleServer
+
+        return ConsoleServer(watched)
+    except Exception as error:  # noqa: BLE001 (no console is worth a run that nobody leads)
+        log.error("no console: %s", error if isinstance(error, OSError) else repr(error))
+        return None

@@ -1,0 +1,137 @@
+"""Server-sent events: one producer for all pages that show the same, and a bounded queue for each page."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
+
+from holdfast_daemon.console.finite_json import encoded
+
+log = logging.getLogger(__name__)
+
+LEAST_PAUSE_S = 0.5
+COST_RATIO = 50.0
+"""A round that took 20 ms of processor time is followed by a pause of 1 s: a feed uses at most 2 % of a core."""
+QUEUED = 32
+"""Events that wait for a page. One that reads so slowly that there are more is dropped, and connects again."""
+COMMENT_S = 15.0
+"""Time after which a comment keeps a silent stream open."""
+
+Event = tuple[str, dict[str, Any]]
+"""Name and data."""
+
+
+class EndedError(Exception):
+    """A feed has nothing to show any more."""
+
+
+def event_bytes(event: Event) -> bytes:
+    """Return an event as it is sent."""
+    name, data = event
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), encoded(data))
+
+
+class Page:
+    """One open stream."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUED + 1)
+        self.is_open = True
+
+    def put(self, data: bytes) -> None:
+        """Queue an event. A page whose queue is full ends after what it has."""
+        if self.is_open and self._queue.qsize() < QUEUED:
+            self._queue.put_nowait(data)
+        else:
+            self.end()
+
+    def end(self) -> None:
+        """End the stream after what is queued."""
+        if self.is_open:
+            self.is_open = False
+            self._queue.put_nowait(None)
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """Yield what is to be sent, until the stream ends."""
+        while True:
+            try:
+                data = await asyncio.wait_for(self._queue.get(), COMMENT_S)
+            except TimeoutError:
+                data = b": open\n\n"
+            if data is None:
+                return
+            yield data
+
+
+class Feed:
+    """Produces events while pages are open.
+
+    ``first`` returns the events with which a page begins: what the pages that are open have been sent in all.
+    ``changes`` returns what has changed since the last call of either; it raises EndedError after the last event.
+    """
+
+    def __init__(
+        self,
+        first: Callable[[bool], Sequence[Event]],
+        changes: Callable[[], Iterable[Event]],
+        least_pause_s: float = LEAST_PAUSE_S,
+    ) -> None:
+        """``first`` takes whether the page is the only one: then nobody depends on what was sent before."""
+        self._first = first
+        self._changes = changes
+        self._least_pause_s = least_pause_s
+        self._pages: set[Page] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pages(self) -> int:
+        """Number of open pages."""
+        return len(self._pages)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield the parts of a new page's stream."""
+        page = Page()
+        for event in self._first(not self._pages):
+            page.put(event_bytes(event))
+        self._pages.add(page)
+        if self._task is None:
+            self._task = asyncio.create_task(self._produce())
+        try:
+            async for part in page.parts():
+                yield part
+        finally:
+            self._pages.discard(page)
+
+    def end(self) -> None:
+        """End all streams."""
+        for page in self._pages:
+            page.end()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _produce(self) -> None:
+        pause_s = self._least_pause_s
+        try:
+            while True:
+                await asyncio.sleep(pause_s)
+                if not self._pages:
+                    return
+                begun_s = time.thread_time()
+                for event in self._changes():
+                    data = event_bytes(event)
+                    for page in self._pages:
+                        page.put(data)
+                pause_s = max(self._least_pause_s, COST_RATIO * (time.thread_time() - begun_s))
+        except EndedError as last:
+            for page in self._pages:
+                for event in last.args:
+                    page.put(event_bytes(event))
+                page.end()
+        except Exception as error:
+            log.error("a stream of the console failed: %r", error, exc_info=error)
+            for page in self._pages:
+                page.end()
+        finally:
+            self._task = None

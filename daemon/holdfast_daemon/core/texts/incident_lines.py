@@ -1,0 +1,35 @@
+"""Incidents, and the kinds of things in them, in one line for people: on terminals and in the console."""
+
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+from holdfast_proto.message_json import enum_word
+from holdfast_proto.v1.store_pb2 import Incident, IncidentState, VerdictKind
+
+
+def enum_phrase(kind: EnumTypeWrapper, value: int) -> str:
+    """Return ``VERDICT_KIND_HUNG_COLLECTIVE`` as ``hung collective``, and an unknown number as itself."""
+    return enum_word(kind, value).replace("_", " ")
+
+
+def number_of(number: int, noun: str) -> str:
+    """Return ``1 step`` or ``2 steps``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def verdict_word(incident: Incident) -> str:
+    """Return the kind of an incident's verdict."""
+    return enum_phrase(VerdictKind, incident.verdict.kind)
+
+
+def incident_line(incident: Incident) -> str:
+    """Return an incident in one line."""
+    state = enum_phrase(IncidentState, incident.state)
+    return f"{incident.verdict.message or verdict_word(incident)} [{state}]"
+
+
+def outcome_line(incident: Incident) -> str:
+    """Return how long a recovery took and what it cost, or "" while there is none."""
+    if not incident.recovered_unix_s:
+        return ""
+    took_s = incident.recovered_unix_s - incident.detected_unix_s
+    return f"training again {took_s:.1f} s after detection, {number_of(incident.lost_steps, 'step')} lost"
