@@ -40,11 +40,12 @@ export function runHref(run, ...rest) {
 
 /** Returns the route of the address bar, and renders again when it changes. */
 export function useRoute() {
-  const [hash, setHash] = useState(location.hash);
+  const [, setTurn] = useState(0);
   useEffect(() => {
-    const follow = () => setHash(location.hash);
+    const follow = () => setTurn((old) => old + 1);
     window.addEventListener("hashchange", follow);
     return () => window.removeEventListener("hashchange", follow);
   }, []);
-  return readHash(hash);
+  // Read now: a token may have been taken out of the address since the event.
+  return readHash(location.hash);
 }

@@ -40,6 +40,8 @@ export function appendSteps(curves, event) {
     for (const row of event.rows) {
       const value = row[COLUMNS[name]] ?? null;
       if (value === null && name === "validation_loss") continue;
+      // A row is sent because its step has a loss: one that no number can show is not finite.
+      if (value === null && name === "loss") curve.nonfinite.push(row[0]);
       if (curve.step.length > 0 && row[0] <= curve.step.at(-1)) continue;
       curve.step.push(row[0]);
       curve.mean.push(value);
