@@ -14,6 +14,7 @@ from holdfast_daemon.clock import Clock
 from holdfast_daemon.console.starting import start_console
 from holdfast_daemon.console.watched import Watched
 from holdfast_daemon.control import server as control
+from holdfast_daemon.history.writer import HistoryWriter
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.runs import Runs
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
@@ -43,7 +44,12 @@ async def _serve(options: DaemonOptions) -> None:
     clock = Clock()
     registry = CollectorRegistry(auto_describe=True)
     ticks = TickMetrics(registry)
-    runs = Runs(client, lambda run: RunShell(client, run, options, clock, ticks), ticks, options.store_url)
+    histories = HistoryWriter(options.directory)
+
+    def shell(run: str) -> RunShell:
+        return RunShell(client, run, options, clock, ticks, histories=histories)
+
+    runs = Runs(client, shell, ticks, options.store_url)
     registry.register(DaemonCollector(runs, clock))
     metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
     server = await control.serve(control.ControlService(runs, clock), options.control)
@@ -77,6 +83,7 @@ async def _serve(options: DaemonOptions) -> None:
     await runs.close()
     await server.stop(grace=0.5)
     metrics.close()
+    await asyncio.to_thread(histories.close)
     options.control.unlink(missing_ok=True)
     options.endpoint_file.unlink(missing_ok=True)
     for task in done:

@@ -169,6 +169,10 @@ def _shell_families(leading: Mapping[str, RunShell]) -> Iterator[Metric]:
         (of_run.INCIDENT_FOLDER_ATTEMPTS, lambda shell: shell.archive.attempts_total),
         (of_run.INCIDENT_FOLDER_FAILURES, lambda shell: shell.archive.failures_total),
         (of_run.RECORDING_DROPPED_TICKS, lambda shell: shell.archive.recording.dropped_ticks_total),
+        (of_run.HISTORY_ROWS, lambda shell: shell.history.rows_total),
+        (of_run.HISTORY_DROPPED, lambda shell: shell.history.dropped_total),
+        (of_run.HISTORY_WRITE_ATTEMPTS, lambda shell: shell.history.writes_total),
+        (of_run.HISTORY_WRITE_FAILURES, lambda shell: shell.history.write_failures_total),
     )
     for family, count in counts:
         yield family.metric(((run,), count(shell)) for run, shell in leading.items())

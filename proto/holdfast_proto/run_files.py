@@ -82,6 +82,11 @@ def console_tokens(directory: Path) -> Path:
     return directory / "console-tokens.json"
 
 
+def history(directory: Path, run: str) -> Path:
+    """Return the SQLite file with the steps and checkpoints of all runs of a name."""
+    return directory / "history" / f"{run}.sqlite"
+
+
 def session_socket(runtime: Path, node: str) -> Path:
     """Return the socket on which an agent's ranks open their sessions."""
     return runtime / f"agent-{node}.sock"

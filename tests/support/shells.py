@@ -8,6 +8,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from holdfast_daemon.clock import Clock
+from holdfast_daemon.history.writer import HistoryWriter
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.options import DaemonOptions
@@ -70,12 +71,14 @@ async def daemon(
 ) -> AsyncIterator[Daemon]:
     """Run a shell until the block ends, even if the shell has failed by then."""
     client = connect(server.url)
-    shell = RunShell(client, RUN, options(folder, server.url, name, lease_s), Clock(), TickMetrics(CollectorRegistry()))
-    it = Daemon(shell)
+    histories, ticks = HistoryWriter(folder), TickMetrics(CollectorRegistry())
+    settings = options(folder, server.url, name, lease_s)
+    it = Daemon(RunShell(client, RUN, settings, Clock(), ticks, histories=histories))
     try:
         yield it
     finally:
         await it.die()
+        await asyncio.to_thread(histories.close)
         await client.aclose()
 
 

@@ -245,6 +245,7 @@ class SimulatedRun:
             coordinates={"pp": rank % 2, "dp": rank // 4, "tp": rank // 2 % 2} if self.ranks % 4 == 0 else {"dp": rank},
             device=f"cuda:{rank % RANKS_PER_NODE}",
             steps_done=self._step,
+            planned_steps=self.steps_until,
             snapshots=[max(0, self._step - 1)],
             device_own_s=self._step * self.step_s * (0.8 + 0.01 * (rank * 7 % 13)),
             device_steps=self._step,

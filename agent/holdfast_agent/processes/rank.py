@@ -76,7 +76,9 @@ class Rank:
     finished: bool = False
     """Whether the rank has closed its hooks."""
     steps_until: int = 0
-    """Number after the last step of its training loop; 0: not known."""
+    """Number after the last step of its training loop, from its last report; 0: not known."""
+    planned_steps: int = 0
+    """Number after the last step of its present loop; 0: not known."""
     dying_left_s: float = 0.0
     """Seconds that the rank may still take to end after it has reported an exception, without counting as stalled."""
     coordinates: dict[str, int] = field(default_factory=dict)
@@ -220,6 +222,7 @@ class Rank:
             self.dying_left_s = DYING_PATIENCE_S
             self.moves()
         self.steps_until = report.steps_until or self.steps_until
+        self.planned_steps = report.planned_steps or self.planned_steps
         self.dropped = report.dropped_total
         self.snapshots_skipped = report.snapshots_skipped_total
         self.snapshots_unchanged_bytes += sum(snapshot.unchanged_bytes for snapshot in report.snapshots)
@@ -322,4 +325,5 @@ class Rank:
             own_time_source=self.own_time_source,
             own_time_reason=self.own_time_reason,
             recorders=self.recorders,
+            planned_steps=self.planned_steps,
         )

@@ -99,9 +99,10 @@ def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now
         if not _is_time(getattr(report, spent)):
             refuse(f"{spent} that is out of range")
             report.ClearField(spent)
-    if report.steps_until > LARGEST_COUNT:
-        refuse("an end of the training loop that is out of range")
-        report.ClearField("steps_until")
+    for end in ("steps_until", "planned_steps"):
+        if getattr(report, end) > LARGEST_COUNT:
+            refuse("an end of the training loop that is out of range")
+            report.ClearField(end)
     if len(report.last_words) > WORDS_CHARACTERS:
         refuse("last words that are too long")
         report.last_words = report.last_words[-WORDS_CHARACTERS:]

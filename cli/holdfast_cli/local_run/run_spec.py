@@ -1,5 +1,8 @@
 """The message that describes a run to agents and the daemon."""
 
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
 from holdfast_cli.checkpoints.location import secondary_location
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.settings.schema import ModeName, PresetName
@@ -46,4 +49,16 @@ def run_spec(
         from_scratch=options.from_scratch,
         adopt=options.adopt,
         injection_allowed=options.faults_allowed,
+        versions=_versions(),
     )
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of what a report should name. Nothing is imported: torch takes seconds."""
+    found = {"python": platform.python_version()}
+    for name, package in (("holdfast", "holdfast-torch"), ("torch", "torch")):
+        try:
+            found[name] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

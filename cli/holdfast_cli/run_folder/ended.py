@@ -54,11 +54,11 @@ def as_left(status: RunStatus, *, observed: bool) -> RunStatus:
             # Where it was when it was ended is not known: it trained on after it was last looked at.
             rank.step, rank.phase = max(rank.step, left.newest_step), PHASE_UNSPECIFIED
     if left.HasField("newest_incident"):
-        left.newest_incident.state = _state_at_end(left.newest_incident)
+        left.newest_incident.state = state_at_end(left.newest_incident)
     return left
 
 
-def _state_at_end(incident: Incident) -> "IncidentState":
+def state_at_end(incident: Incident) -> "IncidentState":
     """Return the state of an incident whose run has ended: it recovers no more."""
     ended = {INCIDENT_STATE_OPEN: INCIDENT_STATE_FAILED, INCIDENT_STATE_STANDSTILL: INCIDENT_STATE_NOTED}
     return ended.get(incident.state, incident.state)
@@ -82,12 +82,21 @@ def outcome_of(status: RunStatus | None) -> str:
 
 
 def load_incidents(record: RunRecord) -> list[Incident]:
-    """Return the newest version of every incident in the daemon's log, oldest first.
+    """Return the newest version of every incident of a run that has ended, oldest first."""
+    found = incidents_in_log(Path(record.directory), record.run, record.created_unix_s)
+    for incident in found:
+        if not record.observed:
+            incident.state = state_at_end(incident)
+    return found
 
-    The log also holds those of earlier runs of the same name, which are left out.
+
+def incidents_in_log(directory: Path, run: str, since_unix_s: float) -> list[Incident]:
+    """Return the newest version of every incident in a daemon's log, oldest first.
+
+    The log also holds those of earlier runs of the same name. Those before ``since_unix_s`` are left out.
     """
     try:
-        lines = incident_log(Path(record.directory), record.run).read_text().splitlines()
+        lines = incident_log(directory, run).read_text().splitlines()
     except FileNotFoundError:
         return []
     found: dict[str, Incident] = {}
@@ -96,9 +105,7 @@ def load_incidents(record: RunRecord) -> list[Incident]:
             incident = parse_story(line)
         except StoryError:
             continue  # the last line of a full disk
-        if incident.detected_unix_s >= record.created_unix_s:
-            if not record.observed:
-                incident.state = _state_at_end(incident)
+        if incident.detected_unix_s >= since_unix_s:
             found[incident.id] = incident
     return list(found.values())
 

@@ -11,6 +11,7 @@ from holdfast_daemon.console.run_frame import run_frame, short_frame
 from holdfast_daemon.console.step_rows import StepRows
 from holdfast_daemon.console.streams import EndedError, Event, Feed
 from holdfast_daemon.console.watched import Watched, WatchedRun
+from holdfast_proto import run_files
 
 RANKS_PAUSE_S = 1.0
 MOST_PAGES = 32
@@ -102,7 +103,7 @@ class _RunBoard:
         self._name = name
         self._reader = reader
         self._shown: dict[str, Any] = {}
-        self._rows = StepRows()
+        self._rows = StepRows(run_files.history(watched.options.directory, name))
         self.feed = Feed(self._first, self._changes)
 
     def _first(self, alone: bool) -> Sequence[Event]:
@@ -119,8 +120,7 @@ class _RunBoard:
         self._shown = frame
         if change:
             yield "change", change
-        steps = self._rows.new(run.state, self._watched.clock.now())
-        if steps is not None:
+        for steps in self._rows.new(run.state, self._watched.clock.now()):
             yield "steps", steps
 
     def _run(self) -> WatchedRun:

@@ -44,7 +44,7 @@ class Row(NamedTuple):
     ended_well: bool
     memory_bytes: int
     memory_limit_bytes: int
-    steps_until: int
+    planned_steps: int
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class RankReader:
             health,
             size,
             newest_step=max((row.step for row in rows.values()), default=-1),
-            steps_until=max((row.steps_until for row in rows.values()), default=0),
+            steps_until=max((row.planned_steps for row in rows.values()), default=0),
             newest_snapshot=newest_common_snapshot(state.members, state.world_size),
         )
 
@@ -156,7 +156,7 @@ def _rows(name: str, node: store.NodeState, stalled_after_s: float) -> list[Row]
                 has_exit and rank.exit.HasField("code") and rank.exit.code == 0,
                 memory.allocated_bytes,
                 memory.limit_bytes,
-                rank.exit.steps_until if has_exit else 0,
+                rank.planned_steps,
             )
         )
     return rows

@@ -1,11 +1,11 @@
 """A run as its page and the list of runs show it."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from holdfast_daemon.console.rank_table import RankReader, RankTable
 from holdfast_daemon.console.sentences import attention, health, state_text, state_word, urgent_incident
 from holdfast_daemon.console.watched import WatchedRun
+from holdfast_daemon.core.accounting.ledger import time_use
 from holdfast_daemon.core.model import CoreState, present_step
 from holdfast_daemon.core.texts.incident_lines import verdict_word
 from holdfast_proto.message_json import enum_word
@@ -17,12 +17,6 @@ INCIDENTS_SHOWN = 50
 _ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 
 Frame = dict[str, Any]
-
-
-def time_use(state: CoreState, now: float) -> Mapping[str, float]:
-    """Return seconds of the run by what they were used for; {}: that is not known."""
-    del state, now
-    return {}
 
 
 def short_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
@@ -69,7 +63,7 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         "store_up": run.store_up,
         "leader": run.leads,
         "now_unix_s": round(now, 1),
-        "wall_s": round(sum(used.values()), 1) if used else None,
+        "wall_s": round(sum(used.values()), 1),
         "time_use_s": {use: round(seconds, 1) for use, seconds in used.items()},
         "progress": progress(state, table),
         "telemetry": {

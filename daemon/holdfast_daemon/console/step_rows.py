@@ -1,45 +1,99 @@
 """New steps of a run, as rows for the live end of its curves."""
 
-from typing import Any
+import logging
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.history.reader import HistoryError, RunHistory
+
+log = logging.getLogger(__name__)
+
+MOST_ROWS = 500
+"""Most rows in one event. More wait for the next one."""
+_COLUMNS = ("loss", "grad_norm", "tokens_per_s", "step_s", "learning_rate", "validation_loss")
+
+
+class _Step(NamedTuple):
+    generation: int
+    step: int
+    row: list[float | None]
+    """As it is sent: step, Unix time, then _COLUMNS."""
 
 
 class StepRows:
-    """Remembers up to where the pages of a run have its steps."""
+    """Remembers up to where the pages of a run have its steps.
 
-    def __init__(self) -> None:
+    The steps come from the run's history, which has all of them. A daemon that keeps no history of the run shows the
+    newest step at each look.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """``path``: file of the history, which need not exist."""
+        self._path = path
+        self._row = -1
         self._step = -1
         self._generation = 0
+        self._has_failed = False
 
     def begin(self, state: CoreState | None) -> None:
         """Begin after the newest step: pages get the earlier ones as curves."""
-        self._step = state.telemetry.loss_step if state is not None else -1
-        self._generation = state.record.generation if state is not None else 0
-
-    def new(self, state: CoreState | None, now: float) -> dict[str, Any] | None:
-        """Return the rows since the last call, and the step after which a restart has undone others; None: nothing."""
+        self._row = self._step = -1
         if state is None:
-            return None
-        undone = None
-        telemetry, record = state.telemetry, state.record
-        if record.generation != self._generation:
-            undone = record.resumed_step if self._generation and record.resumed_step < self._step else None
-            self._generation = record.generation
-            self._step = -1 if undone is not None else self._step
-        rows: list[list[float | None]] = []
-        if telemetry.loss_step > self._step and telemetry.loss is not None:
-            self._step = telemetry.loss_step
-            rows.append(
-                [
-                    telemetry.loss_step,
-                    round(now, 3),
-                    telemetry.loss,
-                    telemetry.grad_norm,
-                    telemetry.tokens_per_s,
-                    telemetry.step_s or None,
-                    telemetry.learning_rate,
-                    telemetry.validation_loss,
-                ]
+            return
+        self._generation = state.record.generation
+        self._step = state.telemetry.loss_step
+        try:
+            if self._path.is_file():
+                history = RunHistory(self._path)
+                self._row = history.newest_row(state.spec.instance)
+                newest = history.steps_after(state.spec.instance, self._row - 1, 1) if self._row >= 0 else []
+                self._step, self._generation = (newest[-1].step, newest[-1].generation) if newest else (-1, 0)
+        except HistoryError as error:
+            self._failed(error)
+
+    def new(self, state: CoreState | None, now: float) -> Iterator[dict[str, Any]]:
+        """Yield the rows since the last call. A restart begins a new event, with the step after which it undid others.
+
+        Pages have no step above that one any more, until the rows that follow.
+        """
+        for generation, steps in groupby(self._new_steps(state, now), lambda step: step.generation):
+            rows = list(steps)
+            undone = rows[0].step - 1 if generation > self._generation and rows[0].step <= self._step else None
+            self._generation, self._step = generation, rows[-1].step
+            yield {"rows": [row.row for row in rows], "undone_after": undone}
+
+    def _new_steps(self, state: CoreState | None, now: float) -> list[_Step]:
+        if state is None:
+            return []
+        if not self._path.is_file():
+            return self._newest(state, now)
+        try:
+            found = RunHistory(self._path).steps_after(state.spec.instance, self._row, MOST_ROWS)
+        except HistoryError as error:
+            self._failed(error)
+            return self._newest(state, now)
+        if found:
+            self._row = found[-1].row
+        return [
+            _Step(
+                one.generation, one.step, [one.step, round(one.unix_s, 3), *(one.values.get(name) for name in _COLUMNS)]
             )
-        return {"rows": rows, "undone_after": undone} if rows or undone is not None else None
+            for one in found
+        ]
+
+    def _newest(self, state: CoreState, now: float) -> list[_Step]:
+        telemetry, generation = state.telemetry, state.record.generation
+        if (generation, telemetry.loss_step) <= (self._generation, self._step) or telemetry.loss is None:
+            return []
+        if generation > self._generation and telemetry.loss_step <= state.record.resumed_step:
+            return []  # still the number of the generation before
+        values = (getattr(telemetry, name) for name in _COLUMNS)
+        return [_Step(generation, telemetry.loss_step, [telemetry.loss_step, round(now, 3), *values])]
+
+    def _failed(self, error: HistoryError) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            log.warning("the console shows the newest step alone: %s", error)

@@ -49,6 +49,8 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
     )
     if record.generation and record.resumed_step >= 0:
         status.resumed_step = record.resumed_step
+    if planned_steps := max((rank.planned_steps for rank in ranks.values()), default=0):
+        status.planned_steps = planned_steps
     status.replicas_note = state.detector(SilentCorruption).note
     if record.HasField("failed_checkpoint"):
         status.failed_checkpoint = record.failed_checkpoint

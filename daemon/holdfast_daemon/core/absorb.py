@@ -5,7 +5,7 @@ from dataclasses import replace
 from holdfast_daemon.core import evidence, fault_requests, incidents
 from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.deaths.death import is_clean
-from holdfast_daemon.core.model import Observation
+from holdfast_daemon.core.model import CheckpointCounted, Observation
 from holdfast_daemon.core.recovery import checkpoint_commands, checkpoint_failures, checkpoint_reads, observed
 from holdfast_daemon.core.step_numbers import count_step, merge
 from holdfast_daemon.core.tick import Tick
@@ -45,6 +45,7 @@ def _event(tick: Tick, event: store.Event) -> None:
             totals = tick.state.totals
             changed = replace(totals, checkpoints=totals.checkpoints + 1, last_checkpoint_unix_s=event.unix_s)
             tick.state = replace(tick.state, totals=changed)
+            tick.actions.append(CheckpointCounted(event))
             checkpoint_failures.committed(tick, event.checkpoint_committed.step)
             checkpoint_commands.restart_timer(tick)
             checkpoint_commands.keep_if_wanted(tick, event.checkpoint_committed.step)

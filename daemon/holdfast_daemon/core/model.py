@@ -88,9 +88,25 @@ class DetectorFailed:
     reason: str
 
 
+@dataclass(frozen=True)
+class StepCounted:
+    """Keep the numbers of a step in the run's history."""
+
+    summary: store.StepSummary
+
+
+@dataclass(frozen=True)
+class CheckpointCounted:
+    """Keep a committed checkpoint in the run's history."""
+
+    event: store.Event
+
+
 _Kind = TypeVar("_Kind", bound=Detector)
 
-Action: TypeAlias = Send | SaveIncident | CheckpointAnswered | FaultAnswered | DetectorFailed
+Action: TypeAlias = (
+    Send | SaveIncident | CheckpointAnswered | FaultAnswered | DetectorFailed | StepCounted | CheckpointCounted
+)
 
 
 @dataclass(frozen=True, kw_only=True)

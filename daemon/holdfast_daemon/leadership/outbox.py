@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from holdfast_daemon.core.model import (
     Action,
     CheckpointAnswered,
+    CheckpointCounted,
     DetectorFailed,
     FaultAnswered,
     SaveIncident,
     Send,
+    StepCounted,
 )
+from holdfast_daemon.history.writer import HistoryQueue
 from holdfast_daemon.incidents.archive import IncidentArchive, IncidentLog
 from holdfast_daemon.leadership.leadership import Leadership
 from holdfast_daemon.leadership.requests import Requests
@@ -41,6 +44,7 @@ class Outlets:
     archive: IncidentArchive
     requests: Requests
     metrics: TickMetrics
+    history: HistoryQueue
 
 
 class Outbox:
@@ -62,6 +66,13 @@ class Outbox:
     def add(self, actions: Iterable[Action], *, instance: str, record_has_changed: bool) -> None:
         """Take in what a tick of the run's ``instance`` has led to."""
         for action in actions:
+            # The history is handed its rows now: it needs no store. A row that comes twice is kept once.
+            if isinstance(action, StepCounted):
+                self._to.history.add_step(instance, action.summary)
+                continue
+            if isinstance(action, CheckpointCounted):
+                self._to.history.add_checkpoint(instance, action.event)
+                continue
             if isinstance(action, Send):  # now: when it is sent, this shell may lead another run of the same name
                 action.command.instance = instance
             self._is_unsaved |= isinstance(action, SaveIncident)

@@ -10,6 +10,7 @@ from holdfast_daemon.clock import Clock
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import CoreState, Observation
 from holdfast_daemon.core.recovery.ending import ENDED
+from holdfast_daemon.history.writer import HistoryWriter
 from holdfast_daemon.incidents.archive import IncidentArchive, IncidentLog
 from holdfast_daemon.leadership.guarded_core import GuardedCore
 from holdfast_daemon.leadership.leadership import Leadership
@@ -33,8 +34,16 @@ class RunShell:
     """Leads one run whenever it can get the lease, and follows its leader otherwise."""
 
     def __init__(
-        self, client: redis.asyncio.Redis, run: str, options: DaemonOptions, clock: Clock, metrics: TickMetrics
+        self,
+        client: redis.asyncio.Redis,
+        run: str,
+        options: DaemonOptions,
+        clock: Clock,
+        metrics: TickMetrics,
+        *,
+        histories: HistoryWriter | None = None,
     ) -> None:
+        """Stand by for a run. ``histories``: the daemon's; None: the shell has a writer of its own."""
         self.run_name = run
         self._clock = clock
         self._metrics = metrics
@@ -48,8 +57,14 @@ class RunShell:
         self.archive = IncidentArchive(options.directory, run)
         self.requests = Requests()
         self.counters = StoreCounters()
+        self.history = (histories or HistoryWriter(options.directory)).queue(run)
         outlets = Outlets(
-            store=self._store, log=self.log, archive=self.archive, requests=self.requests, metrics=metrics
+            store=self._store,
+            log=self.log,
+            archive=self.archive,
+            requests=self.requests,
+            metrics=metrics,
+            history=self.history,
         )
         self._outbox = Outbox(run, outlets, self.counters)
         self._is_dismissed = False
@@ -147,6 +162,7 @@ class RunShell:
         # Requests are taken after the last wait, so that none is lost if the store fails.
         observation = Observation(nodes=nodes, events=tuple(events), requests=self.requests.take())
         self.state = self._decide(self.state, observation, last_id)
+        self.history.see_state(self.state, self._clock.now())
         await self._outbox.drain(self.leadership, self.state.record)
 
     def _decide(self, state: CoreState, observation: Observation, last_event_id: str) -> CoreState:

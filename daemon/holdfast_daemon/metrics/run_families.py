@@ -199,5 +199,23 @@ INCIDENT_FOLDER_FAILURES = counter(
 RECORDING_DROPPED_TICKS = counter(
     "recording_dropped_turns_total", "run", "Ticks that the recording for `holdfast replay` had no room for."
 )
+HISTORY_ROWS = counter(
+    "history_rows_total", "run", "Steps and checkpoints that the daemon handed to the writer of the run's history."
+)
+HISTORY_DROPPED = counter(
+    "history_dropped_total",
+    "run",
+    "Steps and checkpoints that the run's history lacks, because the disk was too slow or refused them.",
+)
+HISTORY_WRITE_ATTEMPTS = counter(
+    "history_write_attempts_total",
+    "run",
+    "Times that the daemon wrote a batch of rows to the run's history, or tried to.",
+)
+HISTORY_WRITE_FAILURES = counter(
+    "history_write_failures_total",
+    "run",
+    "Times that the daemon could not write a batch to the run's history. It tries the batch again.",
+)
 
 FAMILIES = declared_in(globals())

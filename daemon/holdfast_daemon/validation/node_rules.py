@@ -163,6 +163,7 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         and rank.own_time_reason.isprintable()
         and 0.0 <= rank.first_step_ended_unix_s <= LATEST_UNIX_S
         and 0 <= rank.steps_done <= LARGEST_COUNT
+        and rank.planned_steps <= LARGEST_COUNT
         and rank.launched_world_size <= MOST_RANKS
         and len(rank.process_state) <= 1
         and len(rank.thread_state) <= 1
@@ -231,6 +232,8 @@ def _name_bad_value(rank: store.RankState) -> None:
     check_unix_s(rank.first_step_ended_unix_s, "first_step_ended_unix_s")
     if not 0 <= rank.steps_done <= LARGEST_COUNT:
         raise RefusedError(f"steps_done is {rank.steps_done}")
+    if rank.planned_steps > LARGEST_COUNT:
+        raise RefusedError(f"planned_steps is {rank.planned_steps}")
     if rank.device_steps > LARGEST_COUNT:
         raise RefusedError(f"device_steps is {rank.device_steps}")
     check_known(rank.own_time_source, OWN_TIME_SOURCES, "own_time_source")

@@ -57,6 +57,10 @@ def check_spec(spec: store.RunSpec, run: str) -> None:
         raise RefusedError(f"restart_patience is {spec.restart_patience:g}")
     check_text(spec.checkpoint_directory, "checkpoint_directory")
     check_text(spec.checkpoints_secondary, "checkpoints_secondary")
+    check_length(spec.versions, "versions")
+    for package, version in spec.versions.items():
+        check_text(package, "versions", NAME_CHARACTERS)
+        check_text(version, "versions", NAME_CHARACTERS)
 
 
 def check_record(record: store.CoordinatorState, run: str) -> None:

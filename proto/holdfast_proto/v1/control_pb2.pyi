@@ -107,7 +107,7 @@ class RankView(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., life: _Optional[_Union[_store_pb2.Life, str]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., process_state: _Optional[str] = ..., stalled_s: _Optional[float] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., pid: _Optional[int] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "refused", "time_use_s", "wall_s")
+    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "planned_steps", "refused", "time_use_s", "wall_s")
     class TimeUseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +142,7 @@ class RunStatus(_message.Message):
     RESUMED_STEP_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_NOTE_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_STEPS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     TIME_USE_S_FIELD_NUMBER: _ClassVar[int]
     WALL_S_FIELD_NUMBER: _ClassVar[int]
@@ -172,7 +173,8 @@ class RunStatus(_message.Message):
     resumed_step: int
     learning_rate: float
     replicas_note: str
+    planned_steps: int
     refused: bool
     time_use_s: _containers.ScalarMap[str, float]
     wall_s: float
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., planned_steps: _Optional[int] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ...) -> None: ...

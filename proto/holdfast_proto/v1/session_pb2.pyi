@@ -183,7 +183,7 @@ class MemoryStatus(_message.Message):
     def __init__(self, allocated_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., alloc_retries: _Optional[int] = ..., ooms: _Optional[int] = ..., limit_bytes: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("progress", "steps", "snapshots", "memory", "dropped_total", "snapshots_skipped_total", "reporter_cpu_s", "modules", "last_words", "recorder_failures_total", "recorder_attempts_total", "finished", "pending", "outside_s", "device_uuid", "own_wait_s", "call_wait_s", "device", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "steps_until", "recorders", "worker_socket")
+    __slots__ = ("progress", "steps", "snapshots", "memory", "dropped_total", "snapshots_skipped_total", "reporter_cpu_s", "modules", "last_words", "recorder_failures_total", "recorder_attempts_total", "finished", "pending", "outside_s", "device_uuid", "own_wait_s", "call_wait_s", "device", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "steps_until", "recorders", "planned_steps", "worker_socket")
     class OutsideSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +215,7 @@ class Report(_message.Message):
     OWN_TIME_REASON_FIELD_NUMBER: _ClassVar[int]
     STEPS_UNTIL_FIELD_NUMBER: _ClassVar[int]
     RECORDERS_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_STEPS_FIELD_NUMBER: _ClassVar[int]
     WORKER_SOCKET_FIELD_NUMBER: _ClassVar[int]
     progress: _common_pb2.Progress
     steps: _containers.RepeatedCompositeFieldContainer[StepRecord]
@@ -240,8 +241,9 @@ class Report(_message.Message):
     own_time_reason: str
     steps_until: int
     recorders: _containers.RepeatedCompositeFieldContainer[_common_pb2.Recorder]
+    planned_steps: int
     worker_socket: str
-    def __init__(self, progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotTaken, _Mapping]]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., dropped_total: _Optional[int] = ..., snapshots_skipped_total: _Optional[int] = ..., reporter_cpu_s: _Optional[float] = ..., modules: _Optional[_Iterable[str]] = ..., last_words: _Optional[str] = ..., recorder_failures_total: _Optional[int] = ..., recorder_attempts_total: _Optional[int] = ..., finished: bool = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., outside_s: _Optional[_Mapping[int, float]] = ..., device_uuid: _Optional[str] = ..., own_wait_s: _Optional[float] = ..., call_wait_s: _Optional[float] = ..., device: _Optional[str] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., steps_until: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., worker_socket: _Optional[str] = ...) -> None: ...
+    def __init__(self, progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotTaken, _Mapping]]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., dropped_total: _Optional[int] = ..., snapshots_skipped_total: _Optional[int] = ..., reporter_cpu_s: _Optional[float] = ..., modules: _Optional[_Iterable[str]] = ..., last_words: _Optional[str] = ..., recorder_failures_total: _Optional[int] = ..., recorder_attempts_total: _Optional[int] = ..., finished: bool = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., outside_s: _Optional[_Mapping[int, float]] = ..., device_uuid: _Optional[str] = ..., own_wait_s: _Optional[float] = ..., call_wait_s: _Optional[float] = ..., device: _Optional[str] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., steps_until: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., planned_steps: _Optional[int] = ..., worker_socket: _Optional[str] = ...) -> None: ...
 
 class SlotRequest(_message.Message):
     __slots__ = ("bytes_per_slot", "slots")

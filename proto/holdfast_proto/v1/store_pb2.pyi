@@ -251,7 +251,14 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "versions")
+    class VersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     RANKS_PER_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +280,7 @@ class RunSpec(_message.Message):
     RESTART_PATIENCE_FIELD_NUMBER: _ClassVar[int]
     FROM_SCRATCH_FIELD_NUMBER: _ClassVar[int]
     ADOPT_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
     ranks_per_node: int
@@ -294,7 +302,8 @@ class RunSpec(_message.Message):
     restart_patience: float
     from_scratch: bool
     adopt: bool
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ...) -> None: ...
+    versions: _containers.ScalarMap[str, str]
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., versions: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class RankExit(_message.Message):
     __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "order", "finished", "out_of_memory", "kernel_line", "never_attached", "steps_until", "gpu_fault")
@@ -361,7 +370,7 @@ class GpuState(_message.Message):
     def __init__(self, gpu: _Optional[int] = ..., uuid: _Optional[str] = ..., fault: _Optional[_Union[GpuFault, _Mapping]] = ..., throttles: _Optional[_Iterable[str]] = ..., utilization_sum: _Optional[float] = ..., utilization_samples: _Optional[int] = ...) -> None: ...
 
 class RankState(_message.Message):
-    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "recorders", "gpu")
+    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "recorders", "planned_steps", "gpu")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -408,6 +417,7 @@ class RankState(_message.Message):
     OWN_TIME_SOURCE_FIELD_NUMBER: _ClassVar[int]
     OWN_TIME_REASON_FIELD_NUMBER: _ClassVar[int]
     RECORDERS_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_STEPS_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
@@ -441,8 +451,9 @@ class RankState(_message.Message):
     own_time_source: _common_pb2.OwnTimeSource
     own_time_reason: str
     recorders: _containers.RepeatedCompositeFieldContainer[_common_pb2.Recorder]
+    planned_steps: int
     gpu: GpuState
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., gpu: _Optional[_Union[GpuState, _Mapping]] = ...) -> None: ...
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., planned_steps: _Optional[int] = ..., gpu: _Optional[_Union[GpuState, _Mapping]] = ...) -> None: ...
 
 class NodeState(_message.Message):
     __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "history", "damaged_checkpoints", "awaits_files")

@@ -1,6 +1,7 @@
 """Messages that are odd and well formed."""
 
 from holdfast_daemon.core.absorb import PENDING_STEPS
+from holdfast_daemon.core.model import CheckpointCounted, StepCounted
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
@@ -52,3 +53,20 @@ def test_summaries_of_a_node_do_not_wait_forever_for_those_of_another() -> None:
     world.tick()
     assert len(world.state.pending_steps) == PENDING_STEPS
     assert world.state.record.newest_step == first + 49
+
+
+def test_each_counted_step_and_each_committed_checkpoint_is_for_the_history() -> None:
+    world = World(nodes=2)
+    world.until("starting")
+    world.train(2)
+    generation = world.state.record.generation
+    for node in ("node0", "node1"):
+        summary = store.StepSummary(step=2, generation=generation, duration_s=0.3, loss_sum=1.0, loss_count=1)
+        world.events.append(store.Event(node=node, generation=generation, step_summary=summary))
+    committed = store.CheckpointCommitted(step=1, raw_bytes=10)
+    world.events.append(store.Event(node="node0", generation=generation, checkpoint_committed=committed))
+    actions = world.tick()
+    steps = [action.summary for action in actions if isinstance(action, StepCounted)]
+    assert [(one.step, one.loss_sum) for one in steps] == [(2, 2.0)]
+    (checkpoint,) = [action.event for action in actions if isinstance(action, CheckpointCounted)]
+    assert checkpoint.checkpoint_committed == committed

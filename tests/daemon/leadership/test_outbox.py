@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from holdfast_daemon.core.model import Action, SaveIncident, Send
+from holdfast_daemon.history.writer import HistoryWriter
 from holdfast_daemon.incidents.archive import IncidentArchive, IncidentLog
 from holdfast_daemon.leadership.leadership import Leadership
 from holdfast_daemon.leadership.outbox import Outbox, Outlets, StoreCounters
@@ -52,6 +53,7 @@ def outbox(writes: Writes, tmp_path: Path) -> Outbox:
         archive=IncidentArchive(tmp_path, "r"),
         requests=Requests(),
         metrics=TickMetrics(CollectorRegistry()),
+        history=HistoryWriter(tmp_path).queue("r"),
     )
     return Outbox("r", outlets, StoreCounters())
 

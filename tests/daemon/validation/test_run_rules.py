@@ -7,7 +7,7 @@ import pytest
 from holdfast_daemon.core.texts.render import write
 from holdfast_daemon.validation.rules import MOST_ITEMS, RefusedError
 from holdfast_daemon.validation.run_rules import check_incident, check_record, check_spec
-from holdfast_proto.limits import MOST_RANKS
+from holdfast_proto.limits import MOST_RANKS, NAME_CHARACTERS
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.validation.bad_values import HUGE, RUN, SPEC, UNKNOWN, set_field
@@ -26,6 +26,7 @@ BAD_SPECS = [
     ("checkpoint_upload_bytes_per_s", math.inf),
     ("restart_patience", math.nan),
     ("restart_patience", -1.0),
+    ("versions", {"torch": "x" * (NAME_CHARACTERS + 1)}),
 ]
 
 

@@ -149,6 +149,7 @@ class ReportBuilder:
             own_time_source=source,
             own_time_reason=reason,
             steps_until=sources.steps_until if final else 0,
+            planned_steps=sources.steps_until,
             recorders=sources.devices.described(),
             worker_socket=sources.worker_server.path,
         )

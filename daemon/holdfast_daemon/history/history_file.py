@@ -1,0 +1,150 @@
+"""Writes batches of rows into the history of one run. Every batch is one transaction."""
+
+import contextlib
+import json
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.core.recovery.ending import ENDED
+from holdfast_daemon.history import schema
+from holdfast_daemon.history.rows import CheckpointRow, CountedStep
+from holdfast_daemon.history.status_fields import spec_fields, status_fields
+from holdfast_daemon.history.thinning import thin
+from holdfast_proto import run_files
+
+log = logging.getLogger(__name__)
+
+MOST_SET_ASIDE = 3
+"""Damaged files of one run that a daemon sets aside. A disk that damages each new file must not fill up with them."""
+
+_STEP = f"INSERT OR IGNORE INTO steps VALUES ({', '.join('?' * (5 + len(schema.QUANTITIES)))})"
+_GENERATION = (
+    "INSERT INTO generations VALUES (?, ?, ?) "
+    "ON CONFLICT DO UPDATE SET first_step = min(first_step, excluded.first_step)"
+)
+_CHECKPOINT = "INSERT OR IGNORE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?)"
+# The last status of a run that has ended stays: its nodes leave then, and later ones know less.
+_FINAL = (
+    "INSERT INTO finals VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET unix_s = excluded.unix_s, "
+    "ended = excluded.ended, status = excluded.status WHERE NOT finals.ended OR NOT excluded.ended"
+)
+
+
+@dataclass
+class Batch:
+    """Rows of one start of a run."""
+
+    steps: list[CountedStep] = field(default_factory=list)
+    checkpoints: list[CheckpointRow] = field(default_factory=list)
+    state: CoreState | None = None
+    """State from which the newest status is made; None: it has not changed."""
+    state_unix_s: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.steps) + len(self.checkpoints)
+
+
+class HistoryFile:
+    """The file of one run's name. It is opened for each batch, so that a file that was removed is noticed."""
+
+    def __init__(self, directory: Path, run: str) -> None:
+        self._path = run_files.history(directory, run)
+        self._set_aside = 0
+
+    def write(self, batches: Sequence[tuple[str, Batch]]) -> None:
+        """Write batches with their instances. Raises OSError, sqlite3.Error and, for impossible values, ValueError."""
+        try:
+            self._write(batches)
+        except (sqlite3.DatabaseError, schema.ForeignFileError) as error:
+            if not _is_damage(error) or self._set_aside >= MOST_SET_ASIDE:
+                raise
+            self._put_aside(error)
+            self._write(batches)
+
+    def _write(self, batches: Sequence[tuple[str, Batch]]) -> None:
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with contextlib.closing(schema.open_for_writing(self._path)) as connection:
+            with _transaction(connection):
+                for instance, batch in batches:
+                    _write_batch(connection, instance, batch)
+            with _transaction(connection):
+                thin(connection)
+
+    def _put_aside(self, error: Exception) -> None:
+        self._set_aside += 1
+        other = self._path.with_name(f"{self._path.stem}.damaged-{time.time_ns()}.sqlite")
+        self._path.rename(other)
+        journal = self._path.with_name(f"{self._path.name}-journal")
+        with contextlib.suppress(FileNotFoundError):  # a journal that stays would be played back into the new file
+            journal.rename(other.with_name(f"{other.name}-journal"))
+        log.error("%s is damaged, and is now %s; a new one begins: %s", self._path, other.name, error)
+
+
+def _is_damage(error: Exception) -> bool:
+    if isinstance(error, schema.ForeignFileError):
+        return True
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    # Tables that are missing are an SQLITE_ERROR: the head of the file is right, and the rest is not.
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):  # the first error is the one that counts
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _write_batch(connection: sqlite3.Connection, instance: str, batch: Batch) -> None:
+    start = _start(connection, instance, batch)
+    before = connection.total_changes
+    connection.executemany(
+        _STEP, [(start, one.generation, one.step, one.unix_s, one.nonfinite, *one.values) for one in batch.steps]
+    )
+    added = connection.total_changes - before
+    connection.execute("UPDATE starts SET kept_steps = kept_steps + ? WHERE number = ?", (added, start))
+    first: dict[int, int] = {}
+    for one in batch.steps:
+        first[one.generation] = min(one.step, first.get(one.generation, one.step))
+    connection.executemany(_GENERATION, [(start, generation, step) for generation, step in first.items()])
+    connection.executemany(
+        _CHECKPOINT,
+        [
+            (start, one.generation, one.step, one.unix_s, one.raw_bytes, one.stored_bytes, one.duration_s)
+            for one in batch.checkpoints
+        ],
+    )
+    if batch.state is not None:
+        status = json.dumps(status_fields(batch.state, batch.state_unix_s), allow_nan=False)
+        connection.execute(_FINAL, (start, batch.state_unix_s, batch.state.record.phase in ENDED, status))
+
+
+def _start(connection: sqlite3.Connection, instance: str, batch: Batch) -> int:
+    """Return the number of the start, and write its settings if they are known."""
+    if batch.state is not None:
+        created_unix_s = batch.state.spec.created_unix_s
+        spec = json.dumps(spec_fields(batch.state), allow_nan=False)
+    else:
+        times = [one.unix_s for one in batch.steps] + [one.unix_s for one in batch.checkpoints]
+        created_unix_s = min(times)
+        spec = ""
+    connection.execute(
+        "INSERT INTO starts (instance, created_unix_s, spec) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET "
+        "created_unix_s = excluded.created_unix_s, spec = excluded.spec WHERE excluded.spec <> ''",
+        (instance, created_unix_s, spec),
+    )
+    found = connection.execute("SELECT number FROM starts WHERE instance = ?", (instance,)).fetchone()
+    return int(found[0])

@@ -1,0 +1,177 @@
+"""Hands rows from the ticks to a thread that writes them. No tick ever waits for a disk."""
+
+import logging
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.core.recovery.ending import ENDED
+from holdfast_daemon.history.history_file import Batch, HistoryFile
+from holdfast_daemon.history.rows import checkpoint_row, counted_step
+from holdfast_proto.v1 import store_pb2 as store
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING = 20_000
+"""Most rows of one run that wait for the disk. Further ones are dropped and counted."""
+EVERY_S = 1.0
+"""Seconds between two batches."""
+RETRY_S = 10.0
+"""Seconds after a batch that could not be written until it is tried again."""
+STATUS_EVERY_S = 30.0
+"""Seconds between two statuses of a run of which nothing else changes."""
+CLOSE_S = 3.0
+"""Longest time in seconds that the end of the daemon waits for the last batch."""
+
+
+class HistoryQueue:
+    """Rows of one run that wait to be written. What ticks call takes microseconds, and never raises."""
+
+    def __init__(self, run: str, file: HistoryFile, writer: "HistoryWriter") -> None:
+        self.rows_total = 0
+        """Steps and checkpoints that were handed over."""
+        self.dropped_total = 0
+        """Those of them that were given up: too many waited, or the file cannot hold them."""
+        self.writes_total = 0
+        """Times that a batch was written, or could not be."""
+        self.write_failures_total = 0
+        self._run = run
+        self._file = file
+        self._writer = writer
+        self._lock = threading.Lock()
+        self._batches: dict[str, Batch] = {}
+        """Instance -> its rows that wait."""
+        self._not_before_s = 0.0
+        self._seen: tuple[object, ...] = ()
+        self._seen_unix_s = 0.0
+
+    def add_step(self, instance: str, summary: store.StepSummary) -> None:
+        """Take in the numbers of a step that was counted."""
+        row = counted_step(summary, time.time())
+        with self._lock:
+            if self._has_room():
+                self._batch(instance).steps.append(row)
+        self._writer.wake()
+
+    def add_checkpoint(self, instance: str, event: store.Event) -> None:
+        """Take in a committed checkpoint from the event that reports it."""
+        row = checkpoint_row(event)
+        with self._lock:
+            if self._has_room():
+                self._batch(instance).checkpoints.append(row)
+        self._writer.wake()
+
+    def see_state(self, state: CoreState, now: float) -> None:
+        """Have the status kept if phase, generation or incidents have changed, or some time has passed.
+
+        The thread makes the status from ``state``, which nobody changes. ``now``: Unix time.
+        """
+        record = state.record
+        seen = (state.spec.instance, record.phase, record.generation, len(state.incidents))
+        if seen == self._seen and (record.phase in ENDED or now - self._seen_unix_s < STATUS_EVERY_S):
+            return
+        self._seen, self._seen_unix_s = seen, now
+        with self._lock:
+            batch = self._batch(state.spec.instance)
+            batch.state, batch.state_unix_s = state, now
+        self._writer.wake()
+
+    def write(self, *, is_last: bool = False) -> None:
+        """Write what waits. Never raises. ``is_last``: also if the last batch failed a moment ago."""
+        if not is_last and time.monotonic() < self._not_before_s:
+            return
+        with self._lock:
+            taken, self._batches = self._batches, {}
+        if not taken:
+            return
+        self.writes_total += 1
+        try:
+            self._file.write(list(taken.items()))
+        except (OSError, sqlite3.OperationalError, sqlite3.DatabaseError) as error:
+            self._failed(error, "they are tried again, and dropped if too many wait")
+            self._not_before_s = time.monotonic() + RETRY_S
+            with self._lock:
+                self._put_back(taken)
+        except Exception as error:  # noqa: BLE001 (rows that no file can hold must not keep the next ones from it)
+            self._failed(error, "they are dropped")
+            with self._lock:
+                self.dropped_total += sum(map(len, taken.values()))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._batches
+
+    def _has_room(self) -> bool:
+        self.rows_total += 1
+        has_room = sum(map(len, self._batches.values())) < MOST_WAITING
+        self.dropped_total += not has_room
+        return has_room
+
+    def _batch(self, instance: str) -> Batch:
+        return self._batches.setdefault(instance, Batch())
+
+    def _put_back(self, taken: dict[str, Batch]) -> None:
+        """Put rows back in front of those that came since."""
+        for instance, older in taken.items():
+            newer = self._batches.get(instance, Batch())
+            older.steps += newer.steps
+            older.checkpoints += newer.checkpoints
+            if newer.state is not None:
+                older.state, older.state_unix_s = newer.state, newer.state_unix_s
+            self._batches[instance] = older
+
+    def _failed(self, error: Exception, what_next: str) -> None:
+        self.write_failures_total += 1
+        if self.write_failures_total == 1:
+            log.error("run %s: its history cannot be written, rows of it wait; %s: %s", self._run, what_next, error)
+
+
+class HistoryWriter:
+    """The thread of a daemon that writes the histories of all runs that it leads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._queues: dict[str, HistoryQueue] = {}
+        self._woken = threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def queue(self, run: str) -> HistoryQueue:
+        """Return the queue of a run. It stays the same, so that its counters never fall."""
+        if run not in self._queues:
+            self._queues[run] = HistoryQueue(run, HistoryFile(self._directory, run), self)
+        return self._queues[run]
+
+    def wake(self) -> None:
+        """Note that rows wait. The first call starts the thread: a standby needs none."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._write_forever, name="holdfast-history", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # there are too many threads: the next row tries again
+                return
+            self._thread = thread
+        if not self._woken.is_set():
+            self._woken.set()
+
+    def close(self) -> None:
+        """Write what waits, and end the thread. A disk that does not answer is left alone after some seconds."""
+        self._closing.set()
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    def _write_forever(self) -> None:
+        is_last = False
+        while not is_last:
+            self._woken.wait()
+            self._closing.wait(EVERY_S)  # more rows come meanwhile: they are one batch
+            self._woken.clear()
+            is_last = self._closing.is_set()
+            for queue in list(self._queues.values()):
+                queue.write(is_last=is_last)
+            if not all(queue.is_empty for queue in list(self._queues.values())):
+                self._woken.set()

@@ -1,0 +1,141 @@
+"""Reading a history: curves in buckets, the live tail, what restarts undo, and files that are no histories."""
+
+import math
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from holdfast_daemon.history.history_file import Batch, HistoryFile
+from holdfast_daemon.history.reader import HistoryError, RunHistory
+from holdfast_daemon.history.rows import CheckpointRow, counted_step
+from holdfast_proto import run_files
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_DATA
+from tests.support.histories import BEGUN_UNIX_S, STEP_S, counted, write_steps
+
+
+def test_a_short_curve_has_every_step(tmp_path: Path) -> None:
+    history = write_steps(tmp_path, [counted(step, loss=10.0 - step) for step in range(5)])
+    curve = history.curve("i", "loss")
+    assert curve.step == [0, 1, 2, 3, 4]
+    assert curve.mean == curve.low == curve.high == [10.0, 9.0, 8.0, 7.0, 6.0]
+    assert curve.unix_s[2] == BEGUN_UNIX_S + 2 * STEP_S
+
+
+def test_buckets_have_mean_lowest_and_highest_value(tmp_path: Path) -> None:
+    history = write_steps(tmp_path, [counted(step, loss=float(step % 10)) for step in range(100)])
+    curve = history.curve("i", "loss", points=10)
+    assert curve.step == [9, 19, 29, 39, 49, 59, 69, 79, 89, 99]
+    assert (set(curve.mean), set(curve.low), set(curve.high)) == ({4.5}, {0.0}, {9.0})
+
+
+def test_a_curve_of_a_range_has_only_its_steps(tmp_path: Path) -> None:
+    history = write_steps(tmp_path, [counted(step, loss=float(step)) for step in range(100)])
+    assert history.curve("i", "loss", since_step=40, until_step=42).step == [40, 41, 42]
+    assert history.curve("i", "loss", since_step=100).step == []
+
+
+def test_a_quantity_that_few_steps_have_keeps_its_own_steps(tmp_path: Path) -> None:
+    steps = [counted(step, validation_loss=1.0) if step % 30 == 5 else counted(step, loss=1.0) for step in range(100)]
+    assert write_steps(tmp_path, steps).curve("i", "validation_loss").step == [5, 35, 65, 95]
+
+
+def test_steps_that_a_restart_undid_are_not_in_the_curve(tmp_path: Path) -> None:
+    steps = [counted(step, 1, loss=1.0) for step in range(10)]
+    steps += [counted(step, 2, loss=2.0) for step in range(6, 9)]
+    curve = write_steps(tmp_path, steps).curve("i", "loss")
+    assert curve.step == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    assert curve.mean == [1.0] * 6 + [2.0] * 3
+
+
+def test_a_third_generation_may_undo_steps_of_both_before(tmp_path: Path) -> None:
+    steps = [counted(step, 1, loss=1.0) for step in range(10)]
+    steps += [counted(step, 2, loss=2.0) for step in range(8, 12)]
+    steps += [counted(step, 3, loss=3.0) for step in range(4, 6)]
+    assert write_steps(tmp_path, steps).curve("i", "loss").mean == [1.0] * 4 + [3.0] * 2
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_named_and_is_no_number(tmp_path: Path, loss: float) -> None:
+    summaries = [store.StepSummary(step=step, loss_sum=2.0, loss_count=1, ended_unix_s=1.0) for step in range(4)]
+    summaries[2].loss_sum = loss
+    history = write_steps(tmp_path, [counted_step(summary, 0.0) for summary in summaries])
+    curve = history.curve("i", "loss")
+    assert (curve.step, curve.mean, curve.nonfinite) == ([0, 1, 2, 3], [2.0, 2.0, None, 2.0], [2])
+    assert history.curve("i", "loss", points=1).mean == [2.0]
+    assert history.steps_after("i", -1)[2].nonfinite == ("loss",)
+
+
+def test_a_step_has_the_numbers_of_its_summary() -> None:
+    summary = store.StepSummary(
+        step=3, generation=2, loss_sum=6.0, loss_count=2, tokens=100, duration_s=0.5, phase_s={PHASE_DATA: 0.1}
+    )
+    summary.mfu.CopyFrom(store.Mean(sum=0.8, count=2))
+    row = counted_step(summary, 7.0)
+    assert (row.generation, row.step, row.unix_s, row.nonfinite) == (2, 3, 7.0, 0)
+    assert row.values == (3.0, None, None, None, None, None, 200.0, 0.5, 0.4, 0.1)
+
+
+def test_the_tail_continues_after_a_row(tmp_path: Path) -> None:
+    steps = [counted(step, 1, loss=1.0) for step in range(4)] + [counted(2, 2, loss=2.0)]
+    history = write_steps(tmp_path, steps)
+    first = history.steps_after("i", -1, limit=2)
+    assert [(one.generation, one.step) for one in first] == [(1, 0), (1, 1)]
+    rest = history.steps_after("i", first[-1].row)
+    assert [(one.generation, one.step, one.values) for one in rest] == [
+        (1, 2, {"loss": 1.0}),
+        (1, 3, {"loss": 1.0}),
+        (2, 2, {"loss": 2.0}),
+    ]
+    assert history.newest_row("i") == rest[-1].row
+    assert history.steps_after("i", rest[-1].row) == []
+
+
+def test_checkpoints_come_back(tmp_path: Path) -> None:
+    row = CheckpointRow(1, 50, 9.0, 2000, 1000, 0.25)
+    HistoryFile(tmp_path, "r").write([("i", Batch(checkpoints=[row, row]))])
+    assert RunHistory(run_files.history(tmp_path, "r")).checkpoints("i") == [row]
+
+
+def test_an_instance_that_is_not_there_has_nothing(tmp_path: Path) -> None:
+    history = write_steps(tmp_path, [counted(0, loss=1.0)])
+    assert history.curve("other", "loss").step == []
+    assert history.steps_after("other", -1) == []
+    assert history.checkpoints("other") == []
+    assert (history.final("other"), history.newest_row("other")) == (None, -1)
+
+
+def test_a_quantity_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    history = write_steps(tmp_path, [counted(0, loss=1.0)])
+    with pytest.raises(ValueError, match="no quantity 'loss; DROP': use one of loss, "):
+        history.curve("i", "loss; DROP")
+
+
+def test_a_reader_cannot_write(tmp_path: Path) -> None:
+    history = write_steps(tmp_path, [counted(0, loss=1.0)])
+    with history._opened() as connection, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        connection.execute("DELETE FROM steps")
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but long enough", b""])
+def test_a_file_that_is_no_history_is_an_error_of_one_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "r.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(HistoryError, match=r"r\.sqlite") as caught:
+        RunHistory(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="does not exist"):
+        RunHistory(tmp_path / "r.sqlite")
+
+
+def test_a_damaged_page_is_an_error_of_the_reading(tmp_path: Path) -> None:
+    history = write_steps(tmp_path, [counted(step, loss=1.0) for step in range(2000)])
+    with history.path.open("r+b") as file:
+        file.seek(8192)
+        file.write(b"\xff" * (history.path.stat().st_size - 8192))
+    with pytest.raises(HistoryError, match="cannot be read"):
+        history.curve("i", "loss")

@@ -1,0 +1,150 @@
+"""The thread that writes histories: it loses no rows on purpose, and nothing that fails reaches a tick."""
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast_daemon.history import writer
+from holdfast_daemon.history.history_file import HistoryFile
+from holdfast_daemon.history.reader import RunHistory
+from holdfast_daemon.history.writer import HistoryWriter
+from holdfast_proto import run_files
+from holdfast_proto.v1 import store_pb2 as store
+from tests.support.core_world import World
+from tests.support.fake_agent import RUN, FakeAgent
+from tests.support.shells import daemon, publish_spec, train
+from tests.support.store_server import StoreServer
+
+
+def summary(step: int, generation: int = 1) -> store.StepSummary:
+    return store.StepSummary(step=step, generation=generation, loss_sum=2.0, loss_count=1, ended_unix_s=1.0)
+
+
+def steps(directory: Path, run: str = "r", instance: str = "i") -> list[int]:
+    return [one.step for one in RunHistory(run_files.history(directory, run)).steps_after(instance, -1)]
+
+
+def test_rows_are_on_disk_when_the_writer_has_closed(tmp_path: Path) -> None:
+    histories = HistoryWriter(tmp_path)
+    queue = histories.queue("r")
+    for step in range(100):
+        queue.add_step("i", summary(step))
+    histories.close()
+    assert steps(tmp_path) == list(range(100))
+    assert (queue.rows_total, queue.dropped_total, queue.write_failures_total) == (100, 0, 0)
+
+
+def test_a_standby_has_no_thread_and_no_file(tmp_path: Path) -> None:
+    histories = HistoryWriter(tmp_path)
+    histories.queue("r")
+    histories.close()
+    assert histories._thread is None
+    assert not (tmp_path / "history").exists()
+
+
+def test_a_folder_that_cannot_be_is_logged_once_and_the_rows_wait(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "RETRY_S", 0.0)
+    blocker = tmp_path / "history"
+    blocker.write_text("a file in place of the folder")
+    queue = HistoryWriter(tmp_path).queue("r")
+    with caplog.at_level(logging.ERROR):
+        for step in range(3):
+            queue.add_step("i", summary(step))
+            queue.write()
+    assert (queue.writes_total, queue.write_failures_total, queue.dropped_total) == (3, 3, 0)
+    assert len(caplog.records) == 1
+    assert "its history cannot be written" in caplog.text
+    blocker.unlink()
+    queue.write()
+    assert steps(tmp_path) == [0, 1, 2]
+
+
+def test_a_failed_batch_is_not_tried_again_immediately(tmp_path: Path) -> None:
+    (tmp_path / "history").write_text("")
+    queue = HistoryWriter(tmp_path).queue("r")
+    queue.add_step("i", summary(0))
+    queue.write()
+    queue.write()
+    assert queue.writes_total == 1
+
+
+def test_too_many_rows_that_wait_are_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "MOST_WAITING", 10)
+    (tmp_path / "history").write_text("")
+    queue = HistoryWriter(tmp_path).queue("r")
+    for step in range(12):
+        queue.add_step("i", summary(step))
+        queue.write(is_last=True)
+    assert (queue.rows_total, queue.dropped_total) == (12, 2)
+
+
+def test_a_row_that_no_file_can_hold_is_dropped_and_the_next_ones_are_kept(tmp_path: Path) -> None:
+    queue = HistoryWriter(tmp_path).queue("r")
+    queue.add_step("i", summary(0, generation=2**64 - 1))
+    queue.write()
+    queue.add_step("i", summary(1))
+    queue.write()
+    assert steps(tmp_path) == [1]
+    assert (queue.dropped_total, queue.write_failures_total, queue.writes_total) == (1, 1, 2)
+
+
+def test_one_run_whose_file_fails_does_not_keep_the_others_from_theirs(tmp_path: Path) -> None:
+    histories = HistoryWriter(tmp_path)
+    run_files.history(tmp_path, "bad").mkdir(parents=True)
+    for run in ("bad", "good"):
+        histories.queue(run).add_step("i", summary(0))
+    histories.close()
+    assert steps(tmp_path, "good") == [0]
+    assert histories.queue("bad").write_failures_total == 1
+
+
+def test_a_status_is_kept_when_something_changes_or_some_time_has_passed(tmp_path: Path) -> None:
+    world = World()
+    world.until("starting")
+    queue = HistoryWriter(tmp_path).queue("r")
+
+    def kept(now: float) -> bool:
+        queue.see_state(world.state, now)
+        is_new = not queue.is_empty
+        queue.write()
+        return is_new
+
+    assert [kept(now) for now in (1.0, 2.0, 40.0, 41.0)] == [True, False, True, False]
+    world.train(1)
+    assert kept(42.0)
+
+
+def test_no_row_waits_for_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "EVERY_S", 0.0)
+    histories = HistoryWriter(tmp_path)
+    queue = histories.queue("r")
+    entered, answers = threading.Event(), threading.Event()
+
+    def write(_file: HistoryFile, _batches: object) -> None:
+        entered.set()
+        answers.wait()
+
+    monkeypatch.setattr(HistoryFile, "write", write)
+    queue.add_step("i", summary(0))
+    assert entered.wait(30)
+    for step in range(1, 1000):
+        queue.add_step("i", summary(step))
+    assert not answers.is_set()
+    assert queue.rows_total == 1000
+    answers.set()
+    histories.close()
+
+
+async def test_the_leader_writes_the_history_of_its_run(store_server: StoreServer, folder: Path) -> None:
+    publish_spec(store_server)
+    async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
+        await train(it, agent, steps=3)
+        instance = agent.commands[0].instance
+    history = RunHistory(run_files.history(folder, RUN))
+    assert [one.step for one in history.steps_after(instance, -1)] == [0, 1, 2]
+    assert history.starts()[0].spec["run"] == RUN
+    assert history.final(instance) is not None
