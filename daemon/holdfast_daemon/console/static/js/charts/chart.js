@@ -8,10 +8,11 @@ import { columns, createPlot, pointWords } from "./plot.js";
 /**
  * Shows one quantity.
  * @param {{title: string, curve: object, other: object | null, weight: number, log: boolean, version: number,
- *     range: {min: number, max: number} | null, onZoom: (range: object | null) => void,
- *     marks: {step: number, text: string, href: string}[]}} props `version` changes when the curve has new points.
+ *     low: number, high: number, onZoom: (range: {min: number, max: number} | null) => void,
+ *     marks: {step: number, text: string, href: string}[]}} props `version` changes when the curve has new points;
+ *     `low` and `high` are the steps at the ends of the axis.
  */
-export function Chart({ title, curve, other, weight, log, version, range, onZoom, marks }) {
+export function Chart({ title, curve, other, weight, log, version, low, high, onZoom, marks }) {
   const place = useRef(null);
   const links = useRef(null);
   const readout = useRef(null);
@@ -52,12 +53,10 @@ export function Chart({ title, curve, other, weight, log, version, range, onZoom
   useLayoutEffect(() => {
     const frame = requestAnimationFrame(() => {
       plot.current.setData(columns(curve, other, { weight, log }), false);
-      const steps = plot.current.data[0];
-      const [low, high] = range ? [range.min, range.max] : [steps[0] ?? 0, steps.at(-1) ?? 1];
       plot.current.setScale("x", { min: low, max: high > low ? high : low + 1 });
     });
     return () => cancelAnimationFrame(frame);
-  }, [curve, other, weight, log, theme, version, range, marks]);
+  }, [curve, other, weight, log, theme, version, low, high, marks]);
 
   const move = (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20 }[event.key];

@@ -33,7 +33,9 @@ export function ChartsPanel({ run, incidents, subscribe }) {
   const otherCurves = useMemo(() => (other.data ? readCurves(other.data) : null), [other.data]);
   const marks = useMemo(() => marksOf(run, incidents), [run, incidents]);
 
-  const newest = curves.loss.step.at(-1) ?? curves.step_s.step.at(-1) ?? 0;
+  const ends = QUANTITIES.flatMap((name) => [curves[name].step[0], curves[name].step.at(-1)].filter((at) => at !== undefined));
+  const newest = Math.max(0, ...ends);
+  const all = { min: ends.length > 0 ? Math.min(...ends) : 0, max: newest };
   const lastSteps = () => setZoom({ min: Math.max(newest - LAST_STEPS, 0), max: newest });
   const shown = QUANTITIES.filter((name) => name !== "validation_loss" || curves[name].step.length > 0);
   return html`<section class="charts" aria-label="Curves">
@@ -61,7 +63,7 @@ export function ChartsPanel({ run, incidents, subscribe }) {
     <div class="chart-grid">
       ${shown.map((name) => html`<${Chart} key=${name} title=${TITLES[name]} curve=${curves[name]}
         other=${otherCurves?.[name] ?? null} weight=${weight} log=${log && name.endsWith("loss")} version=${version}
-        range=${zoom} onZoom=${(range) => setZoom(range && rounded(range))} marks=${marks} />`)}
+        low=${(zoom ?? all).min} high=${(zoom ?? all).max} onZoom=${(range) => setZoom(range && rounded(range))} marks=${marks} />`)}
     </div>
     <p class="quiet">Drag over a chart to zoom in all of them; double-click to see the whole run. Marks with ! are
       incidents. The light curve has the values as they are.</p>
@@ -102,7 +104,7 @@ function useCurves(run, zoom, round, subscribe, onCrowded) {
 function stepsAfter(old, fetched) {
   const newest = fetched.loss.step.at(-1) ?? -1;
   const from = old.loss.step.findIndex((step) => step > newest);
-  if (from < 0 || newest < 0) return [];
+  if (from < 0) return [];
   return old.loss.step.slice(from).map((step) => {
     const value = (name) => old[name].mean[old[name].step.indexOf(step)] ?? null;
     return [step, null, value("loss"), value("grad_norm"), value("tokens_per_s"), value("step_s"), null,

@@ -13,7 +13,7 @@ export function CheckpointsPage({ run }) {
   const answer = useJson(runPath(run, "checkpoints"), version);
   return html`<${Disconnected} lost=${lost} />
     <${Fetched} of=${answer} what="the checkpoints">${(data) => html`
-      ${data.location && html`<p>Place: <code>${data.location}</code></p>`}
+      ${data.location && html`<p class="place">Place: <code>${data.location}</code></p>`}
       ${data.note && html`<p class="quiet">${data.note}</p>`}
       ${data.histories.length === 0
         ? html`<${Empty}>No checkpoint is known yet.<//>`
@@ -26,13 +26,13 @@ function History({ history }) {
   const newestFirst = [...history.checkpoints].sort((a, b) => b.step - a.step);
   return html`<section aria-label=${`History ${history.number}`}>
     <h2>History ${history.number}<span class="sub">${origin}</span></h2>
-    ${newestFirst.length === 0 ? html`<${Empty}>It has no checkpoint yet.<//>` : html`<table>
+    ${newestFirst.length === 0 ? html`<${Empty}>It has no checkpoint yet.<//>` : html`<table class="narrow">
       <caption class="hidden">Checkpoints of history ${history.number}, newest first</caption>
-      <thead><tr><th scope="col" class="num">Step</th><th scope="col">Form</th><th scope="col" class="num">Size</th>
-        <th scope="col" class="num wide">Of the state</th><th scope="col" class="mid">Committed</th>
+      <thead><tr><th scope="col">Step</th><th scope="col">Form</th><th scope="col" class="num">Size</th>
+        <th scope="col" class="num wide">Share of the state</th><th scope="col" class="mid">Committed</th>
         <th scope="col">Kept</th><th scope="col" class="wide">Verified</th></tr></thead>
       <tbody>${newestFirst.map((item) => html`<tr key=${item.step}>
-        <th scope="row" class="num">${whole(item.step)}</th>
+        <th scope="row">${whole(item.step)}</th>
         <td><span class=${`form ${item.form}`}>${item.form}</span>
           ${item.base_step !== null && html`<span class="line">to step ${whole(item.base_step)}</span>`}</td>
         <td class="num">${bytes(item.bytes)}</td>

@@ -44,7 +44,7 @@ function Parts({ data }) {
     </div>
     <div class="columns">
       <section aria-label="Detectors"><h2>Detectors</h2>
-        ${data.detectors.length === 0 ? html`<${Empty}>No detector has run yet.<//>` : html`<table>
+        ${data.detectors.length === 0 ? html`<${Empty}>No detector has run yet.<//>` : html`<table class="detectors">
           <caption class="hidden">Detectors</caption>
           <thead><tr><th scope="col">Detector</th><th scope="col" class="num">Time</th>
             <th scope="col" class="num">Failures</th></tr></thead>

@@ -22,7 +22,7 @@ function Story({ run, data }) {
   const over = data.state === "recovered" || data.state === "resolved";
   const health = over ? "over" : data.state === "open" || data.state === "failed" ? "bad" : "attention";
   return html`
-    <p class="state-line"><${IncidentBadge} state=${data.state} /> <span>${data.state_text}</span></p>
+    <p class="state-line"><${IncidentBadge} state=${data.state} /> ${data.state_text !== words(data.state) && html`<span>${data.state_text}</span>`}</p>
     <${Verdict} run=${run} health=${health} attention=${{ ...data, incident: null }} />
     ${data.waits.length > 0 && html`<section aria-label="Who waits for whom"><h2>Who waits for whom</h2>
       <${WaitPicture} waits=${data.waits} culprits=${data.culprits} /></section>`}

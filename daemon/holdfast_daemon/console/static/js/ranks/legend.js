@@ -16,7 +16,8 @@ export function Legend({ legend }) {
   if (legend.kind === "range") {
     return html`<span class="legend"><span>${valueWords(legend.low, legend)}</span>
       <span class="ramp" style=${{ background: rampGradient() }}></span><span>${valueWords(legend.high, legend)}</span>
-      <span class="cell" style=${{ background: colours.at(-1) }}></span>unknown</span>`;
+      <span class="cell" style=${{ background: colours.at(-1) }}></span>unknown</span>
+      ${legend.note && html`<span class="quiet">${legend.note}</span>`}`;
   }
   return html`<ul class="legend">${[...legend.words, "unknown"].filter((word, index, all) => all.indexOf(word) === index)
     .map((word) => html`<li key=${word}><span class="cell"

@@ -1,16 +1,19 @@
 /** Colours of the cells of the map of ranks. They differ in lightness too, for people who do not see all colours. */
 
-import { bytes, duration, figure, percent } from "../format.js";
+import { duration, figure } from "../format.js";
 
 const UNKNOWN = { dark: "#3a414c", light: "#d3d8df" };
 
 // Words that mean the same in every legend; others take the next colour of the list.
 const KNOWN = {
-  ok: { dark: "#3f7f9d", light: "#8fbdd3" }, healthy: { dark: "#3f7f9d", light: "#8fbdd3" },
-  running: { dark: "#3f7f9d", light: "#8fbdd3" }, starting: { dark: "#8a86c8", light: "#b9b5e6" },
-  attention: { dark: "#f0c04c", light: "#e0a100" }, stalled: { dark: "#f0c04c", light: "#e0a100" },
-  bad: { dark: "#ff6b4a", light: "#c8371b" }, exited: { dark: "#ff6b4a", light: "#c8371b" },
-  dead: { dark: "#ff6b4a", light: "#c8371b" }, unknown: UNKNOWN,
+  ok: { dark: "#34728f", light: "#9cc8dc" },
+  starting: { dark: "#7d78c2", light: "#b4aee6" },
+  waiting: { dark: "#8d8560", light: "#e6dcae" },
+  stalled: { dark: "#f0c04c", light: "#e3a300" },
+  culprit: { dark: "#ff6b4a", light: "#c8371b" },
+  exited: { dark: "#f5f0ea", light: "#33302d" },
+  left: { dark: "#4f7a63", light: "#8fb39f" },
+  unknown: UNKNOWN,
 };
 const OTHERS = {
   dark: ["#56b4e9", "#e69f00", "#2fb594", "#f0e442", "#cc79a7", "#d55e00", "#8a86c8", "#9aa4b2"],
@@ -61,7 +64,5 @@ export function valueWords(value, legend) {
   if (value === null || value === undefined) return "unknown";
   if (legend.kind === "words") return legend.words[value] ?? "unknown";
   if (legend.unit === "s") return duration(value);
-  if (legend.unit === "bytes" || legend.unit === "B") return bytes(value);
-  if (legend.unit === "ratio" || legend.unit === "") return percent(value);
   return `${figure(value, 3)} ${legend.unit}`;
 }

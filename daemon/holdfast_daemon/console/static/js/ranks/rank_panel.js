@@ -35,20 +35,20 @@ function Details({ run, data }) {
     <p class="state-line"><${Badge} health=${stalled && data.life === "running" ? "attention" : LIFE_HEALTH[data.life]}
       text=${data.life} /> <span>${data.phase_text}</span></p>
     ${data.blocked_on && html`<p class="blocked"><strong>Waits:</strong> ${data.blocked_on}</p>`}
-    ${data.exit && html`<p class="blocked"><strong>Exit:</strong> ${plain(data.exit)}</p>`}
+    ${data.exit && html`<p class="blocked"><strong>Exit:</strong> ${exitWords(data.exit)}</p>
+      ${data.exit.last_words && html`<pre tabindex="0" role="region" aria-label="Last words">${data.exit.last_words}</pre>`}`}
     <dl class="numbers">${facts(data).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     <h3>Pending calls</h3>
     ${data.pending.length === 0 ? html`<p class="quiet">None.</p>` : html`<ul>${data.pending.map((call, index) => html`
       <li key=${index}><code>${call.op}</code> ${call.seq} in ${call.group}${call.age_s > 0 && `, for ${duration(call.age_s)}`}</li>`)}</ul>`}
     <h3>Stack</h3>
     ${data.stack
-      ? html`${data.stack_from && html`<p class="quiet">From <a href=${runHref(run, "incidents", data.stack_from)}>incident
-          ${data.stack_from}</a>.</p>`}<pre tabindex="0" role="region" aria-label="Stack">${data.stack}</pre>`
+      ? html`${data.stack_from && html`<p class="quiet">From <a
+          href=${runHref(run, "incidents", data.stack_from)}>${`incident ${data.stack_from}`}</a>.</p>`}<pre tabindex="0" role="region" aria-label="Stack">${data.stack}</pre>`
       : html`<p class="quiet">None so far. Holdfast takes stacks when something is wrong.</p>`}`;
 }
 
 function facts(data) {
-  const gpu = data.gpu ? plain(data.gpu) : null;
   const place = Object.entries(data.coordinates ?? {}).map(([axis, index]) => `${axis} ${index}`).join(", ");
   const memory = data.memory_bytes > 0
     ? bytes(data.memory_bytes) + (data.memory_limit_bytes > 0
@@ -58,18 +58,23 @@ function facts(data) {
     ["Node", data.node], ["Process", data.pid ? `${data.pid}${data.process_state ? `, state ${data.process_state}` : ""}` : null],
     ["Step", data.step >= 0 ? whole(data.step) : null], ["Phase", words(data.phase)],
     ["Without progress", data.stalled_s > 0 ? duration(data.stalled_s) : null], ["Place", place],
-    ["Device", data.device], ["GPU", gpu], ["Memory", memory],
+    ["Device", data.device], ["GPU", data.gpu && gpuWords(data.gpu)], ["Memory", memory],
     ["Own step time", data.own_time_source ? words(data.own_time_source) : null],
     ["Why not measured", data.own_time_reason],
-    ["Recorders", data.recorders?.length ? data.recorders.map(plain).join("; ") : null],
+    ["Recorders", (data.recorders ?? []).map(({ backend, source }) => backend || words(source)).join(", ")],
   ].filter(([, value]) => value);
 }
 
-// A small object of the API as one line: names and values.
-function plain(value) {
-  if (typeof value !== "object" || value === null) return String(value);
-  return Object.entries(value).filter(([, item]) => item !== null && item !== "" && !(Array.isArray(item) && !item.length))
-    .map(([name, item]) => `${words(name)} ${plain(item)}`).join(", ");
+function gpuWords({ gpu, uuid, utilization_sum: sum, utilization_samples: samples, throttles, fault }) {
+  return [`${gpu}`, uuid, samples > 0 && `${percent(sum / samples)} busy`, throttles?.length > 0 && `slowed by ${throttles.join(", ")}`,
+    fault && `error: ${fault.meaning || fault.line || `XID ${fault.xid}`}`].filter(Boolean).join(", ");
+}
+
+function exitWords(exit) {
+  const how = typeof exit.signal === "number" ? `signal ${exit.signal}`
+    : typeof exit.code === "number" ? `code ${exit.code}` : "cause unknown";
+  return [how, exit.out_of_memory && "killed by the kernel to free memory", exit.never_attached && "before it had called attach()",
+    exit.step >= 0 && `in step ${whole(exit.step)}`, exit.kernel_line, exit.gpu_fault?.meaning].filter(Boolean).join(", ");
 }
 
 function Log({ run, rank }) {

@@ -1,10 +1,13 @@
 /** A hang as a picture: the ranks that hold others up on the left, and who waits for them. */
 
 import { rankRanges, rankWords } from "../format.js";
-import { html, useId, useMemo } from "../html.js";
+import { html, useEffect, useId, useMemo, useState } from "../html.js";
 import { callWords, groupWaits } from "./wait_groups.js";
 
-const BOX = { width: 168, height: 44, gapX: 190, gapY: 20 };
+const BOX = { width: 168, height: 44 };
+// Levels are columns, and rows on a narrow screen. The gap between levels has room for the name of a call.
+const GAP = { level: 190, down: 48, beside: 20 };
+const narrow = window.matchMedia("(max-width: 600px)");
 const MOST_BOXES = 40;
 const MOST_IN_LINE = 22;
 
@@ -15,7 +18,8 @@ const MOST_IN_LINE = 22;
 export function WaitPicture({ waits, culprits }) {
   const heading = useId();
   const graph = useMemo(() => groupWaits(waits, culprits), [waits, culprits]);
-  const places = useMemo(() => placeNodes(graph.nodes), [graph]);
+  const down = useNarrow();
+  const places = useMemo(() => placeNodes(graph.nodes, down), [graph, down]);
   const rows = useMemo(() => tableRows(waits), [waits]);
   const roots = graph.nodes.filter((node) => node.root).flatMap((node) => node.ranks);
   const waiters = new Set(waits.map((wait) => wait.waiter)).size;
@@ -29,7 +33,7 @@ export function WaitPicture({ waits, culprits }) {
         aria-label=${`${summary}. The table below says the same.`}>
         <defs><marker id=${`${heading}-arrow`} viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8"
           orient="auto"><path class="arrow" d="M0 0l8 4-8 4z" /></marker></defs>
-        ${graph.edges.map((edge) => html`<${Edge} key=${`${edge.from} ${edge.to}`} edge=${edge} at=${places.at}
+        ${graph.edges.map((edge) => html`<${Edge} key=${`${edge.from} ${edge.to}`} edge=${edge} at=${places.at} down=${down}
           marker=${`url(#${heading}-arrow)`} />`)}
         ${graph.nodes.map((node, index) => places.at[index] && html`<${Box} key=${index} node=${node}
           place=${places.at[index]} />`)}
@@ -63,38 +67,57 @@ function roleWords({ root, ranks }) {
   return many ? "wait" : "waits";
 }
 
-function Edge({ edge, at, marker }) {
+function Edge({ edge, at, down, marker }) {
   const [from, to] = [at[edge.from], at[edge.to]];
   if (!from || !to || edge.from === edge.to) return null;
-  const right = from.x > to.x;
-  const start = { x: right ? from.x : from.x + BOX.width / 2, y: right ? from.y + BOX.height / 2 : from.y };
-  const end = { x: right ? to.x + BOX.width : to.x + BOX.width / 2, y: right ? to.y + BOX.height / 2 : to.y + BOX.height };
+  const ahead = from.level > to.level;
+  const [start, end] = ahead && !down
+    ? [{ x: from.x, y: from.y + BOX.height / 2 }, { x: to.x + BOX.width, y: to.y + BOX.height / 2 }]
+    : [{ x: from.x + BOX.width / 2, y: from.y }, { x: to.x + BOX.width / 2, y: to.y + BOX.height }];
   const middle = (start.x + end.x) / 2;
-  const label = edge.label.length > 26 ? `${edge.label.slice(0, 25)}…` : edge.label;
+  const label = edge.label.length > 28 ? `${edge.label.slice(0, 27)}…` : edge.label;
+  const path = ahead && !down ? `M${start.x} ${start.y}C${middle} ${start.y} ${middle} ${end.y} ${end.x} ${end.y}`
+    : `M${start.x} ${start.y}L${end.x} ${end.y}`;
   return html`<g class="edge">
     <title>${edge.label}</title>
-    <path d=${right ? `M${start.x} ${start.y}C${middle} ${start.y} ${middle} ${end.y} ${end.x} ${end.y}`
-      : `M${start.x} ${start.y}L${end.x} ${end.y}`} marker-end=${marker} />
-    ${right && html`<text class="small" x=${start.x - BOX.gapX / 2 + 4} y=${start.y - 6}>${label}</text>`}
+    <path d=${path} marker-end=${marker} />
+    ${ahead && !down && html`<text class="small" x=${start.x - GAP.level / 2 + 4} y=${start.y - 6}>${label}</text>`}
+    ${ahead && down && html`<text class="small beside" x=${start.x + 8} y=${start.y - GAP.down / 2 + 4}>${label}</text>`}
   </g>`;
 }
 
-function placeNodes(nodes) {
+function useNarrow() {
+  const [is, setIs] = useState(narrow.matches);
+  useEffect(() => {
+    const follow = () => setIs(narrow.matches);
+    narrow.addEventListener("change", follow);
+    return () => narrow.removeEventListener("change", follow);
+  }, []);
+  return is;
+}
+
+function placeNodes(nodes, down) {
   const order = nodes.map((_, index) => index).sort((a, b) => nodes[a].level - nodes[b].level);
-  const rows = [];
+  const along = down ? BOX.height + GAP.down : BOX.width + GAP.level;
+  const across = (down ? BOX.width : BOX.height) + GAP.beside;
+  const counts = [];
   const at = [];
   for (const index of order.slice(0, MOST_BOXES)) {
     const { level } = nodes[index];
-    rows[level] = (rows[level] ?? -1) + 1;
-    at[index] = { x: 1 + level * (BOX.width + BOX.gapX), y: 10 + rows[level] * (BOX.height + BOX.gapY), level };
+    at[index] = { level, turn: counts[level] ?? 0 };
+    counts[level] = at[index].turn + 1;
   }
-  const most = Math.max(...rows.map((count) => count ?? 0), 0) + 1;
-  // A short column is centred beside the longest one.
-  for (const place of at) {
-    if (place) place.y += ((most - 1 - rows[place.level]) * (BOX.height + BOX.gapY)) / 2;
+  const most = Math.max(...counts, 1);
+  for (const place of at.filter(Boolean)) {
+    // A level with few boxes is centred on the fullest one.
+    const aside = (place.turn + (down ? 0 : (most - counts[place.level]) / 2)) * across + 2;
+    const ahead = place.level * along + 2;
+    [place.x, place.y] = down ? [aside, ahead] : [ahead, aside];
   }
-  return { at, left: Math.max(nodes.length - MOST_BOXES, 0), width: rows.length * (BOX.width + BOX.gapX) - BOX.gapX + 2,
-    height: most * (BOX.height + BOX.gapY) + 10 };
+  const length = counts.length * along - (down ? GAP.down : GAP.level) + 4;
+  const breadth = most * across - GAP.beside + 4;
+  const [width, height] = down ? [Math.max(breadth, 320), length] : [length, breadth];
+  return { at, width, height: height + (down ? 0 : 12), left: Math.max(nodes.length - MOST_BOXES, 0) };
 }
 
 // Waiters of the same ranks in the same call share a row.
