@@ -110,6 +110,6 @@ export function MeshMap({ mesh, subscribe, onOpen }) {
       <canvas ref=${outlines} class="over" aria-hidden="true"></canvas>
       ${tip && html`<div class="tip" aria-hidden="true" style=${tipStyle}>${tip.text}</div>`}
     </div>
-    <p class="quiet cell-words"><span>${words} Outlined ranks are odd.</span>
+    <p class="quiet cell-words"><span>${words} Odd ranks are outlined, except those that only wait.</span>
       <span aria-live="polite" class="said">${said}</span></p>`;
 }

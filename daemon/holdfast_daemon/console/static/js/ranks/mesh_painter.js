@@ -159,7 +159,10 @@ export class MeshPainter {
   drawOutlines(context) {
     const { width, height } = this.layout;
     context.clearRect(0, 0, width, height);
-    for (const rank of this.mesh.odd) this.outline(context, rank, this.ink.text, 2);
+    const { odd, values, legend } = this.mesh;
+    // Ranks that only wait for others are many, and not the cause.
+    const waits = legend.kind === "words" ? legend.words.indexOf("waiting") : -1;
+    for (const rank of odd) if (waits < 0 || values[rank] !== waits) this.outline(context, rank, this.ink.text, 2);
     if (this.hovered >= 0) this.outline(context, this.hovered, this.ink.muted, 2);
     if (this.focused >= 0) this.outline(context, this.focused, this.ink.accent, 3);
   }
