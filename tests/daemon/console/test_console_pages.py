@@ -130,6 +130,7 @@ def test_only_the_keyboard_is_needed_to_read_what_a_rank_does(page: Page, consol
     go(page, console, f"{RUN}/ranks")
     mesh = page.get_by_role("application", name=re.compile("Map of 8 ranks"))
     expect(mesh).to_be_visible()
+    expect(page.locator(".odd li").first).to_contain_text("rank 3")
     for _ in range(20):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.classList.contains('mesh')"):

@@ -25,6 +25,12 @@ export function MeshMap({ mesh, subscribe, onOpen }) {
   const [tip, setTip] = useState(null);
   const [words, setWords] = useState("");
 
+  const describe = (rank) => {
+    const { nodes, node_of: nodeOf, values, legend } = painter.current.mesh;
+    const odd = painter.current.mesh.odd.includes(rank) ? ", odd" : "";
+    return `rank ${rank}, ${nodes[nodeOf[rank]] ?? "node unknown"}: ${valueWords(values[rank], legend)}${odd}`;
+  };
+
   useLayoutEffect(() => {
     const created = new MeshPainter(cells.current, outlines.current);
     painter.current = created;
@@ -40,7 +46,10 @@ export function MeshMap({ mesh, subscribe, onOpen }) {
     watch.observe(place.current);
     const recolour = () => created.recolour();
     window.addEventListener(THEME_CHANGED, recolour);
-    const forget = subscribe((change) => created.update(change));
+    const forget = subscribe((change) => {
+      created.update(change);
+      if (focused.current >= 0) setSaid(describe(focused.current));
+    });
     return () => {
       forget();
       watch.disconnect();
@@ -54,11 +63,6 @@ export function MeshMap({ mesh, subscribe, onOpen }) {
     setTip(null);
   }, [mesh]);
 
-  const describe = (rank) => {
-    const { nodes, node_of: nodeOf, values, legend } = painter.current.mesh;
-    const odd = painter.current.mesh.odd.includes(rank) ? ", odd" : "";
-    return `rank ${rank}, ${nodes[nodeOf[rank]] ?? "node unknown"}: ${valueWords(values[rank], legend)}${odd}`;
-  };
   const outline = () => painter.current.point(focused.current, hovered.current);
   const focusOn = (rank) => {
     focused.current = rank;
