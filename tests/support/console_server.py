@@ -31,10 +31,12 @@ from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.options import DaemonOptions
 from holdfast_proto import run_files
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
+from tests.support.histories import counted, write_steps
 from tests.support.simulated_run import SimulatedRun
 from tests.support.snapshots import Snapshots
 
 TICK_S = 0.2
+PAST_STEPS = 200
 STACK = """Thread 4711 (active): "MainThread"
     all_reduce (torch/distributed/distributed_c10d.py:2501)
     train (train.py:88)
@@ -124,7 +126,11 @@ def simulated_console(
     for number in range(runs):
         name = "llama-7b" if number == 0 else f"llama-7b-{number}"
         simulated[name] = SimulatedRun(
-            run_name=name, ranks=ranks, seed=number, checkpoint_directory=str(folder / "checkpoints")
+            run_name=name,
+            ranks=ranks,
+            seed=number,
+            steps_until=10_000,
+            checkpoint_directory=str(folder / "checkpoints"),
         )
     if with_files:
         _write_files(folder, next(iter(simulated.values())))
@@ -190,6 +196,12 @@ def _write_files(folder: Path, run: SimulatedRun) -> None:
     for step in (10, 20):
         Snapshots(slots).commit(checkpoints, step, world_size=2)
     run.committed[:] = [10, 20]
+    write_steps(
+        folder,
+        (counted(step, loss=2.0 + 6.0 / (1 + 0.02 * step), grad_norm=1.0, step_s=0.5) for step in range(PAST_STEPS)),
+        run.run_name,
+        "earlier",
+    )
     incident = run.judge(min(3, run.ranks - 1))
     run.recover()
     keep_evidence(folder, run, incident.id)

@@ -76,7 +76,11 @@ class SimulatedRun:
             phase_since_unix_s=self.now,
             nodes=[f"node{number:04}" for number in range(spec.nodes)],
         )
-        self.state: CoreState | None = replace(state, record=record)
+        record.time_use.since_unix_s = self.now
+        deadlines = state.deadlines
+        for _ in range(20):  # as after some steps, which nothing else shows
+            deadlines = deadlines.observe(self.step_s, {})
+        self.state: CoreState | None = replace(state, record=record, deadlines=deadlines)
         self._publish(0.0)
 
     def advance(self, seconds: float) -> None:
@@ -197,6 +201,9 @@ class SimulatedRun:
             return
         done = self._step - 1
         self._edit(newest_step=max(done, state.record.newest_step))
+        used = self.state.record.time_use.settled_s  # of the copy that was just made
+        used["detection" if self.hung or self.dead else "productive"] += 0.95 * seconds
+        used["checkpoint_stall"] += 0.05 * seconds
         telemetry = state.telemetry
         if done > telemetry.loss_step:
             loss = 2.0 + 6.0 / (1.0 + 0.02 * done) + self._random.gauss(0.0, 0.02)
@@ -210,9 +217,8 @@ class SimulatedRun:
                 step_s=self.step_s * (1.0 + 0.02 * self._random.random()),
                 mfu=0.4,
             )
-        deadlines = state.deadlines.observe(self.step_s, {}) if done > state.telemetry.loss_step else state.deadlines
         assert self.state is not None
-        self.state = replace(self.state, nodes=self._nodes(), telemetry=telemetry, deadlines=deadlines)
+        self.state = replace(self.state, nodes=self._nodes(), telemetry=telemetry)
 
     def _nodes(self) -> Mapping[str, store.NodeState]:
         assert self.state is not None

@@ -7,6 +7,7 @@ again, and the table is not read more often than its cost allows.
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from holdfast_daemon.core.model import CoreState
@@ -60,11 +61,17 @@ class RankTable:
     """Step that the foremost rank works on; -1: none has begun one."""
     steps_until: int
     """Number after the last step that the ranks' loops are to do; 0: no rank has said it."""
-    newest_snapshot: int
-    """Newest step of which all ranks hold a snapshot; -1: none."""
+    state: CoreState
+    """State from which the table was read."""
 
+    @cached_property
+    def newest_snapshot(self) -> int:
+        """Newest step of which all ranks hold a snapshot; -1: none."""
+        return newest_common_snapshot(self.state.members, self.state.world_size)
+
+    @cached_property
     def counts(self) -> dict[str, int]:
-        """Return the number of ranks by state. Stalled ranks run, too."""
+        """Number of ranks by state. Stalled ranks run, too."""
         found = list(self.health.values())
         alive = [row for row in self.rows.values() if row.life != store.LIFE_EXITED]
         return {
@@ -117,7 +124,7 @@ class RankReader:
             size,
             newest_step=max((row.step for row in rows.values()), default=-1),
             steps_until=max((row.planned_steps for row in rows.values()), default=0),
-            newest_snapshot=newest_common_snapshot(state.members, state.world_size),
+            state=state,
         )
 
 

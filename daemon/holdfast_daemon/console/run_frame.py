@@ -77,7 +77,7 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
             "loss_scale": telemetry.loss_scale,
             "loss_zscore": _short(telemetry.loss_zscore, 3),
         },
-        "rank_counts": table.counts(),
+        "rank_counts": table.counts,
         "newest_step": present_step(state),
         "newest_checkpoint": max(committed, default=-1),
         "newest_snapshot": table.newest_snapshot,

@@ -59,7 +59,7 @@ def health(state: CoreState | None, table: RankTable | None, now: float, *, stor
         return "unknown"
     if open_incident(state) is not None:
         return "bad"
-    is_odd = table.counts()["stalled"] > 0 or urgent_incident(state, now) is not None
+    is_odd = table.counts["stalled"] > 0 or urgent_incident(state, now) is not None
     return "attention" if is_odd else "ok"
 
 
@@ -83,7 +83,7 @@ def state_text(state: CoreState | None, table: RankTable | None, *, store_up: bo
         text = f"{words}: {_what(incident)}" if incident is not None else words
     elif incident is not None:
         text = f"stands still since {_clock(incident.last_progress_unix_s)}: {_what(incident)}"
-    elif stalled := table.counts()["stalled"]:
+    elif stalled := table.counts["stalled"]:
         text = f"trains, and {number_of(stalled, 'rank')} made no progress lately"
     else:
         text = "trains"

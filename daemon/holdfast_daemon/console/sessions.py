@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from holdfast_proto.atomic_file import replace_file
+from holdfast_proto.atomic_file import PARTIAL_SUFFIX, replace_file
 from holdfast_proto.private_files import distrust
 
 OPERATOR, VIEWER = "operator", "viewer"
@@ -47,12 +47,9 @@ def load_tokens(path: Path) -> Tokens:
 
     Raises OSError, in one line, if the file cannot be used, or if another user may know or have written it.
     """
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        tokens = Tokens(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
-        replace_file(path, (json.dumps({role: getattr(tokens, role) for role in ROLES}) + "\n").encode(), mode=0o600)
-        return tokens
+    if not path.is_symlink() and not path.exists():
+        _make_tokens(path)
+    status = path.lstat()
     if problem := distrust(path):
         raise PermissionError(f"{path} {problem}: remove it, and the daemon makes new tokens")
     if status.st_mode & 0o077:
@@ -67,6 +64,19 @@ def load_tokens(path: Path) -> Tokens:
     if tokens.operator == tokens.viewer:
         raise OSError(f"{path} has one token for both roles: remove it, and the daemon makes new ones")
     return tokens
+
+
+def _make_tokens(path: Path) -> None:
+    """Write new tokens, unless another daemon of this folder writes some at the same time: then its are the ones."""
+    tokens = {role: secrets.token_urlsafe(32) for role in ROLES}
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
+    replace_file(partial, (json.dumps(tokens) + "\n").encode(), mode=0o600)
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        pass
+    finally:
+        partial.unlink()
 
 
 def _checked(token: object) -> str:

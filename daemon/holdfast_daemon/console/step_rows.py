@@ -26,8 +26,8 @@ class _Step(NamedTuple):
 class StepRows:
     """Remembers up to where the pages of a run have its steps.
 
-    The steps come from the run's history, which has all of them. A daemon that keeps no history of the run shows the
-    newest step at each look.
+    The steps come from the run's history, which has all of them. While it has none of this start, and on a daemon that
+    keeps none, the newest step at each look has to do.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,13 +75,17 @@ class StepRows:
         except HistoryError as error:
             self._failed(error)
             return self._newest(state, now)
+        if not found and self._row < 0:
+            return self._newest(state, now)  # the first rows of this start are not written yet
         if found:
             self._row = found[-1].row
+        sent = (self._generation, self._step)
         return [
             _Step(
                 one.generation, one.step, [one.step, round(one.unix_s, 3), *(one.values.get(name) for name in _COLUMNS)]
             )
             for one in found
+            if (one.generation, one.step) > sent
         ]
 
     def _newest(self, state: CoreState, now: float) -> list[_Step]:

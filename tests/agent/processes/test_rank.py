@@ -79,6 +79,17 @@ def test_its_exit_tells_the_end_of_its_loop_as_its_last_report_said() -> None:
     assert rank.exit.steps_until == 1000
 
 
+def test_it_tells_the_end_of_its_loop_while_it_trains() -> None:
+    rank = make_rank()
+    assert rank.state([]).planned_steps == 0
+    for planned_steps in (1000, 0, 2000):
+        rank.apply(session.Report(planned_steps=planned_steps), NOW_UNIX_S)
+    assert rank.state([]).planned_steps == 2000
+    rank.finish(store.RankExit(signal=9), None)
+    assert rank.exit is not None
+    assert rank.exit.steps_until == 0  # it did not end its loop: nothing may take it for one that did
+
+
 def test_a_rank_that_has_reported_its_exception_does_not_stall_while_it_ends_but_not_forever() -> None:
     rank = make_rank()
     rank.pass_time(0.5)

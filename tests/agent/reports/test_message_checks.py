@@ -100,13 +100,13 @@ def test_step_with_an_impossible_duration_counts_as_done(duration_s: float) -> N
     report.steps[0].mfu = NAN
     report.reporter_cpu_s = report.outside_s[PHASE_DATA] = duration_s
     report.device_uuid = "x" * 5000
-    report.steps_until = 2**63
+    report.steps_until = report.planned_steps = 2**63
     report, reasons = cleaned(report)
     [step] = report.steps
     assert (step.step, step.duration_s, dict(step.phase_s), step.HasField("mfu")) == (6, 0.0, {}, False)
     assert step.ended_unix_s == NOW_UNIX_S
     assert (report.reporter_cpu_s, dict(report.outside_s), report.device_uuid) == (0.0, {}, "")
-    assert (report.steps_until, len(reasons)) == (0, 8)
+    assert (report.steps_until, report.planned_steps, len(reasons)) == (0, 0, 9)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,16 @@ def test_a_start_from_the_seed_has_resumed_nothing() -> None:
     assert not status(world).HasField("resumed_step")
 
 
+def test_the_end_of_the_loop_is_shown_once_a_rank_has_told_it() -> None:
+    world = World(nodes=1, ranks_per_node=2)
+    world.until("starting")
+    world.train(1)
+    assert not status(world).HasField("planned_steps")
+    world.rank(1).planned_steps = 500
+    world.train(1)
+    assert status(world).planned_steps == 500
+
+
 def test_a_restart_shows_the_step_after_which_it_continued() -> None:
     world = World(nodes=1, ranks_per_node=2)
     world.until("starting")

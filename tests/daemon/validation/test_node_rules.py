@@ -93,6 +93,7 @@ BAD_NODES = [
     ("ranks.0.own_time_reason", "a\nb"),
     ("ranks.0.first_step_ended_unix_s", -1.0),
     ("ranks.0.steps_done", -1),
+    ("ranks.0.planned_steps", 2**63),
     ("ranks.0.process_state", "SS"),
     ("ranks.0.thread_state", "RR"),
     ("ranks.0.moved", "soul"),

@@ -1,0 +1,64 @@
+"""``holdfast console``: the address with the right secret, and a clear line if there is none."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast_cli.main import app
+from holdfast_cli.views.console_address import console_lines
+from holdfast_daemon.console.sessions import load_tokens
+from holdfast_proto import run_files
+from holdfast_proto.endpoint import write_endpoint
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Path:
+    return tmp_path / "daemon.sock"
+
+
+def serve(control: Path, address: str = "127.0.0.1") -> None:
+    write_endpoint(
+        run_files.daemon_endpoint(control),
+        1,
+        console_port=4711,
+        console_address=address,
+        console_tokens=str(control.with_name("console-tokens.json")),
+    )
+
+
+def test_it_prints_the_address_with_the_secret_and_the_tunnel(control: Path, tmp_path: Path) -> None:
+    tokens = load_tokens(tmp_path / "console-tokens.json")
+    serve(control)
+    for flags, token in (([], tokens.operator), (["--viewer"], tokens.viewer)):
+        result = CliRunner().invoke(app, ["console", "--control", str(control), *flags])
+        assert result.exit_code == 0
+        assert result.stdout.splitlines() == [
+            f"console: http://127.0.0.1:4711/#token={token}",
+            f"from another machine, first: ssh -N -L 4711:127.0.0.1:4711 {socket.gethostname()}",
+        ]
+
+
+def test_a_daemon_without_a_console_is_told_from_one_that_does_not_run(control: Path) -> None:
+    write_endpoint(run_files.daemon_endpoint(control), 1)
+    result = CliRunner().invoke(app, ["console", "--control", str(control)])
+    assert result.exit_code != 0
+    assert "the daemon serves no console" in result.output + str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown", "lines"),
+    [("0.0.0.0", "127.0.0.1", 2), ("::1", "[::1]", 2), ("::", "127.0.0.1", 2), ("10.0.0.7", "10.0.0.7", 1)],
+)
+def test_the_address_can_be_opened(control: Path, address: str, shown: str, lines: int) -> None:
+    serve(control, address)
+    found = console_lines(control)
+    assert found[0] == f"console: http://{shown}:4711/"
+    assert len(found) == lines
+
+
+def test_secrets_of_another_user_are_left_out(control: Path, tmp_path: Path) -> None:
+    serve(control)
+    (tmp_path / "console-tokens.json").mkdir()
+    assert console_lines(control)[0] == "console: http://127.0.0.1:4711/"

@@ -1,0 +1,109 @@
+"""Values of many ranks: few bytes in a healthy run, the odd ranks first, and no change is lost."""
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast_daemon.console import rank_table
+from holdfast_daemon.console.rank_cells import COLOURS, MOST_CHANGES, MOST_ODD, RankCells
+from holdfast_daemon.console.rank_table import RankReader
+from tests.support.simulated_run import SimulatedRun
+
+
+@pytest.fixture(autouse=True)
+def look_at_each_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_table, "LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr(rank_table, "COST_RATIO", 0.0)
+
+
+def state_of(run: SimulatedRun):  # type: ignore[no-untyped-def]
+    assert run.state is not None
+    return run.state
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_the_changes_give_the_newest_values_after_a_while(colour: str) -> None:
+    run = SimulatedRun(ranks=1200)
+    cells = RankCells(RankReader(), colour)
+    run.advance(3.0)
+    values = cells.frame(state_of(run))["values"]
+    for at in range(10):
+        if at == 4:
+            run.hang(700)
+        run.advance(0.35)
+        event = cells.change(state_of(run))
+        if event is not None:
+            change = event[1].get("values", {"at": [], "to": []})
+            assert colour == "health" or len(change["at"]) <= MOST_CHANGES
+            for rank, value in zip(change["at"], change["to"], strict=True):
+                values[rank] = value
+    for _ in range(4):  # the run stands still: what was put off follows
+        event = cells.change(state_of(run))
+        for rank, value in zip(*(event[1]["values"].values() if event else ([], [])), strict=True):
+            values[rank] = value
+    assert values == RankCells(RankReader(), colour).frame(state_of(run))["values"] or colour == "step_time"
+    assert values == cells.last_frame(state_of(run))["values"]
+
+
+def test_health_is_never_put_off() -> None:
+    run = SimulatedRun(ranks=2000)
+    cells = RankCells(RankReader(), "health")
+    cells.frame(state_of(run))
+    run.hang(7)
+    run.advance(5.0)
+    event = cells.change(state_of(run))
+    assert event is not None
+    assert len(event[1]["values"]["at"]) == 2000
+    assert event[1]["odd"][0] == 7
+    assert len(event[1]["odd"]) == MOST_ODD
+
+
+def test_a_healthy_run_has_no_odd_ranks_and_its_health_sends_nothing() -> None:
+    run = SimulatedRun(ranks=64)
+    cells = RankCells(RankReader(), "health")
+    assert cells.frame(state_of(run))["odd"] == []
+    for _ in range(20):
+        run.advance(0.3)
+        assert cells.change(state_of(run)) is None
+
+
+def test_the_oddest_ranks_come_first() -> None:
+    run = SimulatedRun(ranks=16)
+    run.advance(1.0)
+    run.hang(3)
+    run.kill(9)
+    run.advance(5.0)
+    run.judge(12)
+    odd = RankCells(RankReader(), "health").frame(state_of(run))["odd"]
+    assert odd[:3] == [9, 12, 3]
+    assert odd[3:] == [rank for rank in range(16) if rank not in (9, 12, 3)]
+
+
+def test_another_world_gets_a_new_frame() -> None:
+    run, larger = SimulatedRun(ranks=8), SimulatedRun(ranks=16)
+    cells = RankCells(RankReader(), "health")
+    cells.frame(state_of(run))
+    event = cells.change(state_of(larger))
+    assert event is not None
+    assert (event[0], event[1]["count"]) == ("frame", 16)
+
+
+def test_places_are_unknown_until_all_ranks_have_named_theirs() -> None:
+    run = SimulatedRun(ranks=8)
+    state = state_of(run)
+    node = type(state.nodes["node0000"])()
+    node.CopyFrom(state.nodes["node0000"])
+    node.ranks[3].coordinates.clear()
+    frame = RankCells(RankReader(), "health").frame(replace(state, nodes={"node0000": node}))
+    assert (frame["axes"], frame["places"]) == ([], None)
+
+
+def test_a_rank_of_which_nothing_is_known_has_no_value() -> None:
+    run = SimulatedRun(ranks=8)
+    state = state_of(run)
+    node = type(state.nodes["node0000"])()
+    node.CopyFrom(state.nodes["node0000"])
+    del node.ranks[5]
+    frame = RankCells(RankReader(), "phase").frame(replace(state, nodes={"node0000": node}))
+    assert [rank for rank, value in enumerate(frame["values"]) if value is None] == [5]
+    assert frame["node_of"][5] is None
