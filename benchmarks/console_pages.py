@@ -14,8 +14,11 @@ import json
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
+
+from playwright.sync_api import CDPSession
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -59,7 +62,11 @@ def measure(console: SimulatedConsole, updates: int, colour: str) -> dict[str, A
         thread = threading.Thread(target=train, daemon=True)
         thread.start()
         try:
-            page.wait_for_function(f"window.measured.length >= {updates}", timeout=updates * 10_000, polling=500)
+            deadline = time.monotonic() + 10 * updates
+            while page.evaluate("window.measured.length") < updates:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the page has drawn fewer than {updates} updates in {10 * updates} s")
+                page.wait_for_timeout(500)
         finally:
             stop.set()
             thread.join()
@@ -77,7 +84,7 @@ def measure(console: SimulatedConsole, updates: int, colour: str) -> dict[str, A
     }
 
 
-def script_seconds(session: Any) -> float:
+def script_seconds(session: CDPSession) -> float:
     """Return the seconds of script that the page's main thread has run."""
     metrics = session.send("Performance.getMetrics")["metrics"]
     return next(float(metric["value"]) for metric in metrics if metric["name"] == "ScriptDuration")

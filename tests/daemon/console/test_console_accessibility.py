@@ -11,7 +11,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.console_browser import DESKTOP, PHONE, Theme, chromium, keep_screenshot, new_context, watched_page
-from tests.support.console_server import SimulatedConsole, keep_evidence, simulated_console
+from tests.support.console_server import SimulatedConsole, simulated_console
+from tests.support.console_story import tell_story
 
 pytestmark = pytest.mark.system
 
@@ -48,19 +49,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def hung(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hung]:
     with simulated_console(tmp_path_factory.mktemp("console"), ranks=64, runs=3) as console:
-        run = console.run
-
-        def change() -> str:
-            for _ in range(30):
-                run.advance(0.5)
-            run.hang(3)
-            run.advance(3.0)
-            incident = run.judge(3)
-            keep_evidence(console.directory, run, incident.id)
-            run.advance(0.5)
-            return incident.id
-
-        yield Hung(console, console.on_loop(change))
+        yield Hung(console, tell_story(console))
 
 
 def violations(page: Page) -> list[str]:

@@ -44,6 +44,8 @@ def hang(console: SimulatedConsole, rank: int) -> str:
     """Let a rank hang until there is a verdict; return the incident."""
 
     def change() -> str:
+        for _ in range(30):  # so that the deadline is learned
+            console.run.advance(0.5)
         console.run.hang(rank)
         console.run.advance(3.0)
         incident = console.run.judge(rank)
