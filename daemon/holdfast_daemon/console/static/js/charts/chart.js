@@ -96,7 +96,7 @@ function placeLinks(plot, holder, marks) {
     const link = holder.children[index];
     if (!link) return;
     const x = plot.valToPos(step, "x");
-    link.hidden = x < 0 || x > plot.over.clientWidth;
+    link.hidden = x < -1 || x > plot.over.clientWidth + 1;
     link.style.left = `${left + x}px`;
   });
 }

@@ -35,8 +35,9 @@ export function ChartsPanel({ run, incidents, subscribe }) {
 
   const ends = QUANTITIES.flatMap((name) => [curves[name].step[0], curves[name].step.at(-1)].filter((at) => at !== undefined));
   const newest = Math.max(0, ...ends);
-  // An incident interrupts the step after the newest one: its mark must fit too.
-  const all = { min: ends.length > 0 ? Math.min(...ends) : 0, max: Math.max(newest, ...marks.map(({ step }) => step)) };
+  // Marks must fit too: an incident interrupts the step after the newest one.
+  const marked = marks.map(({ step }) => step);
+  const all = { min: Math.min(...ends, ...marked, newest), max: Math.max(newest, ...marked) };
   const lastSteps = () => setZoom({ min: Math.max(newest - LAST_STEPS, 0), max: newest });
   const shown = QUANTITIES.filter((name) => name !== "validation_loss" || curves[name].step.length > 0);
   return html`<section class="charts" aria-label="Curves">

@@ -36,7 +36,7 @@ export function createPlot(place, options) {
   return new uPlot({
     width: Math.max(place.clientWidth, 200),
     height: HEIGHT,
-    padding: [18, 8, 0, 0],
+    padding: [18, 18, 0, 0],
     legend: { show: false },
     scales: { x: { time: false }, y: options.log ? { distr: 3 } : { range: calmRange } },
     axes: [
@@ -119,6 +119,7 @@ function drawNonfinite(plot, steps, ink) {
   const { ctx, bbox } = plot;
   const half = 4 * devicePixelRatio;
   ctx.save();
+  ctx.setLineDash([]);
   ctx.strokeStyle = ink.bad;
   ctx.lineWidth = 2 * devicePixelRatio;
   for (const step of steps) {

@@ -18,8 +18,12 @@ const COLOURS = [["health", "Health"], ["phase", "Phase"], ["step_time", "Step t
 export function RanksPage({ run, rank }) {
   const [by, setBy] = useState("health");
   const { mesh, lost, subscribe } = useMesh(run, by);
+  const map = useRef(null);
   const open = (chosen) => { location.hash = runHref(run, "ranks", String(chosen)); };
-  const close = () => { location.hash = runHref(run, "ranks"); };
+  const close = () => {
+    location.hash = runHref(run, "ranks");
+    map.current?.querySelector(".mesh").focus();
+  };
   return html`<${Disconnected} lost=${lost} />
     <div class="bar">
       <label>Colour by <select value=${by} onChange=${(event) => setBy(event.target.value)}>
@@ -29,7 +33,7 @@ export function RanksPage({ run, rank }) {
     ${mesh === null && html`<${Loading} what="the ranks" />`}
     ${mesh?.count === 0 && html`<${Empty}>No rank has reported yet. Ranks appear when their agents have started them.<//>`}
     ${mesh?.count > 0 && html`<div class="ranks">
-      <section aria-label="Map of ranks"><${MeshMap} mesh=${mesh} subscribe=${subscribe} onOpen=${open} /></section>
+      <section aria-label="Map of ranks" ref=${map}><${MeshMap} mesh=${mesh} subscribe=${subscribe} onOpen=${open} /></section>
       <section aria-label="Odd ranks" class="odd"><h2>Odd ranks first</h2>
         <${OddList} mesh=${mesh} chosen=${rank} run=${run} /></section>
     </div>`}
