@@ -217,7 +217,7 @@ def test_a_second_run_is_laid_over_and_a_step_that_is_not_finite_is_named(browse
         go(page, console, RUN)
         loss = page.locator(".chart").filter(has=page.get_by_role("heading", name="Loss", exact=True))
         expect(loss.locator(".bad-text")).to_have_text("1 step not finite: 20")
-        page.get_by_label("Compare with").select_option(label=page.locator("select option").nth(1).inner_text())
+        page.get_by_label("Compare with").select_option(label=page.locator("option", has_text="older").inner_text())
         plot = loss.get_by_role("application")
         plot.focus()
         expect(page.locator(".key.other")).to_be_visible()
