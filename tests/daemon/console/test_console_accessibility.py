@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.console_browser import DESKTOP, PHONE, Theme, chromium, keep_screenshot, new_context, watched_page
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.system
 RUN = "#/runs/llama-7b"
 PAGES = {
     "runs": ("#/", "table.runs"),
-    "run": (RUN, ".chart"),
+    "run": (RUN, ".chart .newest:not(:empty)"),
     "ranks": (f"{RUN}/ranks", ".mesh canvas"),
     "rank": (f"{RUN}/ranks/3", ".panel pre"),
     "incidents": (f"{RUN}/incidents", "table"),

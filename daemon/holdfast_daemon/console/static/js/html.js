@@ -3,9 +3,9 @@
 import htm from "../vendor/htm/htm.js";
 import { h } from "../vendor/preact/preact.js";
 
-export { Fragment, h, render } from "../vendor/preact/preact.js";
+export { render } from "../vendor/preact/preact.js";
 export {
-  useCallback, useEffect, useId, useLayoutEffect, useMemo, useReducer, useRef, useState,
+  useCallback, useEffect, useId, useLayoutEffect, useMemo, useRef, useState,
 } from "../vendor/preact/hooks.js";
 
 /** Builds elements from a tagged template: html`<p class="note">${text}</p>`. */

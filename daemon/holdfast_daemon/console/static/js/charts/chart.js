@@ -7,12 +7,12 @@ import { columns, createPlot, pointWords } from "./plot.js";
 
 /**
  * Shows one quantity.
- * @param {{title: string, curve: object, other: object | null, weight: number, log: boolean, version: number,
+ * @param {{title: string, curve: object, other: object | null, weight: number, loading: boolean, log: boolean, version: number,
  *     low: number, high: number, onZoom: (range: {min: number, max: number} | null) => void,
  *     marks: {step: number, text: string, href: string}[]}} props `version` changes when the curve has new points;
  *     `low` and `high` are the steps at the ends of the axis.
  */
-export function Chart({ title, curve, other, weight, log, version, low, high, onZoom, marks }) {
+export function Chart({ title, curve, other, weight, loading, log, version, low, high, onZoom, marks }) {
   const place = useRef(null);
   const links = useRef(null);
   const readout = useRef(null);
@@ -67,7 +67,8 @@ export function Chart({ title, curve, other, weight, log, version, low, high, on
     plot.current.setCursor({ left: plot.current.valToPos(steps[index], "x"), top: 10 });
   };
   const values = curve.mean.filter((value) => value !== null);
-  const summary = values.length === 0 ? "no values yet" : `newest ${figure(values.at(-1))} at step ${curve.step.at(-1)}`;
+  const none = loading ? "loading …" : "no values yet";
+  const summary = values.length === 0 ? none : `newest ${figure(values.at(-1))} at step ${curve.step.at(-1)}`;
   return html`<figure class="chart">
     <figcaption>
       <h3>${title}</h3>
@@ -81,7 +82,7 @@ export function Chart({ title, curve, other, weight, log, version, low, high, on
         aria-label=${`${title}: ${summary}. Left and right arrow keys read the values.`}></div>
       <div class="marks" ref=${links}>${marks.map((mark) => html`<a key=${mark.href} href=${mark.href}
         title=${mark.text} aria-label=${`At step ${mark.step}: ${mark.text}`}>!</a>`)}</div>
-      ${values.length === 0 && html`<p class="no-values quiet">No values yet.</p>`}
+      ${values.length === 0 && html`<p class="no-values quiet">${none}</p>`}
     </div>
   </figure>`;
 }

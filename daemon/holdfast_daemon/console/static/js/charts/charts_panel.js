@@ -26,7 +26,7 @@ export function ChartsPanel({ run, incidents, subscribe }) {
   const [zoom, setZoom] = useState(null);
   const [otherRun, setOtherRun] = useState("");
   const [round, setRound] = useState(0);
-  const { curves, version, error } = useCurves(run, zoom, `${round} ${incidents.length}`, subscribe,
+  const { curves, version, error, loading } = useCurves(run, zoom, `${round} ${incidents.length}`, subscribe,
     () => setRound((old) => old + 1));
   const past = useJson("/api/past");
   const other = useJson(otherRun ? otherPath(otherRun, zoom) : null);
@@ -64,7 +64,7 @@ export function ChartsPanel({ run, incidents, subscribe }) {
       <span class="key other"></span> the other run, dashed</p>`}
     <div class="chart-grid">
       ${shown.map((name) => html`<${Chart} key=${name} title=${TITLES[name]} curve=${curves[name]}
-        other=${otherCurves?.[name] ?? null} weight=${weight} log=${log && name.endsWith("loss")} version=${version}
+        other=${otherCurves?.[name] ?? null} weight=${weight} loading=${loading} log=${log && name.endsWith("loss")} version=${version}
         low=${(zoom ?? all).min} high=${(zoom ?? all).max} onZoom=${(range) => setZoom(range && rounded(range))} marks=${marks} />`)}
     </div>
     <p class="quiet">Drag over a chart to zoom in all of them; double-click to see the whole run. Marks with ! are
@@ -99,7 +99,7 @@ function useCurves(run, zoom, round, subscribe, onCrowded) {
     curves = answer.data ? fetched : Object.fromEntries(
       QUANTITIES.map((name) => [name, between(whole.current[name], zoom.min, zoom.max)]));
   }
-  return { curves, version, error: answer.data ? "" : answer.error };
+  return { curves, version, error: answer.data ? "" : answer.error, loading: !answer.data && !answer.error };
 }
 
 // Steps that arrived while the curves were fetched, as rows.

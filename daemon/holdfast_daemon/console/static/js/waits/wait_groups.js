@@ -2,7 +2,7 @@
 
 /**
  * Ranks that wait in the same calls for the same ranks, and for which the same ranks wait.
- * @typedef {{ranks: number[], root: boolean, level: number, more?: number}} WaitNode `root`: it holds the others up.
+ * @typedef {{ranks: number[], root: boolean, level: number}} WaitNode `root`: it holds the others up.
  *     `level` is the number of calls between it and a root.
  * @typedef {{from: number, to: number, label: string}} WaitEdge Indexes of nodes: `from` waits for `to`.
  */
