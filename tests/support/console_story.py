@@ -50,13 +50,12 @@ def _steps(seed: int, spike: int) -> Iterator[CountedStep]:
     noise = random.Random(seed)
     for step in range(STEPS):
         jump = 1.8 * math.exp(-(step - spike) / 25) if 0 <= spike <= step else 0.0
-        numbers = {
-            "grad_norm": 1.1 + 0.25 * noise.random() + jump,
-            "tokens_per_s": 131_072 * (0.97 + 0.04 * noise.random()),
-            "step_s": 0.5 * (1 + 0.05 * noise.random()),
-        }
+        grad_norm = 1.1 + 0.25 * noise.random() + jump
+        tokens_per_s = 131_072 * (0.97 + 0.04 * noise.random())
+        step_s = 0.5 * (1 + 0.05 * noise.random())
         if spike >= 0 and step == 400:
-            yield counted(step, nonfinite=("loss",), **numbers)
+            bad = ("loss",)
+            yield counted(step, nonfinite=bad, grad_norm=grad_norm, tokens_per_s=tokens_per_s, step_s=step_s)
         else:
             loss = 2.2 + (6.0 - seed) * math.exp(-step / 260) + 0.12 * noise.gauss(0, 1) + jump
-            yield counted(step, loss=loss, **numbers)
+            yield counted(step, loss=loss, grad_norm=grad_norm, tokens_per_s=tokens_per_s, step_s=step_s)

@@ -16,10 +16,13 @@
 export function groupWaits(waits, culprits) {
   const out = new Map();
   const into = new Map();
-  const add = (map, rank, text) => map.set(rank, [...(map.get(rank) ?? []), text]);
+  const add = (map, rank, text) => {
+    if (!map.has(rank)) map.set(rank, []);
+    map.get(rank).push(text);
+  };
   for (const wait of waits) {
     add(out, wait.waiter, `${wait.awaited} ${callWords(wait)}`);
-    add(into, wait.awaited, `${callWords(wait)}`);
+    add(into, wait.awaited, callWords(wait));
   }
   const named = new Set(culprits);
   const ranks = [...new Set([...waits.flatMap(({ waiter, awaited }) => [waiter, awaited]), ...culprits])]
