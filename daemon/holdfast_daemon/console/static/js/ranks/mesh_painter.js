@@ -46,6 +46,7 @@ export class MeshPainter {
     if (!this.mesh) return;
     this.ink = { text: colour("--text"), muted: colour("--muted"), surface: colour("--surface"), accent: colour("--accent") };
     this.setLegend(this.mesh.legend);
+    this.everything = true;
     this.request();
   }
 
@@ -55,7 +56,7 @@ export class MeshPainter {
    */
   update(change) {
     const began = performance.now();
-    if (change.legend) this.setLegend(change.legend);
+    if (change.legend) this.replaceLegend(change.legend);
     if (change.odd) this.mesh.odd = change.odd;
     const { at = [], to = [] } = change.values ?? {};
     for (let index = 0; index < at.length; index += 1) {
@@ -91,7 +92,14 @@ export class MeshPainter {
     const shades = new Uint8Array(this.mesh.count);
     for (let rank = 0; rank < shades.length; rank += 1) shades[rank] = this.palette.indexOf(values[rank] ?? null);
     this.shades = shades;
-    this.everything = true;
+  }
+
+  // The ramp of a range stays the same when its ends move: only cells with another shade are drawn.
+  replaceLegend(legend) {
+    const old = this.shades;
+    this.setLegend(legend);
+    if (legend.kind === "words") this.everything = true;
+    for (let rank = 0; rank < old.length; rank += 1) if (old[rank] !== this.shades[rank]) this.changed.add(rank);
   }
 
   request() {
