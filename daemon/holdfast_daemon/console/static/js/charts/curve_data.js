@@ -1,0 +1,87 @@
+/** Curves of a run: what the history holds, and the steps that arrive while the page is open. */
+
+/** Quantities that the page charts, in its order. */
+export const QUANTITIES = ["loss", "grad_norm", "tokens_per_s", "step_s", "validation_loss"];
+
+// Columns of the rows of a `steps` event.
+const COLUMNS = { loss: 2, grad_norm: 3, tokens_per_s: 4, step_s: 5, validation_loss: 7 };
+
+/**
+ * One curve. `low` and `high` bound the steps that a point stands for; null is a step without a value.
+ * @typedef {{step: number[], mean: (number | null)[], low: (number | null)[], high: (number | null)[],
+ *     nonfinite: number[]}} Curve
+ */
+
+/** Returns a curve without points. */
+export function emptyCurve() {
+  return { step: [], mean: [], low: [], high: [], nonfinite: [] };
+}
+
+/**
+ * Returns the curves of an answer of the API, with an empty one for each quantity that it lacks.
+ * @returns {Record<string, Curve>}
+ */
+export function readCurves(answer) {
+  return Object.fromEntries(QUANTITIES.map((name) => {
+    const { step, mean, low, high, nonfinite } = answer?.curves?.[name] ?? emptyCurve();
+    return [name, { step, mean, low, high, nonfinite }];
+  }));
+}
+
+/**
+ * Adds new steps to curves in place. Steps that a restart undid are taken out first.
+ * @param {Record<string, Curve>} curves
+ * @param {{rows: (number | null)[][], undone_after: number | null}} event
+ */
+export function appendSteps(curves, event) {
+  for (const name of QUANTITIES) {
+    const curve = curves[name];
+    if (event.undone_after !== null && event.undone_after !== undefined) cutAfter(curve, event.undone_after);
+    for (const row of event.rows) {
+      const value = row[COLUMNS[name]] ?? null;
+      if (value === null && name === "validation_loss") continue;
+      // A row is sent because its step has a loss: one that no number can show is not finite.
+      if (value === null && name === "loss") curve.nonfinite.push(row[0]);
+      if (curve.step.length > 0 && row[0] <= curve.step.at(-1)) continue;
+      curve.step.push(row[0]);
+      curve.mean.push(value);
+      curve.low.push(value);
+      curve.high.push(value);
+    }
+  }
+}
+
+function cutAfter(curve, step) {
+  while (curve.step.length > 0 && curve.step.at(-1) > step) {
+    for (const column of [curve.step, curve.mean, curve.low, curve.high]) column.pop();
+  }
+  curve.nonfinite = curve.nonfinite.filter((at) => at <= step);
+}
+
+/**
+ * Smooths values by an exponential average that is fair to the first points. Gaps stay gaps.
+ * @param {(number | null)[]} values
+ * @param {number} weight 0 (no smoothing) to less than 1.
+ */
+export function smoothed(values, weight) {
+  if (weight === 0) return values;
+  let sum = 0;
+  let share = 0;
+  return values.map((value) => {
+    if (value === null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    share = weight * share + (1 - weight);
+    return sum / share;
+  });
+}
+
+/** Returns the part of a curve between two steps. */
+export function between(curve, low, high) {
+  const first = curve.step.findIndex((step) => step >= low);
+  const after = curve.step.findIndex((step) => step > high);
+  const end = after < 0 ? curve.step.length : after;
+  const start = first < 0 ? end : first;
+  const cut = (column) => column.slice(start, end);
+  return { step: cut(curve.step), mean: cut(curve.mean), low: cut(curve.low), high: cut(curve.high),
+    nonfinite: curve.nonfinite.filter((step) => step >= low && step <= high) };
+}

@@ -1,0 +1,90 @@
+/** Live updates: server-sent events that reconnect, and say since when they do not arrive. */
+
+import { getJson, openSession } from "./api.js";
+
+const FIRST_RETRY_MS = 1000;
+const LAST_RETRY_MS = 10000;
+const CHECK_MS = 15000;
+
+/** Name of the event on `window` that asks for the login page. */
+export const LOGIN_NEEDED = "holdfast-login-needed";
+
+/**
+ * Opens a stream and keeps it open until the returned function is called.
+ *
+ * A hidden page closes its streams, because a browser allows few connections to one host. A stream without events is
+ * checked with a request: a connection that broke silently would look alive.
+ * @param {string} path
+ * @param {Record<string, (data: any) => void>} handlers By the name of the event.
+ * @param {(lost: {since: number, reason: string} | null) => void} onState Called with the time (ms) and the reason when
+ *     the connection is lost, and with null when it works again.
+ * @returns {() => void}
+ */
+export function openStream(path, handlers, onState) {
+  let source = null;
+  let retry = 0;
+  let wait = FIRST_RETRY_MS;
+  let lost = null;
+  let heard = 0;
+  let closed = false;
+
+  const stop = () => {
+    clearTimeout(retry);
+    source?.close();
+    source = null;
+  };
+  const works = () => {
+    heard = Date.now();
+    wait = FIRST_RETRY_MS;
+    if (lost) onState(null);
+    lost = null;
+  };
+  const fail = (reason) => {
+    stop();
+    if (closed || document.hidden) return;
+    lost = { since: lost?.since ?? Date.now(), reason };
+    onState(lost);
+    retry = setTimeout(reopen, wait);
+    wait = Math.min(2 * wait, LAST_RETRY_MS);
+  };
+  const reopen = async () => {
+    try {
+      if (await openSession()) connect();
+      else window.dispatchEvent(new Event(LOGIN_NEEDED));
+    } catch (error) {
+      fail(error.message);
+    }
+  };
+  const connect = () => {
+    if (closed || document.hidden) return;
+    stop();
+    source = new EventSource(path);
+    source.onopen = works;
+    source.onerror = () => fail("the daemon does not answer");
+    for (const [name, handle] of Object.entries(handlers)) {
+      source.addEventListener(name, (event) => {
+        works();
+        handle(JSON.parse(event.data));
+      });
+    }
+  };
+  const check = async () => {
+    if (!source || Date.now() - heard < CHECK_MS) return;
+    try {
+      await getJson("/api/session");
+    } catch (error) {
+      fail(error.message);
+    }
+  };
+  const onVisibility = () => (document.hidden ? stop() : connect());
+
+  document.addEventListener("visibilitychange", onVisibility);
+  const checks = setInterval(check, CHECK_MS);
+  connect();
+  return () => {
+    closed = true;
+    stop();
+    clearInterval(checks);
+    document.removeEventListener("visibilitychange", onVisibility);
+  };
+}

@@ -1,0 +1,63 @@
+/** All runs that the daemon knows, those that need attention first. */
+
+import { counted, figure, percent, short, whole } from "../format.js";
+import { html } from "../html.js";
+import { Badge } from "../parts/badge.js";
+import { Disconnected, Empty, Loading, Time } from "../parts/states.js";
+import { runHref } from "../router.js";
+import { useStream } from "../use_live.js";
+
+const ORDER = { bad: 0, attention: 1, unknown: 2, ok: 3, ended: 4 };
+
+/** Sorts runs: what is bad first, then the newest. */
+export function byAttention(runs) {
+  return [...runs].sort((a, b) => (ORDER[a.health] ?? 2) - (ORDER[b.health] ?? 2)
+    || b.created_unix_s - a.created_unix_s || a.run.localeCompare(b.run));
+}
+
+/** Shows the list of runs and follows it. */
+export function RunsPage() {
+  const { data, lost } = useStream("/api/stream", { whole: "runs" });
+  return html`<h1>Runs</h1>
+    <${Disconnected} lost=${lost} />
+    ${data === null ? html`<${Loading} what="the runs" />` : html`<${RunTable} runs=${byAttention(data.runs)} />`}`;
+}
+
+function RunTable({ runs }) {
+  if (runs.length === 0) {
+    return html`<${Empty}>No run is known to this daemon. Start one with <code>holdfast run</code>, or watch one with
+      <code>holdfast observe</code>: it appears here by itself.<//>`;
+  }
+  return html`<table class="runs">
+    <caption class="hidden">Runs, those that need attention first</caption>
+    <thead><tr>
+      <th scope="col">Run</th><th scope="col">State</th><th scope="col" class="num">Step</th>
+      <th scope="col" class="num mid">Loss</th><th scope="col" class="num wide">Tokens/s</th>
+      <th scope="col" class="num wide">Goodput</th><th scope="col" class="num wide">Ranks</th>
+      <th scope="col" class="wide">Created</th>
+    </tr></thead>
+    <tbody>${runs.map((run) => html`<${RunRow} key=${run.run} run=${run} />`)}</tbody>
+  </table>`;
+}
+
+function RunRow({ run }) {
+  const loud = run.health === "bad" || run.health === "attention";
+  return html`<tr class=${run.health}>
+    <th scope="row">
+      <a href=${runHref(run.run)}>${run.run}</a>
+      ${run.verdict
+        ? html`<span class=${`line ${loud ? run.health : ""}`}>${run.verdict}</span>`
+        : html`<span class="line">${run.state_text}</span>`}
+      ${run.restarts > 0 && html`<span class="line">${counted(run.restarts, "restart")}</span>`}
+    </th>
+    <td><${Badge} health=${run.health} text=${run.state} /></td>
+    <td class="num">${run.step < 0 ? "–" : whole(run.step)}
+      ${run.steps_until && html`<span class="line">of ${whole(run.steps_until)}</span>
+        <progress max=${run.steps_until} value=${Math.max(run.step, 0)} aria-label=${`Progress of ${run.run}`} />`}</td>
+    <td class="num mid">${figure(run.loss)}</td>
+    <td class="num wide">${short(run.tokens_per_s)}</td>
+    <td class="num wide">${percent(run.goodput_ratio)}</td>
+    <td class="num wide">${whole(run.ranks)}</td>
+    <td class="wide"><${Time} unixS=${run.created_unix_s} /></td>
+  </tr>`;
+}

@@ -1,0 +1,83 @@
+/** What an operator can ask of a run. Each action is confirmed first. */
+
+import { postJson, runPath } from "../api.js";
+import { html, useState } from "../html.js";
+import { ConfirmDialog } from "./dialog.js";
+
+const KINDS = ["kill", "segfault", "stop", "exception", "out-of-memory", "infinite-loop", "gil-held", "deadlock",
+  "data-stall", "frozen-disk", "slow", "skipped-collective", "wrong-shape", "nan-gradient", "bit-flip"];
+
+const ACTIONS = {
+  checkpoint: {
+    label: "Write a checkpoint", confirm: "Write it",
+    text: "All ranks write a checkpoint at the next step that they agree on. Training continues.",
+    fields: () => [], body: () => ({}),
+  },
+  release: {
+    label: "Release a checkpoint", confirm: "Release it",
+    text: "Holdfast kept this checkpoint because of an incident. After the release, pruning may remove it.",
+    fields: (frame) => [{ name: "step", label: "Checkpoint of step", choices: frame.checkpoints?.kept_by_incident ?? [] }],
+    body: (form) => ({ step: Number(form.get("step")) }),
+  },
+  inject: {
+    label: "Inject a fault", confirm: "Harm this rank", dangerous: true,
+    text: "This harms a rank on purpose, to see how the run recovers. The run may lose time.",
+    fields: () => [
+      { name: "kind", label: "Kind of fault", choices: KINDS },
+      { name: "rank", label: "Rank", number: true, value: 0 },
+      { name: "step", label: "Step (empty: the current one)", number: true, optional: true },
+    ],
+    body: (form) => ({ kind: form.get("kind"), rank: Number(form.get("rank")),
+      ...(form.get("step") === "" ? {} : { step: Number(form.get("step")) }) }),
+  },
+  stop: {
+    label: "Stop the run", confirm: "Stop the run", dangerous: true,
+    text: "All ranks end after a last checkpoint. When the grace is over, they end without one. Nothing starts again.",
+    fields: () => [{ name: "grace_s", label: "Grace in seconds", number: true, value: 60 }],
+    body: (form) => ({ grace_s: Number(form.get("grace_s")) }),
+  },
+};
+
+/** Shows the actions of a run; a viewer reads why there are none. */
+export function Actions({ frame, role }) {
+  const [open, setOpen] = useState(null);
+  const [done, setDone] = useState("");
+  if (role !== "operator") {
+    return html`<p class="quiet">You are logged in as a viewer. Actions need the token of the operator.</p>`;
+  }
+  return html`<ul class="actions">
+      ${Object.entries(ACTIONS).filter(([name]) => frame.actions?.[name] !== undefined).map(([name, action]) => {
+        const reason = frame.actions[name];
+        return html`<li key=${name}>
+          <button type="button" class=${action.dangerous ? "dangerous" : ""} disabled=${reason !== ""}
+            aria-describedby=${reason ? `why-${name}` : undefined} onClick=${() => setOpen(name)}>${action.label}</button>
+          ${reason && html`<span class="quiet" id=${`why-${name}`}>${reason}</span>`}
+        </li>`;
+      })}
+    </ul>
+    <p role="status" class="done">${done}</p>
+    ${open && html`<${ActionDialog} key=${open} name=${open} frame=${frame} onClose=${() => setOpen(null)}
+      onDone=${setDone} />`}`;
+}
+
+function ActionDialog({ name, frame, onClose, onDone }) {
+  const action = ACTIONS[name];
+  const fields = action.fields(frame);
+  const [values, setValues] = useState(() => Object.fromEntries(
+    fields.map((field) => [field.name, String(field.value ?? field.choices?.[0] ?? "")])));
+  const send = async () => {
+    const form = new Map(Object.entries(values));
+    const answer = await postJson(runPath(frame.run, "actions", name), action.body(form));
+    onDone(answer.done);
+  };
+  const set = (field) => (event) => setValues((old) => ({ ...old, [field.name]: event.target.value }));
+  return html`<${ConfirmDialog} title=${`${action.label}: ${frame.run}`} confirm=${action.confirm}
+    dangerous=${action.dangerous} onConfirm=${send} onClose=${onClose}>
+    <p>${action.text}</p>
+    ${fields.map((field) => html`<p key=${field.name}><label>${field.label} ${field.choices
+      ? html`<select value=${values[field.name]} onChange=${set(field)} required>
+          ${field.choices.map((choice) => html`<option key=${choice} value=${String(choice)}>${choice}</option>`)}</select>`
+      : html`<input type="number" min="0" step="1" required=${!field.optional} value=${values[field.name]}
+          onInput=${set(field)} />`}</label></p>`)}
+  <//>`;
+}

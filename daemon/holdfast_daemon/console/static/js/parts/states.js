@@ -1,0 +1,50 @@
+/** What a page says when there is nothing to show yet, nothing at all, or an error. */
+
+import { html } from "../html.js";
+import { clock, exactTime } from "../format.js";
+
+/** Says what is being loaded. */
+export function Loading({ what }) {
+  return html`<p class="quiet loading" role="status">Loading ${what} …</p>`;
+}
+
+/** Says that there is nothing, and why. */
+export function Empty({ children }) {
+  return html`<p class="quiet empty">${children}</p>`;
+}
+
+/** Says what failed and what to do. */
+export function Problem({ title, text, onRetry }) {
+  return html`<section class="problem" role="alert">
+    <h2>${title}</h2>
+    <p>${text}</p>
+    ${onRetry && html`<button type="button" onClick=${onRetry}>Try again</button>`}
+  </section>`;
+}
+
+/**
+ * Shows a fetched document: the error, the loading state, or what `children` makes of the data.
+ * Data that could not be renewed stays, with the error above it.
+ */
+export function Fetched({ of, what, children }) {
+  if (of.data === null) {
+    if (!of.error) return html`<${Loading} what=${what} />`;
+    return html`<${Problem} title=${`Cannot load ${what}`} text=${of.error} onRetry=${of.reload} />`;
+  }
+  return html`${of.error && html`<${Problem} title=${`Cannot update ${what}`} onRetry=${of.reload}
+    text=${`${of.error}. What follows is older.`} />`}${children(of.data)}`;
+}
+
+/** Says since when no updates arrive. It never says that the run has a problem: that is not known. */
+export function Disconnected({ lost }) {
+  return html`<div role="status" aria-live="polite">${lost && html`<p class="disconnected">
+    <strong>Not connected since ${html`<${Time} unixS=${lost.since / 1000} />`}, showing the last known state.</strong>
+    ${" "}Reason: ${lost.reason}. This page connects again by itself.
+  </p>`}</div>`;
+}
+
+/** Shows a time in the browser's zone; the exact one is in the tooltip. */
+export function Time({ unixS }) {
+  if (!unixS) return "–";
+  return html`<time dateTime=${new Date(1000 * unixS).toISOString()} title=${exactTime(unixS)}>${clock(unixS)}</time>`;
+}

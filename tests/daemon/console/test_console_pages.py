@@ -1,0 +1,271 @@
+"""The console's pages in a real browser, against a real server over simulated runs."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.console_browser import Watch, chromium, new_context, watched_page
+from tests.support.console_server import SimulatedConsole, keep_evidence, simulated_console
+from tests.support.histories import counted, write_steps
+
+pytestmark = pytest.mark.system
+
+RUN = "#/runs/llama-7b"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[SimulatedConsole]:
+    with simulated_console(tmp_path, ranks=8, runs=2) as it:
+        yield it
+
+
+@pytest.fixture
+def page(browser: Browser, console: SimulatedConsole) -> Iterator[Page]:
+    """A page of an operator, who has logged in."""
+    context = new_context(browser)
+    opened, watch = watched_page(context, console.origin)
+    opened.goto(console.address())
+    expect(opened.get_by_role("heading", name="Runs")).to_be_visible()
+    yield opened
+    context.close()
+    watch.expect_nothing()
+
+
+def hang(console: SimulatedConsole, rank: int) -> str:
+    """Let a rank hang until there is a verdict; return the incident."""
+
+    def change() -> str:
+        for _ in range(30):  # so that the deadline is learned
+            console.run.advance(0.5)
+        console.run.hang(rank)
+        console.run.advance(3.0)
+        incident = console.run.judge(rank)
+        keep_evidence(console.directory, console.run, incident.id)
+        console.run.advance(0.5)
+        return incident.id
+
+    identity: str = console.on_loop(change)
+    return identity
+
+
+def go(page: Page, console: SimulatedConsole, place: str) -> None:
+    page.goto(f"{console.origin}/{place}")
+
+
+def test_the_token_leaves_the_address_bar_and_opens_the_list(page: Page) -> None:
+    assert "token" not in page.url
+    expect(page.locator("table.runs tbody tr")).to_have_count(2)
+    expect(page.get_by_text("operator")).to_be_visible()
+
+
+def test_without_a_session_the_page_says_where_the_token_is(browser: Browser, console: SimulatedConsole) -> None:
+    context = new_context(browser)
+    page, watch = watched_page(context, console.origin)
+    watch.expects_refusals = True
+    page.goto(f"{console.origin}/")
+    expect(page.get_by_text("holdfast console", exact=True)).to_be_visible()
+    page.get_by_label("Token").fill("wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).to_contain_text("The daemon does not know this token")
+    page.get_by_label("Token").fill(console.viewer)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_text("viewer", exact=True)).to_be_visible()
+    context.close()
+    watch.expect_nothing()
+
+
+def test_steps_arrive_without_a_reload(page: Page, console: SimulatedConsole) -> None:
+    go(page, console, RUN)
+    expect(page.locator(".progress-line")).to_contain_text("no step yet")
+    console.on_loop(lambda: console.run.advance(2.0))
+    expect(page.locator(".progress-line")).to_contain_text("step 3")
+    loss = page.get_by_role("application", name=re.compile("^Loss: newest .* at step 3"))
+    expect(loss).to_be_visible()
+
+
+def test_a_hang_is_the_loudest_thing_and_names_the_culprit(page: Page, console: SimulatedConsole) -> None:
+    go(page, console, RUN)
+    expect(page.locator(".progress-line")).to_be_visible()
+    expect(page.locator(".verdict")).to_have_count(0)
+    identity = hang(console, 5)
+    verdict = page.locator(".verdict.bad")
+    expect(verdict.get_by_role("heading", level=2)).to_contain_text("rank 5")
+    expect(verdict.locator("svg .root text").first).to_have_text("rank 5")
+    expect(verdict.locator("svg .waiter text").first).to_have_text("ranks 0-4, 6, 7")
+    verdict.get_by_text("As a table").click()
+    expect(verdict.get_by_role("row", name=re.compile("ranks 0-4, 6, 7 .*rank 5"))).to_be_visible()
+    verdict.get_by_role("link", name="Open incident").click()
+    expect(page).to_have_url(re.compile(f"incidents/{identity}$"))
+    page.get_by_role("button", name="rank-00005.stack.txt").click()
+    expect(page.get_by_role("region", name="Text of rank-00005.stack.txt")).to_contain_text("all_reduce")
+
+
+def test_the_list_shows_what_is_bad_first(page: Page, console: SimulatedConsole) -> None:
+    expect(page.locator("table.runs tbody tr").first).to_be_visible()
+    second = console.runs["llama-7b-1"]
+
+    def change() -> None:
+        second.hang(2)
+        second.advance(3.0)
+        second.judge(2)
+        second.advance(0.5)
+
+    console.on_loop(change)
+    first = page.locator("table.runs tbody tr").first
+    expect(first).to_contain_text("llama-7b-1")
+    expect(first.locator(".line.bad")).to_contain_text("rank 2")
+
+
+def test_only_the_keyboard_is_needed_to_read_what_a_rank_does(page: Page, console: SimulatedConsole) -> None:
+    hang(console, 3)
+    page.locator("body").press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to content"
+    go(page, console, f"{RUN}/ranks")
+    mesh = page.get_by_role("application", name=re.compile("Map of 8 ranks"))
+    expect(mesh).to_be_visible()
+    expect(page.locator(".odd li").first).to_contain_text("rank 3")
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.classList.contains('mesh')"):
+            break
+    expect(mesh).to_be_focused()
+    said = page.locator(".said")
+    expect(said).to_contain_text("rank 3, node0000: culprit, odd")
+    page.keyboard.press("ArrowUp")
+    expect(said).to_contain_text("rank 1, node0000: waiting")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    panel = page.get_by_role("complementary", name="Rank 3")
+    expect(panel.get_by_role("region", name="Stack")).to_contain_text("all_reduce")
+    expect(panel.get_by_role("region", name="End of the log")).to_contain_text("rank 3: step 1999 done")
+    page.keyboard.press("Escape")
+    expect(panel).to_have_count(0)
+    expect(mesh).to_be_focused()
+
+
+def test_an_action_is_confirmed_first(page: Page, console: SimulatedConsole) -> None:
+    go(page, console, RUN)
+    page.get_by_role("button", name="Write a checkpoint").click()
+    dialog = page.get_by_role("dialog", name="Write a checkpoint: llama-7b")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_have_count(0)
+    committed = list(console.run.committed)
+    page.get_by_role("button", name="Write a checkpoint").click()
+    dialog.get_by_role("button", name="Write it").click()
+    expect(page.locator(".done")).to_contain_text("a checkpoint of step")
+    assert len(console.run.committed) == len(committed) + 1
+
+
+def test_an_action_that_cannot_be_done_says_why(page: Page, console: SimulatedConsole) -> None:
+    go(page, console, RUN)
+    console.on_loop(console.run.end)
+    console.on_loop(lambda: console.run.advance(0.5))
+    stop = page.get_by_role("button", name="Stop the run")
+    expect(stop).to_be_disabled()
+    expect(stop).to_have_accessible_description("the run has ended")
+
+
+def test_a_viewer_has_no_actions(browser: Browser, console: SimulatedConsole) -> None:
+    context = new_context(browser)
+    page, watch = watched_page(context, console.origin)
+    page.goto(console.address(console.viewer))
+    go(page, console, RUN)
+    expect(page.get_by_text("You are logged in as a viewer")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop the run")).to_have_count(0)
+    context.close()
+    watch.expect_nothing()
+
+
+def test_a_daemon_that_is_gone_is_no_crash_and_its_return_needs_no_new_login(browser: Browser, tmp_path: Path) -> None:
+    context = new_context(browser)
+    with simulated_console(tmp_path, ranks=4) as before:
+        port = before.port
+        page, watch = watched_page(context, before.origin)
+        watch.expects_refusals = True
+        page.goto(before.address())
+        go(page, before, RUN)
+        expect(page.locator(".state-line")).to_contain_text("running")
+        expect(page.get_by_text("Not connected since")).to_have_count(0)
+    lost = page.get_by_role("status").filter(has_text="showing the last known state")
+    expect(lost).to_contain_text("Not connected since")
+    expect(page.locator(".state-line")).to_contain_text("running")
+    with simulated_console(tmp_path, ranks=4, with_files=False, console_port=port):
+        expect(page.get_by_text("Not connected since")).to_have_count(0, timeout=30_000)
+        expect(page.get_by_role("button", name="Stop the run")).to_be_enabled()
+        context.close()
+    watch.expect_nothing()
+
+
+def test_a_second_run_is_laid_over_and_a_step_that_is_not_finite_is_named(browser: Browser, tmp_path: Path) -> None:
+    with simulated_console(tmp_path, ranks=2) as console:
+        steps = [counted(step, loss=5.0 / (1 + step)) for step in range(50)]
+        steps[20] = counted(20, nonfinite=("loss",))
+        write_steps(tmp_path, steps, run="llama-7b", instance="simulated")
+        write_steps(tmp_path, [counted(step, loss=4.0) for step in range(50)], run="older", instance="a")
+        context = new_context(browser)
+        page, watch = watched_page(context, console.origin)
+        page.goto(console.address())
+        go(page, console, RUN)
+        loss = page.locator(".chart").filter(has=page.get_by_role("heading", name="Loss", exact=True))
+        expect(loss.locator(".bad-text")).to_have_text("1 step not finite: 20")
+        page.get_by_label("Compare with").select_option(label=page.locator("option", has_text="older").inner_text())
+        plot = loss.get_by_role("application")
+        plot.focus()
+        expect(page.locator(".key.other")).to_be_visible()
+        for _ in range(3):
+            plot.press("ArrowLeft")
+        expect(loss.locator(".readout")).to_contain_text("other run 4")
+        context.close()
+        watch.expect_nothing()
+
+
+def test_charts_zoom_together(page: Page, console: SimulatedConsole) -> None:
+    go(page, console, RUN)
+    expect(page.locator(".progress-line")).to_be_visible()
+    for _ in range(6):
+        console.on_loop(lambda: console.run.advance(0.5))
+        page.wait_for_timeout(300)
+    whole = page.get_by_role("button", name="Whole run")
+    expect(whole).to_have_attribute("aria-pressed", "true")
+    box = page.locator(".chart .u-over").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 40, steps=4)
+    page.mouse.up()
+    expect(whole).to_have_attribute("aria-pressed", "false")
+    whole.click()
+    expect(whole).to_have_attribute("aria-pressed", "true")
+
+
+def test_an_incident_on_a_curve_opens_by_its_mark(page: Page, console: SimulatedConsole) -> None:
+    go(page, console, RUN)
+    mark = page.get_by_role("link", name=re.compile("^At step 0: .*rank 3")).first
+    expect(mark).to_be_visible()
+    mark.focus()
+    mark.press("Enter")
+    expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
+
+
+def test_the_theme_can_be_chosen_and_is_kept(page: Page) -> None:
+    page.get_by_role("button", name="Switch to dark colours").click()
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.reload()
+    expect(page.get_by_role("button", name="Switch to light colours")).to_be_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == before
+
+
+def test_watch_notices_what_it_should() -> None:
+    watch = Watch("http://127.0.0.1:1")
+    watch.strangers.append("http://elsewhere/")
+    with pytest.raises(AssertionError):
+        watch.expect_nothing()
