@@ -55,15 +55,17 @@ def test_a_client_sees_the_steps_of_a_run_and_takes_a_checkpoint(runs: Runs, tmp
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
         address = next(found for line in lines if (found := re.match(r"console: (http://127\.0\.0\.1:\S+)", line)))
-        browser = Browser(address[1])
-        assert next(lines).startswith(
-            f"from another machine, first: ssh -N -L {browser.port}:127.0.0.1:{browser.port} "
-        )
+        assert "token" not in address[1]  # this output is no terminal
         printed = subprocess.run(
             [sys.executable, "-m", "holdfast_cli", "console", "--run", name],
             cwd=tmp_path, check=True, capture_output=True, text=True,
         )  # fmt: skip
-        assert printed.stdout.splitlines()[0] == f"console: {address[1]}"
+        opened = printed.stdout.splitlines()[0].removeprefix("console: ")
+        assert opened.startswith(f"{address[1]}#token=")
+        browser = Browser(opened)
+        assert next(lines).startswith(
+            f"from another machine, first: ssh -N -L {browser.port}:127.0.0.1:{browser.port} "
+        )
 
         path = f"/api/runs/{name}"
         first = wait_until(lambda: frame if (frame := browser.get(path))["step"] >= 2 else None, "it trains")

@@ -1,5 +1,6 @@
 """``holdfast console``: the address with the right secret, and a clear line if there is none."""
 
+import io
 import socket
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast_cli.main import app
-from holdfast_cli.views.console_address import console_lines
+from holdfast_cli.views.console_address import console_lines, start_lines
 from holdfast_daemon.console.sessions import load_tokens
 from holdfast_proto import run_files
 from holdfast_proto.endpoint import write_endpoint
@@ -62,3 +63,22 @@ def test_secrets_of_another_user_are_left_out(control: Path, tmp_path: Path) -> 
     serve(control)
     (tmp_path / "console-tokens.json").mkdir()
     assert console_lines(control)[0] == "console: http://127.0.0.1:4711/"
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_only_a_terminal_shows_the_secret_when_a_run_starts(control: Path) -> None:
+    serve(control)
+    shown, logged = start_lines(control, _Terminal()), start_lines(control, io.StringIO())
+    assert "#token=" in shown[0]
+    assert "token=" not in " ".join(logged)
+    assert logged[0] == "console: http://127.0.0.1:4711/"
+    assert "holdfast console" in logged[-1]
+
+
+def test_a_run_without_a_console_says_nothing_of_it(control: Path) -> None:
+    write_endpoint(run_files.daemon_endpoint(control), 1)
+    assert start_lines(control, io.StringIO()) == []

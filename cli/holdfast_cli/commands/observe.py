@@ -16,7 +16,7 @@ from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import ModeName
 from holdfast_cli.trainer_command import check_launcher
 from holdfast_cli.views.attachment import FIVE_LINES
-from holdfast_cli.views.console_address import console_lines
+from holdfast_cli.views.console_address import start_lines
 from holdfast_cli.views.display import LineDisplay
 from holdfast_cli.views.run_view import Surroundings
 
@@ -51,7 +51,7 @@ def _observe(options: LocalRunOptions, command: list[str]) -> int:
             show=lambda seen: display.update(seen, Surroundings(notes=local.stack.notes())),
             complain=_complain,
         )
-        display.say(console_lines(local.paths.control))
+        display.say(start_lines(local.paths.control, sys.stderr))
         node = observed_node(local)
         code = 0
         if command:

@@ -18,7 +18,7 @@ from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import LossActionName, RunSettings
 from holdfast_cli.trainer_command import check_configuration, check_starts
 from holdfast_cli.views.attachment import AttachmentWatch
-from holdfast_cli.views.console_address import console_lines
+from holdfast_cli.views.console_address import start_lines
 from holdfast_cli.views.display import LineDisplay, display_for
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings
@@ -67,7 +67,7 @@ def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
                     display.update(seen, Surroundings(notes=local.stack.notes()))
 
                 display.say([f"{options.run} writes its logs to {_near(local.paths.logs)}: see `holdfast logs`"])
-                display.say(console_lines(local.paths.control))
+                display.say(start_lines(local.paths.control, sys.stderr if json else sys.stdout))
                 try:
                     status = local.wait(show)
                 finally:

@@ -3,6 +3,7 @@
 import json
 import socket
 from pathlib import Path
+from typing import TextIO
 
 from holdfast_proto import run_files
 from holdfast_proto.endpoint import read_endpoint
@@ -14,18 +15,27 @@ _ANY = ("", "0.0.0.0", "::")
 def console_lines(control: Path, role: str = OPERATOR) -> list[str]:
     """Return the lines for people about the console of the daemon with this control socket; [] if it has none.
 
-    They hold a secret: print them for the user who asks, and write them to no log.
+    They hold the secret of a role: print them for the user who asks, and write them to no log. Without a role they hold
+    none.
     """
     endpoint = read_endpoint(run_files.daemon_endpoint(control))
     if endpoint is None or not endpoint.console_port:
         return []
-    token = _token(Path(endpoint.console_tokens), role)
+    token = _token(Path(endpoint.console_tokens), role) if role else ""
     port, address = endpoint.console_port, endpoint.console_address
     host = "127.0.0.1" if address in _ANY else f"[{address}]" if ":" in address else address
     lines = [f"console: http://{host}:{port}/{f'#token={token}' if token else ''}"]
     if host in ("127.0.0.1", "localhost", "[::1]"):
         lines.append(f"from another machine, first: ssh -N -L {port}:{host}:{port} {socket.gethostname()}")
     return lines
+
+
+def start_lines(control: Path, output: TextIO) -> list[str]:
+    """Return the lines that a run begins with. Only a terminal shows the secret: other output may be a job's log."""
+    if output.isatty():
+        return console_lines(control)
+    lines = console_lines(control, role="")
+    return [*lines, "`holdfast console` prints this address with the token that opens it"] if lines else []
 
 
 def _token(path: Path, role: str) -> str:

@@ -7,6 +7,7 @@ from holdfast_daemon.console.rank_table import RankTable, open_incident
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR, ranks_named
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, number_of, outcome_line, verdict_word
+from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import store_pb2 as store
 
 RECENT_S = 600.0
@@ -54,7 +55,7 @@ def health(state: CoreState | None, table: RankTable | None, now: float, *, stor
         return "unknown"
     if state.record.phase in _ENDED:
         failed = state.record.phase == store.RUN_PHASE_FAILED and state.record.outcome != STOPPED_BY_OPERATOR
-        return "bad" if failed else "ended"
+        return "bad" if failed or ends_badly(state.spec, state.record.loss_counts) else "ended"
     if not store_up:
         return "unknown"
     if open_incident(state) is not None:
@@ -70,6 +71,8 @@ def state_text(state: CoreState | None, table: RankTable | None, *, store_up: bo
     record, incident = state.record, open_incident(state)
     if record.phase in _ENDED:
         text = record.outcome or enum_phrase(store.RunPhase, record.phase)
+        if record.phase == store.RUN_PHASE_FINISHED and ends_badly(state.spec, record.loss_counts):
+            text += f", but its loss was not finite from step {record.loss_counts.nonfinite_since} to the end"
     elif not store_up:
         since = _clock(_newest_report(state))
         text = f"unknown since {since}: the daemon cannot reach the store; ranks may train on"
@@ -139,4 +142,5 @@ def _newest_report(state: CoreState) -> float:
 
 
 def _clock(unix_s: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(unix_s)) if unix_s else "the daemon's start"
+    """Return a time of the daemon's clock, with its zone: the reader may be in another one."""
+    return time.strftime("%H:%M:%S %Z", time.localtime(unix_s)) if unix_s else "the daemon's start"
