@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,4 +35,7 @@ def test_the_demo_names_both_faults_and_ends_bit_identical(runs: Runs, tmp_path:
         assert fault["recovered_s"] > fault["detected_s"] > 0
     assert report["bit_identical"]
     assert not runs.processes()
-    assert not list(tmp_path.glob("holdfast*"))
+    assert re.search(r"^console: http://127\.0\.0\.1:\d+/$", done.stderr, re.MULTILINE)
+    page = tmp_path / report["report"]
+    assert list(tmp_path.glob("holdfast*")) == [page]
+    assert "hung collective" in page.read_text()

@@ -17,9 +17,9 @@ import pytest
 
 from holdfast_cli.checkpoints.comparison import state_differences
 from holdfast_cli.control import ControlClient, rank_pids
-from holdfast_cli.incidents.files import file_names
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_daemon.incidents.folder import read_recording
+from holdfast_daemon.incidents.packed import file_names
 from holdfast_daemon.incidents.replay import replay
 from holdfast_proto.run_files import incidents
 from holdfast_proto.v1.control_pb2 import RunStatus

@@ -70,7 +70,8 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_only_a_terminal_shows_the_secret_when_a_run_starts(control: Path) -> None:
+def test_only_a_terminal_shows_the_secret_when_a_run_starts(control: Path, tmp_path: Path) -> None:
+    load_tokens(tmp_path / "console-tokens.json")
     serve(control)
     shown, logged = start_lines(control, _Terminal()), start_lines(control, io.StringIO())
     assert "#token=" in shown[0]

@@ -13,7 +13,7 @@ from holdfast_proto.exit_codes import ExitCode
 def demo(flags: runs.DemoFlags) -> None:
     """Carry both runs out and print the report. Exits with 1 if a goal was missed."""
     console = Console(stderr=flags.json)
-    options = DemoOptions(steps=flags.steps, seed=flags.seed, keep=flags.keep)
+    options = DemoOptions(steps=flags.steps, seed=flags.seed, keep=flags.keep, report=flags.report)
     with Interruption() as interruption:
         report = Demo(options, console, interruption).carry_out()
     console.print(report.render())

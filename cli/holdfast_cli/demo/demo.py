@@ -1,6 +1,8 @@
 """Two runs of the same training, one undisturbed, one killed and hung, and whether they end alike."""
 
+import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +22,10 @@ from holdfast_cli.fault_requests import request_fault
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.reports.report_file import write_report
+from holdfast_cli.reports.run_source import find_source, read_facts
 from holdfast_cli.settings.schema import PresetName
+from holdfast_cli.views.console_address import start_lines
 from holdfast_cli.views.display import display_for
 from holdfast_cli.views.run_view import Surroundings
 from holdfast_cli.views.summary import ended_badly
@@ -46,11 +51,15 @@ class DemoOptions:
     seed: int
     keep: Path | None = None
     """Folder for both runs; None: a temporary one."""
+    report: Path = Path("holdfast-demo-report.html")
+    """File that shows the disturbed run."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigurationError for settings that leave no room for the faults."""
+        """Raise ConfigurationError for settings that leave no room for the faults, or for the report."""
         if self.steps < FEWEST_STEPS:
             raise ConfigurationError(f"--steps {self.steps}: use at least {FEWEST_STEPS}, so that two faults fit in")
+        if not os.access(self.report.absolute().parent, os.W_OK):
+            raise ConfigurationError(f"--report {self.report}: its folder cannot be written to: name another file")
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,8 @@ class Demo:
         )
         undisturbed = self._run(directory, "undisturbed", ())
         disturbed = self._run(directory, "disturbed", faults)
+        facts = read_facts(find_source(directory, "disturbed"))
+        written = write_report(facts, self._options.report, flag="--report")
         return DemoReport(
             ranks=RANKS,
             layout=LAYOUT,
@@ -102,6 +113,7 @@ class Demo:
             planned_faults=len(faults),
             final_loss=disturbed.status.loss,
             differences=_compare(undisturbed.final_checkpoint, disturbed.final_checkpoint),
+            page=written.path,
         )
 
     def _run(self, directory: Path, name: str, faults: Sequence[PlannedFault]) -> _Ended:
@@ -109,6 +121,7 @@ class Demo:
             LocalRun(self._local_options(directory, name), self._interruption) as local,
             display_for(self._console) as display,
         ):
+            display.say(start_lines(local.paths.control, sys.stderr if self._console.stderr else sys.stdout))
             plan = FaultPlan(faults, lambda fault: request_fault(local.control, fault))
 
             def observe(status: RunStatus) -> None:

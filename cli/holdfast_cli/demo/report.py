@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -55,6 +56,8 @@ class DemoReport:
     final_loss: float
     differences: Sequence[str]
     """Differences between the final checkpoints, a line for each; empty: bit-identical."""
+    page: Path
+    """File that shows the disturbed run in a browser."""
 
     @property
     def succeeded(self) -> bool:
@@ -71,6 +74,7 @@ class DemoReport:
             "faults": [fault.to_json() for fault in self.faults],
             "final_loss": self.final_loss,
             "bit_identical": not self.differences,
+            "report": str(self.page),
         }
 
     def render(self) -> RenderableType:
@@ -89,7 +93,7 @@ class DemoReport:
                 _or_dash(fault.lost_steps),
                 style="green" if fault.is_mastered else "bold red",
             )
-        return Group(table, *self._verdict())
+        return Group(table, *self._verdict(), Text(f"the disturbed run in one page, for a browser: {self.page}"))
 
     def _verdict(self) -> list[Text]:
         if not self.differences:

@@ -109,4 +109,8 @@ class DemoFlags:
             help="Keep both runs, with logs and checkpoints, in this folder.", metavar="FOLDER", rich_help_panel=OUTPUT
         ),
     ] = None
+    report: Annotated[
+        Path,
+        typer.Option(help="Page that shows the second run, for a browser.", metavar="FILE", rich_help_panel=OUTPUT),
+    ] = Path("holdfast-demo-report.html")
     json: Json = False

@@ -33,6 +33,7 @@ def report(*faults: FaultReport, differences: tuple[str, ...] = ()) -> DemoRepor
         planned_faults=2,
         final_loss=2.5,
         differences=differences,
+        page=Path("page.html"),
     )
 
 
@@ -69,6 +70,7 @@ def test_the_report_for_scripts() -> None:
         ],
         "final_loss": 2.5,
         "bit_identical": True,
+        "report": "page.html",
     }
 
 
@@ -82,8 +84,14 @@ def test_the_report_for_people() -> None:
     ]
     assert [line.split()[3] for line in text.splitlines() if "hang" in line] == ["NO"]
     assert "rank 0 tensor x: values differ" in text
+    assert text.rstrip().endswith("for a browser: page.html")
 
 
 def test_too_few_steps_for_two_faults_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="--steps 10"):
         DemoOptions(steps=10, seed=0, keep=Path("unused"))
+
+
+def test_a_report_that_could_not_be_written_is_refused_before_the_runs() -> None:
+    with pytest.raises(ConfigurationError, match="--report /none/page.html: its folder cannot be written to"):
+        DemoOptions(steps=90, seed=0, report=Path("/none/page.html"))

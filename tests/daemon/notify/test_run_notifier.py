@@ -422,7 +422,7 @@ def test_an_incident_of_the_loss_is_reported_once_the_policy_wants_it(
     make_state: Callable[..., CoreState], service: Receiver, tmp_path: Path
 ) -> None:
     noted = store.INCIDENT_STATE_NOTED
-    loss = {"kind": store.VERDICT_KIND_NON_FINITE, "loss_tier": store.LOSS_TIER_NON_FINITE}
+    loss: dict[str, Any] = {"kind": store.VERDICT_KIND_NON_FINITE, "loss_tier": store.LOSS_TIER_NON_FINITE}
     notifier = RunNotifier(RUN, tmp_path)
     lead(notifier, make_state())
     notifier.see(make_state(incident(1, noted, **loss)), 1001.0)
@@ -437,7 +437,7 @@ def test_an_incident_of_the_loss_is_reported_once_the_policy_wants_it(
 def test_an_incident_of_the_loss_that_nobody_wants_reported_is_not_reported_when_it_ends(
     make_state: Callable[..., CoreState], service: Receiver, tmp_path: Path
 ) -> None:
-    spike = {"kind": store.VERDICT_KIND_LOSS_SPIKE, "loss_tier": store.LOSS_TIER_SPIKE}
+    spike: dict[str, Any] = {"kind": store.VERDICT_KIND_LOSS_SPIKE, "loss_tier": store.LOSS_TIER_SPIKE}
     notifier = RunNotifier(RUN, tmp_path)
     lead(notifier, make_state())
     notifier.see(make_state(incident(1, store.INCIDENT_STATE_NOTED, **spike)), 1001.0)
