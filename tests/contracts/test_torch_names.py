@@ -20,7 +20,9 @@ NOT_OF_TORCH = {
     "_all_gather_base": "a call in recorders",
     "_reduce_scatter_base": "a call in recorders",
     "_bucket": "end of the name of a metric",
+    "_budget": "end of the name of a setting",
     "_created": "end of the name of a metric",
+    "_dashboards": "a folder in the wheel",
     "_s": "end of the name of a setting",
     "_strip_protocol": "fsspec's",
 }

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from holdfast_daemon.core.detectors.speed.own_time import is_measured
 from holdfast_daemon.core.model import CoreState, ranks_of
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -59,7 +60,7 @@ class OwnStepTimes:
 def _own_time(rank: store.RankState) -> Sample | None:
     if rank.device_steps:
         return rank.device_own_s, rank.device_steps
-    if rank.device.startswith("cuda") or not rank.steps_done:
+    if not (is_measured(rank) and rank.steps_done):
         return None
     return rank.busy_s + rank.own_wait_s, rank.steps_done
 
