@@ -8,6 +8,7 @@ from holdfast_cli.control import has_ended
 from holdfast_cli.incidents.wait_tree import ranks_text
 from holdfast_cli.top.clean_text import cleaned, one_line
 from holdfast_cli.views.phrases import phase_word
+from holdfast_daemon.core.texts.advice import advice_line
 from holdfast_daemon.core.texts.incident_lines import incident_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
@@ -92,8 +93,8 @@ def _waits(incident: Incident) -> Iterator[str]:
 
 
 def _next(status: RunStatus, incident: Incident) -> str:
-    advice = one_line(incident.verdict.device_call.next)
-    if advice:
+    advice = one_line(advice_line(incident.verdict))
+    if incident.verdict.HasField("device_call"):
         return advice
     if status.phase == RUN_PHASE_FAILED:
         return "read the incident (i), fix the cause, and start the run again"
@@ -104,4 +105,4 @@ def _next(status: RunStatus, incident: Incident) -> str:
         RUN_PHASE_STOPPING: f"Holdfast stops the ranks of generation {status.generation}",
         RUN_PHASE_STARTING: f"generation {status.generation} starts: it has completed no step yet",
     }
-    return doing.get(status.phase, "read the incident: i")
+    return doing.get(status.phase, f"{advice} (i: the incident)")

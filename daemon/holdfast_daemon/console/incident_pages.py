@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from holdfast_daemon.console.advice import next_line, runbook
 from holdfast_daemon.console.guard import RefusedRequestError
 from holdfast_daemon.console.run_frame import incident_row, newest_first
 from holdfast_daemon.console.sentences import reasons
 from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.core.texts.advice import next_line, runbook
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, verdict_word
 from holdfast_daemon.incidents.packed import pack_incident
 from holdfast_proto.v1 import common_pb2 as common

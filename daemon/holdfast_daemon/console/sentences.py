@@ -2,10 +2,10 @@
 
 import time
 
-from holdfast_daemon.console.advice import next_line
 from holdfast_daemon.console.rank_table import RankTable, open_incident
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR, ranks_named
+from holdfast_daemon.core.texts.advice import next_line
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, number_of, outcome_line, verdict_word
 from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import store_pb2 as store

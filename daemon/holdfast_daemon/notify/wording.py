@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR, kind_name
+from holdfast_daemon.core.texts.advice import next_line
 from holdfast_daemon.notify.message import Notice, shortened
 from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import store_pb2 as store
@@ -16,10 +16,6 @@ _STATUS = {
     store.INCIDENT_STATE_RECOVERED: "resolved",
     store.INCIDENT_STATE_RESOLVED: "resolved",
     store.INCIDENT_STATE_FAILED: "failed",
-}
-_OPEN_NEXT = {
-    store.INCIDENT_STATE_OPEN: "Nothing now: Holdfast handles it, and restarts the ranks if it can.",
-    store.INCIDENT_STATE_STANDSTILL: "Wait: Holdfast restarts the ranks if they do not move again.",
 }
 _CLOSED_NEXT = {
     "resolved": "Nothing.",
@@ -143,11 +139,7 @@ class RunWording:
     def _next(self, incident: store.Incident, status: str) -> str:
         if status in _CLOSED_NEXT:
             return _CLOSED_NEXT[status]
-        if incident.verdict.HasField("device_call") and incident.verdict.device_call.next:
-            return incident.verdict.device_call.next
-        if self.spec.mode == store.MODE_OBSERVE and incident.verdict.kind in RECOVERABLE:
-            return "Read the incident: Holdfast does not restart this run."
-        return _OPEN_NEXT.get(incident.state, "Read the incident: the run was not restarted for it.")
+        return next_line(incident, acts=self.spec.mode == store.MODE_ACT and bool(self.spec.ranks_per_node))
 
 
 def _last_action_unix_s(incident: store.Incident, status: str) -> float:

@@ -31,6 +31,9 @@ ADVICE = {
         "See whether the loss comes back; if it does not, start again from the kept checkpoint", "loss-spike"
     ),
     store.VERDICT_KIND_LOSS_RISE: Advice("Compare with the kept checkpoint, and the learning rate", "loss-rise"),
+    store.VERDICT_KIND_LOSS_DIVERGENCE: Advice(
+        "Stop the run unless you expected this, and start again from the kept checkpoint", "loss-divergence"
+    ),
     store.VERDICT_KIND_CHECKPOINT_FAILED: Advice(
         "Fix what the line names before the next one is due", "checkpoint-failed"
     ),
@@ -67,14 +70,18 @@ def runbook(kind: int) -> str:
     return f"{_PAGE}#{advice.section}" if advice is not None else ""
 
 
+def advice_line(verdict: store.Verdict) -> str:
+    """Return what a person should do about a verdict, without a full stop."""
+    advice = ADVICE.get(verdict.kind)
+    return verdict.device_call.next or (advice.next if advice is not None else "Read the incident's story")
+
+
 def next_line(incident: store.Incident, *, acts: bool) -> str:
     """Return what happens next, or what to do, for people. ``acts``: whether Holdfast may restart the run."""
-    detail = incident.verdict.device_call
-    advice = ADVICE.get(incident.verdict.kind)
-    person = detail.next or (advice.next if advice is not None else "Read the incident's story")
+    person = advice_line(incident.verdict)
     match incident.state:
         case store.INCIDENT_STATE_OPEN if acts:
-            return f"Holdfast restarts the run. {_ended(person)}"
+            return f"Holdfast restarts the run if it can. {_ended(person)}"
         case store.INCIDENT_STATE_STANDSTILL if acts:
             return f"Holdfast waits, and restarts the run if the signs of a fault last. {_ended(person)}"
         case store.INCIDENT_STATE_OPEN | store.INCIDENT_STATE_STANDSTILL:
