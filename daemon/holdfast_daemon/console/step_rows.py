@@ -1,6 +1,7 @@
 """New steps of a run, as rows for the live end of its curves."""
 
 import logging
+import math
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +21,9 @@ class _Step(NamedTuple):
     generation: int
     step: int
     row: list[float | None]
-    """As it is sent: step, Unix time, then _COLUMNS."""
+    """As it is sent: step, Unix time, then _COLUMNS. None: not reported, or not finite."""
+    nonfinite: tuple[str, ...] = ()
+    """Those of _COLUMNS that were NaN or infinite."""
 
 
 class StepRows:
@@ -63,7 +66,12 @@ class StepRows:
             rows = list(steps)
             undone = rows[0].step - 1 if generation > self._generation and rows[0].step <= self._step else None
             self._generation, self._step = generation, rows[-1].step
-            yield {"rows": [row.row for row in rows], "undone_after": undone}
+            bad = {name: [row.step for row in rows if name in row.nonfinite] for name in _COLUMNS}
+            yield {
+                "rows": [row.row for row in rows],
+                "undone_after": undone,
+                "nonfinite": {name: steps for name, steps in bad.items() if steps},
+            }
 
     def _new_steps(self, state: CoreState | None, now: float) -> list[_Step]:
         if state is None:
@@ -82,7 +90,10 @@ class StepRows:
         sent = (self._generation, self._step)
         return [
             _Step(
-                one.generation, one.step, [one.step, round(one.unix_s, 3), *(one.values.get(name) for name in _COLUMNS)]
+                one.generation,
+                one.step,
+                [one.step, round(one.unix_s, 3), *(one.values.get(name) for name in _COLUMNS)],
+                one.nonfinite,
             )
             for one in found
             if (one.generation, one.step) > sent
@@ -94,8 +105,10 @@ class StepRows:
             return []
         if generation > self._generation and telemetry.loss_step <= state.record.resumed_step:
             return []  # still the number of the generation before
-        values = (getattr(telemetry, name) for name in _COLUMNS)
-        return [_Step(generation, telemetry.loss_step, [telemetry.loss_step, round(now, 3), *values])]
+        values: dict[str, float | None] = {name: getattr(telemetry, name) for name in _COLUMNS}
+        bad = tuple(name for name, value in values.items() if value is not None and not math.isfinite(value))
+        row = [None if name in bad else value for name, value in values.items()]
+        return [_Step(generation, telemetry.loss_step, [telemetry.loss_step, round(now, 3), *row], bad)]
 
     def _failed(self, error: HistoryError) -> None:
         if not self._has_failed:

@@ -1,5 +1,7 @@
 """Rows of new steps: all of the history, each once, and what a restart has undone."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast_daemon.console.step_rows import StepRows
@@ -62,3 +64,22 @@ def test_a_damaged_history_stops_nothing(tmp_path: Path) -> None:
     it.begin(run.state)
     run.advance(1.0)
     assert rows_of(it, run) == [([1], None)]
+
+
+def test_a_loss_that_is_missing_is_told_from_one_that_is_not_finite(tmp_path: Path) -> None:
+    run, it = SimulatedRun(), StepRows(run_files.history(tmp_path, RUN))
+    write(tmp_path, 0, 1)
+    it.begin(run.state)
+    write_steps(tmp_path, [counted(1, 1), counted(2, 1, nonfinite=("loss",)), counted(3, 1, loss=2.0)], RUN, INSTANCE)
+    (event,) = it.new(run.state, run.now)
+    assert [row[2] for row in event["rows"]] == [None, None, 2.0]
+    assert event["nonfinite"] == {"loss": [2]}
+
+
+def test_a_daemon_without_a_history_tells_them_apart_too(tmp_path: Path) -> None:
+    run, it = SimulatedRun(), StepRows(run_files.history(tmp_path, RUN))
+    it.begin(run.state)
+    telemetry = replace(run.state.telemetry, loss=math.nan, loss_step=run.state.telemetry.loss_step + 1)
+    (event,) = it.new(replace(run.state, telemetry=telemetry), run.now)
+    assert event["rows"][0][2] is None
+    assert event["nonfinite"] == {"loss": [telemetry.loss_step]}

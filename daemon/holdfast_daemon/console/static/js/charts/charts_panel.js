@@ -6,7 +6,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../html.js";
 import { runHref } from "../router.js";
 import { useJson } from "../use_live.js";
 import { Chart } from "./chart.js";
-import { appendSteps, between, QUANTITIES, readCurves } from "./curve_data.js";
+import { appendSteps, between, carryOver, QUANTITIES, readCurves } from "./curve_data.js";
 
 const TITLES = { loss: "Loss", grad_norm: "Gradient norm", tokens_per_s: "Tokens per second", step_s: "Step time (s)",
   validation_loss: "Validation loss" };
@@ -83,9 +83,8 @@ function useCurves(run, zoom, round, subscribe, onCrowded) {
   crowded.current = onCrowded;
   const fetched = useMemo(() => readCurves(answer.data), [answer.data]);
   if (!zoom && answer.data && whole.current.answer !== answer.data) {
-    const tail = stepsAfter(whole.current, fetched);
+    carryOver(fetched, whole.current);
     whole.current = Object.assign(fetched, { answer: answer.data });
-    appendSteps(whole.current, { rows: tail, undone_after: null });
     added.current = 0;
   }
   useEffect(() => subscribe((event) => {
@@ -100,18 +99,6 @@ function useCurves(run, zoom, round, subscribe, onCrowded) {
       QUANTITIES.map((name) => [name, between(whole.current[name], zoom.min, zoom.max)]));
   }
   return { curves, version, error: answer.data ? "" : answer.error, loading: !answer.data && !answer.error };
-}
-
-// Steps that arrived while the curves were fetched, as rows.
-function stepsAfter(old, fetched) {
-  const newest = fetched.loss.step.at(-1) ?? -1;
-  const from = old.loss.step.findIndex((step) => step > newest);
-  if (from < 0) return [];
-  return old.loss.step.slice(from).map((step) => {
-    const value = (name) => old[name].mean[old[name].step.indexOf(step)] ?? null;
-    return [step, null, value("loss"), value("grad_norm"), value("tokens_per_s"), value("step_s"), null,
-      value("validation_loss")];
-  });
 }
 
 function rounded(range) {

@@ -29,25 +29,43 @@ export function readCurves(answer) {
 }
 
 /**
- * Adds new steps to curves in place. Steps that a restart undid are taken out first.
+ * Adds new steps to curves in place. Steps that a restart undid are taken out first. A curve has no point at a step that
+ * did not report its quantity, and a gap at one where it was not finite.
  * @param {Record<string, Curve>} curves
- * @param {{rows: (number | null)[][], undone_after: number | null}} event
+ * @param {{rows: (number | null)[][], undone_after: number | null, nonfinite?: Record<string, number[]>}} event
  */
 export function appendSteps(curves, event) {
   for (const name of QUANTITIES) {
     const curve = curves[name];
+    const bad = new Set(event.nonfinite?.[name] ?? []);
     if (event.undone_after !== null && event.undone_after !== undefined) cutAfter(curve, event.undone_after);
     for (const row of event.rows) {
       const value = row[COLUMNS[name]] ?? null;
-      if (value === null && name === "validation_loss") continue;
-      // A row is sent because its step has a loss: one that no number can show is not finite.
-      if (value === null && name === "loss") curve.nonfinite.push(row[0]);
+      if (value === null && !bad.has(row[0])) continue;
       if (curve.step.length > 0 && row[0] <= curve.step.at(-1)) continue;
+      if (bad.has(row[0])) curve.nonfinite.push(row[0]);
       curve.step.push(row[0]);
       curve.mean.push(value);
       curve.low.push(value);
       curve.high.push(value);
     }
+  }
+}
+
+/**
+ * Adds to fetched curves what has arrived since they were made, from the curves that were shown until then.
+ * @param {Record<string, Curve>} curves
+ * @param {Record<string, Curve>} shown
+ */
+export function carryOver(curves, shown) {
+  for (const name of QUANTITIES) {
+    const curve = curves[name];
+    const old = shown[name];
+    const newest = curve.step.at(-1) ?? -1;
+    const from = old.step.findIndex((step) => step > newest);
+    if (from < 0) continue;
+    for (const column of ["step", "mean", "low", "high"]) curve[column].push(...old[column].slice(from));
+    curve.nonfinite.push(...old.nonfinite.filter((step) => step > newest));
   }
 }
 

@@ -1,0 +1,64 @@
+"""The page's arithmetic of curves, run by Node."""
+
+import json
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+
+from holdfast_daemon.console.app import STATIC
+
+pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+
+MODULE = STATIC / "js" / "charts" / "curve_data.js"
+
+
+def run(script: str) -> Any:
+    """Return what a script leaves in ``out``. It sees all that the module exports, as ``it``."""
+    program = f"import * as it from {json.dumps(MODULE.as_uri())}; let out; {script}; console.log(JSON.stringify(out));"
+    command = ["node", "--input-type=module", "--eval", program]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout)
+
+
+def row(step: int, loss: float | None, norm: float | None = None) -> list[float | None]:
+    return [step, 0.0, loss, norm, None, 0.5, None, None]
+
+
+def appended(*events: dict[str, Any]) -> Any:
+    calls = "".join(f"it.appendSteps(curves, {json.dumps(event)});" for event in events)
+    return run(f"const curves = it.readCurves(null); {calls} out = curves")
+
+
+def test_a_step_without_a_loss_is_no_point_and_not_called_bad() -> None:
+    curves = appended({"rows": [row(1, None), row(2, 3.0)], "undone_after": None, "nonfinite": {}})
+    assert (curves["loss"]["step"], curves["loss"]["nonfinite"]) == ([2], [])
+    assert curves["step_s"]["step"] == [1, 2]
+
+
+def test_a_loss_that_is_not_finite_is_a_gap_and_a_mark() -> None:
+    curves = appended({"rows": [row(1, 2.0), row(2, None)], "undone_after": None, "nonfinite": {"loss": [2]}})
+    assert (curves["loss"]["step"], curves["loss"]["mean"]) == ([1, 2], [2.0, None])
+    assert curves["loss"]["nonfinite"] == [2]
+
+
+def test_what_a_restart_undid_is_taken_out() -> None:
+    first = {"rows": [row(step, float(step)) for step in range(5)], "undone_after": None, "nonfinite": {}}
+    curves = appended(first, {"rows": [row(3, 30.0)], "undone_after": 2, "nonfinite": {}})
+    assert curves["loss"]["mean"] == [0.0, 1.0, 2.0, 30.0]
+
+
+def test_steps_that_arrived_while_curves_were_fetched_stay() -> None:
+    shown = {"rows": [row(0, 1.0), row(1, None, 5.0), row(2, None)], "undone_after": None, "nonfinite": {"loss": [2]}}
+    curves = run(
+        f"const shown = it.readCurves(null); it.appendSteps(shown, {json.dumps(shown)});"
+        "const fetched = it.readCurves({curves: {loss: {step: [0], mean: [1], low: [1], high: [1], nonfinite: []}}});"
+        "it.carryOver(fetched, shown); out = fetched"
+    )
+    assert (curves["loss"]["step"], curves["loss"]["mean"], curves["loss"]["nonfinite"]) == ([0, 2], [1, None], [2])
+    assert curves["grad_norm"]["step"] == [1]
+
+
+def test_smoothing_is_fair_to_the_first_points_and_keeps_gaps() -> None:
+    assert run("out = it.smoothed([2, 2, null, 2], 0.9)") == pytest.approx([2.0, 2.0, None, 2.0])
+    assert run("out = it.smoothed([0, 1], 0.5)") == pytest.approx([0.0, 2.0 / 3.0])
