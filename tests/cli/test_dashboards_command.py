@@ -102,3 +102,20 @@ def test_the_command_works_from_a_built_wheel(tmp_path: Path) -> None:
     assert export("repository", cwd=tmp_path).returncode == 0
     for name in ("alertmanager/alertmanager.yml", "prometheus/rules/holdfast.yml", "grafana/json/holdfast-runs.json"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "repository" / name).read_bytes()
+
+
+def test_a_wheel_holds_the_console_and_the_licences_of_its_libraries(tmp_path: Path) -> None:
+    build = pytest.importorskip("hatchling.build")
+    here = Path.cwd()
+    try:
+        os.chdir(REPOSITORY)
+        wheel = tmp_path / build.build_wheel(str(tmp_path))
+    finally:
+        os.chdir(here)
+    static = REPOSITORY / "daemon" / "holdfast_daemon" / "console" / "static"
+    files = {
+        f"holdfast_daemon/console/static/{path.relative_to(static)}" for path in static.rglob("*") if path.is_file()
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        assert files <= set(archive.namelist())
+    assert sum(name.endswith("/LICENSE") for name in files) == 3
