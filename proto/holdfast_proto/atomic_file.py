@@ -4,6 +4,7 @@ Nothing is flushed to the disk, so that after a power cut a file may be empty. W
 ``holdfast_checkpoint.format.durable``.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,8 +30,11 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
 def replacement(path: Path) -> Iterator[Path]:
     """Yield a path next to ``path`` for the new file, which becomes ``path`` at the end of the block.
 
-    If the block raises, the new file is removed and the old one stays. Raises OSError.
+    If the block raises, the new file is removed and the old one stays. Raises OSError, also if a device, a pipe or a
+    folder has this name: a file must not take its place.
     """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
     # A writer that died may have left one, and another user may have put one there: neither is written into.
     partial.unlink(missing_ok=True)

@@ -87,6 +87,11 @@ def console_tokens(directory: Path) -> Path:
     return directory / "console-tokens.json"
 
 
+def console_port(directory: Path) -> Path:
+    """Return the file with the port that the kernel chose for the daemon's console: the next start takes it again."""
+    return directory / "console-port"
+
+
 def history(directory: Path, run: str) -> Path:
     """Return the SQLite file with the steps and checkpoints of all runs of a name."""
     return directory / "history" / f"{run}.sqlite"

@@ -3,6 +3,7 @@
 Secrets are read each time they are used, so that a new one needs no restart, and are never kept, logged or published.
 """
 
+import os
 import stat
 from pathlib import Path
 
@@ -16,7 +17,10 @@ class SecretError(Exception):
 def read_secret(path: Path) -> str:
     """Return the one line of a file, without white space around it. Raises SecretError."""
     try:
-        with path.open("rb") as file:
+        # A pipe would wait for its writer, forever.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise SecretError(f"{path}: it is no regular file: name one")
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise SecretError(f"{path}: {error.strerror}") from None

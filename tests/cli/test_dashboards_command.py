@@ -58,7 +58,7 @@ def test_prometheus_takes_what_was_written(tmp_path: Path) -> None:
 
 
 def test_a_file_that_exists_is_replaced_only_with_force(tmp_path: Path) -> None:
-    own = tmp_path / "here/alertmanager/alertmanager.yml"
+    own = tmp_path / "here/prometheus/prometheus.yml"
     own.parent.mkdir(parents=True)
     own.write_text("mine")
     ended = export("here", cwd=tmp_path)
@@ -68,7 +68,17 @@ def test_a_file_that_exists_is_replaced_only_with_force(tmp_path: Path) -> None:
     assert list((tmp_path / "here").iterdir()) == [own.parent]
     assert export("here", "--force", cwd=tmp_path).returncode == 0
     assert_complete(tmp_path / "here")
-    assert own.read_text() == (REPOSITORY / "dashboards/alertmanager/alertmanager.yml").read_text()
+    assert own.read_text() != "mine"
+
+
+def test_receivers_that_a_user_has_added_stay(tmp_path: Path) -> None:
+    assert export("here", cwd=tmp_path).returncode == 0
+    own = tmp_path / "here/alertmanager/alertmanager.yml"
+    own.write_text("mine")
+    ended = export("here", "--force", cwd=tmp_path)
+    assert ended.returncode == 0
+    assert f"{own} has changed since it was written, and is left as it is" in ended.stdout
+    assert own.read_text() == "mine"
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:

@@ -51,3 +51,13 @@ def test_failed_writer_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> N
         partial.write_text("ne")
         raise KeyboardInterrupt
     assert contents(tmp_path) == {"file": "old"}
+
+
+def test_a_file_takes_the_place_of_no_pipe_and_no_folder(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(OSError, match="no regular file"):
+            replace_file(tmp_path / name, b"new")
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe"]

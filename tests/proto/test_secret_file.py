@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,10 @@ def test_a_secret_that_others_can_read_is_worth_a_warning(tmp_path: Path) -> Non
     file.chmod(0o644)
     assert "chmod 600" in exposure(file)
     assert exposure(tmp_path / "nothing") == ""
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "secret"
+    os.mkfifo(pipe)
+    with pytest.raises(SecretError, match="it is no regular file"):
+        read_secret(pipe)

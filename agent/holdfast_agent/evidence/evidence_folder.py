@@ -13,7 +13,8 @@ class EvidenceFolder:
 
     def __init__(self, path: Path, node: str) -> None:
         """Create the folder. Raises OSError if that fails."""
-        path.mkdir(parents=True, exist_ok=True)
+        # Stacks and last words may hold secrets of the script.
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = path
         self.node = node
 

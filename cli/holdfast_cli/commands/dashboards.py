@@ -1,6 +1,6 @@
 """``holdfast dashboards export``: writes the files for Grafana, Prometheus and Alertmanager into a folder."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast_cli.errors import CommandError
@@ -29,6 +29,9 @@ def export(flags: ExportDashboardsFlags) -> None:
     source = find_source()
     texts = {folder / name: _adapted(name, (source / name).read_text(), folder, runs) for name in names(source)}
     try:
+        kept = _edited(texts, folder)
+        for path in kept:
+            del texts[path]
         present = [path for path in texts if path.exists()]
         if present and not flags.force:
             raise CommandError(f"{present[0]} exists: name another folder, or replace it with --force")
@@ -38,7 +41,18 @@ def export(flags: ExportDashboardsFlags) -> None:
             replace_file(path, text.encode())
     except OSError as error:
         raise CommandError(f"{error.filename}: {error.strerror}: name a folder that you can write to") from None
+    for path in kept:
+        print(f"{path} has changed since it was written, and is left as it is")
     print("\n".join(_next_steps(folder, len(texts))))
+
+
+def _edited(texts: Mapping[Path, str], folder: Path) -> list[Path]:
+    """Return the files that users are asked to edit, and have edited: they are never replaced."""
+    return [
+        path
+        for path, text in texts.items()
+        if path.is_relative_to(folder / "alertmanager") and path.exists() and path.read_text() != text
+    ]
 
 
 def find_source() -> Path:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection
 from urllib.parse import urlsplit
 
@@ -13,6 +14,8 @@ log = logging.getLogger(__name__)
 
 MOST_BODY_BYTES = 16 * 1024
 """Largest body of a request: a token, or the fields of an action."""
+BODY_PATIENCE_S = 5.0
+"""Time in which the body of a request must come."""
 SEND_PATIENCE_S = 20.0
 """Time after which a client that does not read is dropped."""
 _HEADERS = {
@@ -54,7 +57,7 @@ class Guard:
         answer = _Answer(scope, send, self._drop)
         try:
             self._check(scope)
-            await self._app(scope, _limited(receive), answer.send)
+            await self._app(scope, _limited(scope, receive), answer.send)
         except RefusedRequestError as error:
             await answer.error(error.status, str(error))
         except _Gone:
@@ -75,11 +78,19 @@ class Guard:
         if origin is None:
             if scope["method"] != "GET":
                 raise RefusedRequestError(403, "the header Origin is missing: it must name the console's own address")
-        elif urlsplit(origin.decode("latin-1")).netloc.lower() != host.lower():
+        elif _place(origin.decode("latin-1")) != host.lower():
             raise RefusedRequestError(403, "the header Origin names another site: requests come from the console alone")
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > MOST_BODY_BYTES:
             raise RefusedRequestError(400, f"the body is larger than {MOST_BODY_BYTES} bytes")
+
+
+def _place(origin: str) -> str:
+    """Return host and port of an Origin header; "" if it names none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _name(host: str) -> str:
@@ -90,12 +101,22 @@ def _name(host: str) -> str:
         return ""
 
 
-def _limited(receive: Receive) -> Receive:
+def _limited(scope: Scope, receive: Receive) -> Receive:
+    """Return what reads the body of a request, with limits on its size and on the time in which it must come.
+
+    A client that sends headers and no body would keep its connection for as long as it likes, and few are to be had.
+    """
     read = 0
+    deadline_s = time.monotonic() + BODY_PATIENCE_S
 
     async def limited() -> Message:
         nonlocal read
-        message = await receive()
+        if scope["method"] == "GET":  # it has no body: this waits for the client to leave
+            return await receive()
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, deadline_s - time.monotonic()))
+        except TimeoutError:
+            raise RefusedRequestError(408, f"the body did not come within {BODY_PATIENCE_S:g} s") from None
         read += len(message.get("body", b""))
         if read > MOST_BODY_BYTES:
             raise RefusedRequestError(400, f"the body is larger than {MOST_BODY_BYTES} bytes")
@@ -123,6 +144,8 @@ class _Answer:
             self._begun = True
             names = {name for name, _ in message["headers"]}
             ours = {"cache-control": "no-store", **_HEADERS}
+            if message["status"] == 408:  # the rest of the body may never come
+                ours["connection"] = "close"
             more = [(name.encode(), value.encode()) for name, value in ours.items() if name.encode() not in names]
             message = {**message, "headers": [*message["headers"], *more]}
         try:

@@ -1,6 +1,7 @@
 """How a run is, in words: its health, and a line that says what is true and since when."""
 
 import time
+from collections.abc import Mapping
 
 from holdfast_daemon.console.rank_table import RankTable, open_incident
 from holdfast_daemon.core.model import CoreState
@@ -9,6 +10,7 @@ from holdfast_daemon.core.texts.advice import next_line
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, number_of, outcome_line, verdict_word
 from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_CHECKPOINT, PHASE_EVAL
 
 RECENT_S = 600.0
 """Time for which an incident that stopped nothing still asks for attention."""
@@ -20,6 +22,7 @@ _RESTARTS = {
     store.RUN_PHASE_STOPPING: "stops its ranks for a restart",
 }
 """Phase of a run -> the words for it; a cause follows."""
+_NOT_TRAINING: Mapping[int, str] = {PHASE_EVAL: "evaluates", PHASE_CHECKPOINT: "saves a checkpoint of its own"}
 _ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 
 
@@ -86,11 +89,21 @@ def state_text(state: CoreState | None, table: RankTable | None, *, store_up: bo
         text = f"{words}: {_what(incident)}" if incident is not None else words
     elif incident is not None:
         text = f"stands still since {_clock(incident.last_progress_unix_s)}: {_what(incident)}"
+    elif doing := _all_do(table):
+        text = doing
     elif stalled := table.counts["stalled"]:
         text = f"trains, and {number_of(stalled, 'rank')} made no progress lately"
+        if stalled >= table.size:
+            text = "no rank has made progress lately"
     else:
         text = "trains"
     return text
+
+
+def _all_do(table: RankTable) -> str:
+    """Return what all ranks do if it is no training, as their script marks it; "" if they train, or differ."""
+    phases = {row.phase for row in table.rows.values() if row.life == store.LIFE_RUNNING}
+    return _NOT_TRAINING.get(next(iter(phases)), "") if len(phases) == 1 else ""
 
 
 def attention(state: CoreState, now: float) -> dict[str, object] | None:

@@ -6,6 +6,7 @@ import logging
 import resource
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 from starlette.types import Scope
@@ -16,6 +17,8 @@ from holdfast_daemon.console.app import Console
 from holdfast_daemon.console.guard import Guard
 from holdfast_daemon.console.sessions import Sessions, load_tokens
 from holdfast_daemon.console.watched import Watched
+from holdfast_proto import run_files
+from holdfast_proto.atomic_file import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +37,14 @@ class ConsoleServer:
         """Start it. Raises OSError, in one line that names the setting, if port or tokens cannot be used."""
         options = watched.options
         sessions = Sessions(load_tokens(options.console_tokens))
-        listener = _listen(options.console_address, options.console_port)
+        remembered = None if options.console_port else run_files.console_port(options.directory)
+        listener = _listen_again(options.console_address, remembered) or _listen(
+            options.console_address, options.console_port
+        )
         self.port = int(listener.getsockname()[1])
+        if remembered is not None:
+            with contextlib.suppress(OSError):  # without the file, the next start only takes another port
+                replace_file(remembered, str(self.port).encode(), mode=0o600)
         self._console = Console(watched, sessions, self.port)
         connections = _Connections()
         hosts = (options.console_address, *options.console_hosts)
@@ -147,6 +156,20 @@ def _protocol(connections: _Connections) -> type[H11Protocol]:
                 self.transport.abort()
 
     return LimitedProtocol
+
+
+def _listen_again(address: str, remembered: Path | None) -> socket.socket | None:
+    """Return a socket on the port of the last start; None if there is none, or somebody else has it now.
+
+    So an open page, a bookmark and a tunnel still lead to the console after a restart of the daemon.
+    """
+    if remembered is None:
+        return None
+    try:
+        port = int(remembered.read_text())
+        return _listen(address, port) if 1024 <= port <= 65535 else None
+    except (OSError, ValueError):
+        return None
 
 
 def _listen(address: str, port: int) -> socket.socket:

@@ -80,7 +80,7 @@ def set_older_aside(folder: Path, incident: Incident) -> None:
 
 def write_story(folder: Path, incident: Incident) -> None:
     """Create the folder, or replace the story in it. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # last words may hold secrets of the script
     (folder / README).write_text(README_TEXT)
     replace_file(folder / STORY, story_text(incident).encode())
 
@@ -96,7 +96,7 @@ def write_recording(folder: Path, excerpt: Excerpt, verdict: Verdict | None, *, 
 
 def write_failure(folder: Path, excerpt: Excerpt, text: str) -> None:
     """Write the tick that the core failed on, and what it raised. Raises OSError, and CodecError as above."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # last words may hold secrets of the script
     (folder / TRACEBACK).write_text(text)
     write_recording(folder, excerpt, None, dropped_ticks=0)
 

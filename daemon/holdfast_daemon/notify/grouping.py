@@ -72,7 +72,7 @@ def message_of(run: str, host: str, now_s: float, notices: Iterable[Notice], *, 
 
 def _title(run: str, notices: tuple[Notice, ...]) -> str:
     newest = notices[-1]
-    if len(notices) == 1:
+    if len(notices) == 1 or not newest.kind:  # the end of a run is no incident
         return f"[{newest.status}] {run}: {newest.what}"
     incidents = Counter(notice.kind.replace("_", " ") for notice in notices if notice.kind)
     number = sum(incidents.values())

@@ -21,6 +21,15 @@ _CLOSED_NEXT = {
     "resolved": "Nothing.",
     "failed": "Look whether a newer incident follows. If none does, read this one.",
 }
+_END_NEXT = {
+    "bad loss": (
+        "Do not start it again as it is: the newest checkpoint may hold the bad state. Read docs/loss-policy.md, and go"
+        " back to a good one."
+    ),
+    "failed": "Read the incidents and the logs, fix the cause, and start the run again.",
+    "stopped": "Nothing. The same command continues it from its newest checkpoint.",
+    "finished": "Nothing.",
+}
 _EVENT = {"open": "incident", "noted": "incident", "resolved": "recovery", "failed": "failure"}
 
 
@@ -80,24 +89,25 @@ class RunWording:
     def of_end(self, record: store.CoordinatorState) -> Notice:
         """Return the notice of the end of a run."""
         is_bad = ends_badly(self.spec, record.loss_counts)
-        is_stopped = record.phase == store.RUN_PHASE_FAILED and record.outcome == STOPPED_BY_OPERATOR
-        has_failed = (record.phase == store.RUN_PHASE_FAILED or is_bad) and not is_stopped
-        status = "stopped" if is_stopped else "failed" if has_failed else "finished"
-        said = {"stopped": "stopped by an operator", "failed": f"failed: {record.outcome}", "finished": record.outcome}
-        if is_bad and record.phase == store.RUN_PHASE_FINISHED:
+        by_operator = record.outcome == STOPPED_BY_OPERATOR
+        has_failed = (record.phase == store.RUN_PHASE_FAILED or is_bad) and not by_operator
+        is_stopped = by_operator or record.HasField("left_step")
+        status = "failed" if has_failed else "stopped" if is_stopped else "finished"
+        said = record.outcome
+        if by_operator:
+            said = "stopped by an operator"
+        elif record.phase == store.RUN_PHASE_FAILED:
+            said = f"failed: {record.outcome}"
+        elif is_bad:
             since = record.loss_counts.nonfinite_since
-            said["failed"] = f"{record.outcome}, but its loss was not finite from step {since} to the end"
+            said = f"{record.outcome}, but its loss was not finite from step {since} to the end"
         after = f"after step {record.newest_step}" if record.newest_step >= 0 else "before the first step ended"
         return Notice(
             event="failure" if status == "failed" else "end",
             status=status,
             key=self.key,
-            what=shortened(f"The run has ended {after}: {said[status]}"),
-            next=(
-                "Read the incidents and the logs, fix the cause, and start the run again."
-                if status == "failed"
-                else "Nothing."
-            ),
+            what=shortened(f"The run has ended {after}: {said}"),
+            next=_END_NEXT["bad loss" if is_bad or record.loss_counts.stopped_by else status],
             step=record.newest_step,
             generation=record.generation,
             unix_s=record.phase_since_unix_s,

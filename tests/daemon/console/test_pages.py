@@ -4,6 +4,7 @@ import http.client
 import io
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from holdfast_daemon.console.static_files import StaticFolder
 from holdfast_proto import run_files
 from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_EVAL
 from tests.support.console_server import PAST_STEPS, SimulatedConsole, keep_evidence
 
 RUN = "/api/runs/llama-7b"
@@ -223,3 +225,16 @@ def test_static_files_are_those_of_the_folder_alone(tmp_path: Path) -> None:
     for name in ("linked.js", "../secret.js", "js", "js/../index.html", "/etc/passwd"):
         with pytest.raises(RefusedRequestError):
             it.answer(name, "")
+
+
+def test_ranks_that_evaluate_are_not_said_to_train(console: SimulatedConsole) -> None:
+    state = console.run.state
+    assert state is not None
+    nodes = {}
+    for name, node in state.nodes.items():
+        nodes[name] = store.NodeState()
+        nodes[name].CopyFrom(node)
+        for rank in nodes[name].ranks:
+            rank.progress.phase, rank.stalled_s = PHASE_EVAL, 30.0
+    console.on_loop(lambda: setattr(console.run, "state", replace(state, nodes=nodes)))
+    assert console.get(RUN)["state_text"] == "evaluates"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from holdfast_daemon.console import guard
 from holdfast_daemon.console.guard import MOST_BODY_BYTES
 from tests.support.console_server import SimulatedConsole
 
@@ -230,3 +231,22 @@ def test_the_secrets_are_in_no_archive_and_no_log(console: SimulatedConsole, cap
     with console.request("/api/runs/llama-7b/incidents/0001-hung-collective/archive") as answer:
         assert console.operator.encode() not in answer.read()
     assert console.operator not in caplog.text
+
+
+def test_a_body_that_does_not_come_keeps_no_connection(
+    console: SimulatedConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "BODY_PATIENCE_S", 0.2)
+    connection = http.client.HTTPConnection("127.0.0.1", console.port, timeout=30)
+    connection.putrequest("POST", "/api/login")
+    connection.putheader("Origin", f"http://127.0.0.1:{console.port}")
+    connection.putheader("Content-Length", "100")
+    connection.endheaders(b"{")
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())) == (408, {"error": "the body did not come within 0.2 s"})
+    assert answer.getheader("connection") == "close"
+    connection.close()
+
+
+def test_an_origin_that_is_no_address_is_refused(console: SimulatedConsole) -> None:
+    assert refusal(console, "/api/runs", headers={"Origin": "http://["})[0] == 403

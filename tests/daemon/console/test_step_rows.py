@@ -78,8 +78,10 @@ def test_a_loss_that_is_missing_is_told_from_one_that_is_not_finite(tmp_path: Pa
 
 def test_a_daemon_without_a_history_tells_them_apart_too(tmp_path: Path) -> None:
     run, it = SimulatedRun(), StepRows(run_files.history(tmp_path, RUN))
-    it.begin(run.state)
-    telemetry = replace(run.state.telemetry, loss=math.nan, loss_step=run.state.telemetry.loss_step + 1)
-    (event,) = it.new(replace(run.state, telemetry=telemetry), run.now)
+    state = run.state
+    assert state is not None
+    it.begin(state)
+    telemetry = replace(state.telemetry, loss=math.nan, loss_step=state.telemetry.loss_step + 1)
+    (event,) = it.new(replace(state, telemetry=telemetry), run.now)
     assert event["rows"][0][2] is None
     assert event["nonfinite"] == {"loss": [telemetry.loss_step]}

@@ -460,3 +460,24 @@ def test_a_run_that_finishes_with_a_bad_loss_is_no_success(
     assert (
         last["what"] == "The run has ended after step 9: finished, but its loss was not finite from step 4 to the end"
     )
+
+
+def test_a_planned_stop_is_called_stopped_and_a_bad_loss_is_no_reason_to_start_again(
+    make_state: Callable[..., CoreState], service: Receiver, tmp_path: Path
+) -> None:
+    notifier = RunNotifier(RUN, tmp_path)
+    lead(notifier, make_state())
+    outcome = "stopped after step 9"
+    ended = make_state(phase=store.RUN_PHASE_FINISHED, outcome=outcome, newest_step=9, left_step=9)
+    notifier.see(ended, 1001.0)
+    other = make_state(instance="j")
+    lead(notifier, other)
+    bad = make_state(instance="j", phase=store.RUN_PHASE_FAILED, outcome="stopped at step 9 because of ...")
+    bad.record.loss_counts.stopped_by = store.LOSS_TIER_NON_FINITE
+    notifier.see(bad, 1002.0)
+    assert finish(notifier)
+    stopped, failed = sorted(service.notices(), key=lambda one: str(one["status"]), reverse=True)
+    assert (stopped["status"], stopped["event"]) == ("stopped", "end")
+    assert "The same command continues it" in stopped["next"]
+    assert failed["status"] == "failed"
+    assert failed["next"].startswith("Do not start it again as it is")

@@ -223,7 +223,14 @@ def _open_uses(state: CoreState, book: store.TimeUse, now: float) -> dict[str, f
     still_since_s = max(account.settled_until_s(book), standstill.last_progress_unix_s - book.since_unix_s)
     still_since_s = min(still_since_s, until_s)
     spent = account.outside_of_steps(book, watched, still_since_s, state.deadlines)
-    _add(spent, uses.DETECTION, until_s - still_since_s)
+    # A standstill in an evaluation, a save or a wait for data is still that: nothing says yet that it is a fault.
+    whole = account.outside_of_steps(book, watched, until_s, state.deadlines)
+    left_s = until_s - still_since_s
+    for use in (uses.CHECKPOINT_STALL, uses.EVALUATION, uses.DATA_WAIT):
+        more_s = min(left_s, max(0.0, whole.get(use, 0.0) - spent.get(use, 0.0)))
+        _add(spent, use, more_s)
+        left_s -= more_s
+    _add(spent, uses.DETECTION, left_s)
     return spent
 
 

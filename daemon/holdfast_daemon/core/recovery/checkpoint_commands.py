@@ -64,7 +64,7 @@ def keep_newest_before(tick: Tick, step: int, incident: store.Incident) -> None:
     if good is not None:
         _keep(tick, good, incident)
         return
-    incidents.add_line(tick, incident, "no checkpoint from before it has been committed so far, so none is kept")
+    incidents.add_line(tick, incident, "no checkpoint from before it exists now, so none is kept")
     with tick.edit_record() as record:
         del record.wanted[:-_MOST_WANTED]
         record.wanted.add(incident=incident.id, before_step=step)

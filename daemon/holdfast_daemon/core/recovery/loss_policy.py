@@ -162,8 +162,9 @@ def _judge_nonfinite(tick: Tick, summary: store.StepSummary) -> None:
         incident = incidents.note_incident(tick, _fresh_verdict(tick, summary))
         _mark_tier(tick, incident)
         incident = tick.state.incidents[incident.id]
-    # The last finite loss was computed with the state before its step: the state after it may be the bad one.
-    good = counts.finite_step if counts.HasField("finite_step") else counts.nonfinite_since
+    # The last finite loss was computed with the state before its step: the state after it may be the bad one. If no
+    # loss of this start was finite, it may have begun with a bad state.
+    good = counts.finite_step if counts.HasField("finite_step") else None
     loss_stop.answer(tick, incident, tier, counts.nonfinite, good)
 
 

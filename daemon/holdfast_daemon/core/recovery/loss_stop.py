@@ -21,8 +21,11 @@ _NOUNS = {
 _LEAVES = (store.RUN_PHASE_LEAVING, *ENDED)
 
 
-def answer(tick: Tick, incident: store.Incident, tier: "store.LossTier", count: int, bad_step: int) -> None:
-    """Take the action of a tier on an incident. ``bad_step``: step before which every state is good."""
+def answer(tick: Tick, incident: store.Incident, tier: "store.LossTier", count: int, bad_step: int | None) -> None:
+    """Take the action of a tier on an incident.
+
+    ``bad_step``: step before which every state is good; None: no state of this start is known to be good.
+    """
     rule = rule_of(tick.state.spec, tier)
     if rule.action == store.LOSS_ACTION_NOTE:
         return
@@ -53,7 +56,7 @@ def _refusal(tick: Tick) -> str:
     return ""
 
 
-def _stop(tick: Tick, incident: store.Incident, tier: "store.LossTier", why: str, bad_step: int) -> None:
+def _stop(tick: Tick, incident: store.Incident, tier: "store.LossTier", why: str, bad_step: int | None) -> None:
     is_one_event = tier in (store.LOSS_TIER_BLIP, store.LOSS_TIER_SPIKE, store.LOSS_TIER_SLOW_RISE)
     step = incident.verdict.step if is_one_event else tick.record.loss_counts.judged_step
     outcome = f"stopped at step {step} because of {why}; {_last_finite(tick, tier)}{_way_back(tick, bad_step)}"
@@ -73,19 +76,24 @@ def _last_finite(tick: Tick, tier: "store.LossTier") -> str:
     return f"the last finite loss was {counts.finite_loss:.4g} at step {counts.finite_step}; "
 
 
-def _way_back(tick: Tick, bad_step: int) -> str:
-    """Return which checkpoint to go back to, and which newer ones stand in the way."""
+def _way_back(tick: Tick, bad_step: int | None) -> str:
+    """Return which checkpoints are good, and which must not be continued from.
+
+    More may be committed after this: some are being written. So the line names steps, and not only what exists now.
+    """
+    if bad_step is None:
+        return (
+            "so the state that it began with may be bad already: go back to a checkpoint from before the first bad loss"
+            " of an earlier start"
+        )
     committed = {known for node in tick.state.nodes.values() for known in node.checkpoints}
     usable = sorted(committed - set(tick.record.unreadable_checkpoints))
-    good = [step for step in usable if step < bad_step]
-    newer = [step for step in usable if step >= bad_step]
-    if not good:
-        way = f"no checkpoint from before step {bad_step} exists"
+    good = max((step for step in usable if step < bad_step), default=None)
+    if good is None:
+        way = f"go back to a checkpoint from before step {bad_step}, if one is committed: none was when it was stopped"
     else:
-        way = f"go back to the checkpoint of step {good[-1]}, the newest from before step {bad_step}"
-    if newer:
-        steps = f"that of step {newer[0]}" if len(newer) == 1 else f"those of steps {', '.join(map(str, newer))}"
-        way += (
-            f"; {steps} and any newer one may hold the bad state, and a start continues from the newest: move them away"
-        )
-    return way
+        way = f"go back to the checkpoint of step {good}, or a newer one from before step {bad_step}"
+    return (
+        f"{way}; one of step {bad_step} or later may hold the bad state, and a start continues from the newest: move"
+        " those away"
+    )

@@ -98,7 +98,7 @@ def test_a_checkpoint_that_was_on_its_way_is_kept_once_it_is_committed() -> None
     proven = world.rank(0).progress.step + MIN_HISTORY - 1
     incident = spike(world)
     assert not world.sent("keep_checkpoint")
-    assert incident.actions[-1].what == "no checkpoint from before it has been committed so far, so none is kept"
+    assert incident.actions[-1].what == "no checkpoint from before it exists now, so none is kept"
     for step in (proven - 1, proven + 2):
         world.events.append(store.Event(checkpoint_committed=store.CheckpointCommitted(step=step)))
         world.tick()

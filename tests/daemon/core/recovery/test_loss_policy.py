@@ -1,12 +1,14 @@
 """What is done about a bad loss: what counts, when the budget is used up, and how a run is stopped."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast_daemon.core.detectors import registry
 from holdfast_daemon.core.recovery.loss_policy import is_finite_loss
 from holdfast_daemon.validation.rules import RefusedError
 from holdfast_daemon.validation.run_rules import check_spec
@@ -124,8 +126,8 @@ def test_a_stop_ends_the_run_without_a_checkpoint_and_names_the_way_back() -> No
     assert finish.outcome == (
         f'stopped at step {last + 4} because of [loss] non_finite = "stop": 4 losses in a row that are not finite, of'
         f" which 3 are tolerated; the last finite loss was 2.5 at step {last}; go back to the checkpoint of step"
-        f" {last - 2}, the newest from before step {last}; those of steps {last}, {last + 2} and any newer one may hold"
-        " the bad state, and a start continues from the newest: move them away"
+        f" {last - 2}, or a newer one from before step {last}; one of step {last} or later may hold the bad state, and"
+        " a start continues from the newest: move those away"
     )
     assert not world.sent("persist_snapshot"), "its newest snapshot holds the bad state"
     assert [command.keep_checkpoint.step for command in world.sent("keep_checkpoint")] == [last - 2]
@@ -282,3 +284,28 @@ def test_a_policy_that_no_version_knows_is_refused(field: str, value: int) -> No
     setattr(world.spec.loss_policy.spike, field, value)
     with pytest.raises(RefusedError, match=f"loss_policy.spike.{field}"):
         check_spec(world.spec, "r")
+
+
+def test_a_checkpoint_that_is_still_being_written_is_not_denied() -> None:
+    world = running({"non_finite": ("stop", 3)})
+    report(world, 2.0, 2.5)
+    last = world.rank(0).progress.step - 1
+    report(world, *[NAN] * 4)
+    outcome = world.state.record.outcome
+    assert (
+        f"go back to a checkpoint from before step {last}, if one is committed: none was when it was stopped" in outcome
+    )
+    assert f"one of step {last} or later may hold the bad state" in outcome
+
+
+def test_a_start_without_any_finite_loss_calls_no_checkpoint_good() -> None:
+    world = running({"non_finite": ("stop", 3)})
+    fresh = store.CoordinatorState()
+    fresh.CopyFrom(world.state.record)
+    fresh.ClearField("loss_counts")
+    world.state = replace(world.state, record=fresh, detectors=registry.fresh())
+    world.node_states["node0"].checkpoints[:] = [0]
+    report(world, *[NAN] * 4)
+    assert world.phase == "failed"
+    assert "no loss was finite; so the state that it began with may be bad already" in world.state.record.outcome
+    assert not world.sent("keep_checkpoint"), "the state that it began with may be bad"

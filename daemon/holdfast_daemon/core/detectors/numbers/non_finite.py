@@ -61,8 +61,11 @@ class NonFinite(Detector):
             confidence_ratio=confidence,
             non_finite=detail,
         )
-        is_loss = any(one.quantity == "loss" for one in bad) and self._finite_step >= 0
-        finding = Finding(verdict=verdict, proven_step=self._finite_step if is_loss else step.step)
+        proven_step: int | None = step.step
+        if any(one.quantity == "loss" for one in bad):
+            # Without a finite loss, the state that the run began with may be bad already.
+            proven_step = self._finite_step if self._finite_step >= 0 else None
+        finding = Finding(verdict=verdict, proven_step=proven_step)
         return DetectorResult(replace(self, _reported=True, _named=bool(own)), (finding,))
 
 

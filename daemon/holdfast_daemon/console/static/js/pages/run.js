@@ -14,6 +14,8 @@ import { IncidentList } from "./incidents.js";
 import { useStream } from "../use_live.js";
 import { IncidentWaits } from "../waits/incident_waits.js";
 
+const ENDED = ["finished", "failed", "stopped"];
+
 /** Shows a run and follows it. */
 export function RunPage({ run, session }) {
   const listeners = useRef(new Set());
@@ -26,7 +28,8 @@ export function RunPage({ run, session }) {
   if (frame === null) {
     return html`<${Disconnected} lost=${lost} /><${Loading} what=${`the run ${run}`} />`;
   }
-  return html`<${Disconnected} lost=${lost} />
+  const ended = ENDED.includes(frame.state);
+  return html`<${Disconnected} lost=${lost} ended=${ended ? run : ""} />
     ${gone && html`<${Problem} title="The daemon no longer knows this run" text="What follows is the last known state." />`}
     <section class="state" aria-label="State">
       <p class="state-line"><${Badge} health=${frame.health} text=${frame.state} />
@@ -46,7 +49,8 @@ export function RunPage({ run, session }) {
         <${TimeUse} use=${frame.time_use_s} wallS=${frame.wall_s} /></section>
       <section aria-label="Numbers"><h2>Numbers</h2><${Numbers} frame=${frame} /></section>
     </div>
-    <section aria-label="Actions"><h2>Actions</h2><${Actions} frame=${frame} role=${session.role} /></section>
+    <section aria-label="Actions"><h2>Actions</h2><${Actions} frame=${frame} role=${session.role}
+      lost=${lost !== null} /></section>
     <section aria-label="Incidents"><h2>Incidents</h2>
       <${IncidentList} run=${run} incidents=${frame.incidents_list ?? []} /></section>`;
 }

@@ -16,6 +16,7 @@ const ACTIONS = {
   release: {
     label: "Release a checkpoint", confirm: "Release it",
     text: "Holdfast kept this checkpoint because of an incident. After the release, pruning may remove it.",
+    without: (frame) => (frame.checkpoints?.kept_by_incident?.length ? "" : "none is kept because of an incident"),
     fields: (frame) => [{ name: "step", label: "Checkpoint of step", choices: frame.checkpoints?.kept_by_incident ?? [] }],
     body: (form) => ({ step: Number(form.get("step")) }),
   },
@@ -39,7 +40,7 @@ const ACTIONS = {
 };
 
 /** Shows the actions of a run; a viewer reads why there are none. */
-export function Actions({ frame, role }) {
+export function Actions({ frame, role, lost }) {
   const [open, setOpen] = useState(null);
   const [done, setDone] = useState("");
   if (role !== "operator") {
@@ -47,7 +48,7 @@ export function Actions({ frame, role }) {
   }
   return html`<ul class="actions">
       ${Object.entries(ACTIONS).filter(([name]) => frame.actions?.[name] !== undefined).map(([name, action]) => {
-        const reason = frame.actions[name];
+        const reason = lost ? "not connected" : frame.actions[name] || action.without?.(frame) || "";
         return html`<li key=${name}>
           <button type="button" class=${action.dangerous ? "dangerous" : ""} disabled=${reason !== ""}
             aria-describedby=${reason ? `why-${name}` : undefined} onClick=${() => setOpen(name)}>${action.label}</button>

@@ -35,11 +35,17 @@ export function Fetched({ of, what, children }) {
     text=${`${of.error}. What follows is older.`} />`}${children(of.data)}`;
 }
 
-/** Says since when no updates arrive. It never says that the run has a problem: that is not known. */
-export function Disconnected({ lost }) {
+/**
+ * Says since when no updates arrive. It never says that the run has a problem: that is not known.
+ * @param {{lost: {since: number, reason: string} | null, ended?: string}} props `ended`: name of a run that is known to
+ *     have ended. The daemon of a local run ends with it.
+ */
+export function Disconnected({ lost, ended }) {
   return html`<div role="status" aria-live="polite">${lost && html`<p class="disconnected">
     <strong>Not connected since ${html`<${Time} unixS=${lost.since / 1000} />`}, showing the last known state.</strong>
-    ${" "}Reason: ${lost.reason}. This page connects again by itself.
+    ${" "}${ended
+      ? html`The run had ended, and its daemon may have ended with it. <code>holdfast report ${ended}</code> shows the run.`
+      : html`Reason: ${lost.reason}. This page tries to connect again.`}
   </p>`}</div>`;
 }
 
