@@ -88,7 +88,7 @@ def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
         line = closing_line(status, local.checkpoints)
     bad = bad_end(status)
     if bad and options.loss_non_finite != LossActionName.NOTE:
-        raise BadLossError(f"{line} · {bad}. `holdfast incidents` names the checkpoint from before that")
+        raise BadLossError(f"{line} · {bad}. `holdfast checkpoint list` shows what is kept: see docs/loss-policy.md")
     if not json:
         print(f"{line} · {bad}" if bad else line)
 

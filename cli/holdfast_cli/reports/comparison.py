@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast_cli.reports.figures import FIGURES, figures_of, last_step, time_use
+from holdfast_cli.reports.figures import FIGURES, figures_of, last_step, spoiled_figures, time_use
 from holdfast_cli.reports.redaction import command_line, without_secrets
 from holdfast_cli.reports.regressions import RegressionCheck
 from holdfast_cli.reports.run_source import RunFacts
@@ -98,6 +98,7 @@ def compare_runs(first: RunFacts, second: RunFacts, checks: Sequence[RegressionC
     steps = [last_step(facts) for facts in (first, second)]
     common = min((step for step in steps if step is not None), default=None) if None not in steps else None
     figures = (figures_of(first, common_step=common), figures_of(second, common_step=common))
+    spoiled = spoiled_figures(second, common_step=common)
     if common is None:  # there is no step at which the losses could be compared
         for found in figures:
             found.pop("loss", None)
@@ -107,7 +108,7 @@ def compare_runs(first: RunFacts, second: RunFacts, checks: Sequence[RegressionC
         figures=figures,
         time_use_s=(time_use(first), time_use(second)),
         settings=_different(_settings(first), _settings(second)),
-        outcomes=[(check, check.outcome(*figures)) for check in checks],
+        outcomes=[(check, check.outcome(*figures, spoiled=spoiled)) for check in checks],
         gaps=[f"{facts.name}: {gap}" for facts in (first, second) for gap in facts.gaps],
     )
 

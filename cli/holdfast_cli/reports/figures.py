@@ -50,6 +50,16 @@ def figures_of(facts: RunFacts, *, common_step: int | None = None) -> dict[str, 
 
     ``common_step``: step at which ``loss`` is taken; None: the last one, so that it is ``final_loss``.
     """
+    found = _figures(facts, common_step)
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def spoiled_figures(facts: RunFacts, *, common_step: int | None = None) -> frozenset[str]:
+    """Return the names of the figures that the run has, and that are NaN or infinite."""
+    return frozenset(name for name, value in _figures(facts, common_step).items() if not math.isfinite(value))
+
+
+def _figures(facts: RunFacts, common_step: int | None) -> dict[str, float]:
     found: dict[str, float | None] = {}
     last = last_step(facts)
     if last is not None:
@@ -72,7 +82,7 @@ def figures_of(facts: RunFacts, *, common_step: int | None = None) -> dict[str, 
     if count:
         found["checkpoint_s"] = sum(row.duration_s for row in facts.checkpoints) / count
         found["checkpoint_bytes"] = sum(row.stored_bytes for row in facts.checkpoints) / count
-    return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def time_use(facts: RunFacts) -> Mapping[str, float]:
@@ -105,11 +115,11 @@ def last_step(facts: RunFacts) -> int | None:
 
 
 def _loss_at(facts: RunFacts, step: int) -> float | None:
-    """Return the mean loss of the steps up to ``step``; None if one of them is not finite, or none has a loss."""
+    """Return the mean loss of the steps up to ``step``: NaN if one of them is not finite, None if none has a loss."""
     for steps in (SMOOTHED_STEPS, 2 * BUCKET_STEPS):  # old steps are only there as buckets
         found = facts.curve("loss", since_step=max(step - steps + 1, 0), until_step=step)
         if found.step:
-            return None if found.nonfinite else found.mean[0]
+            return math.nan if found.nonfinite else found.mean[0]
     return None
 
 

@@ -1,7 +1,7 @@
 """Checks of one run against another: which change of a number is a regression."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast_cli.errors import UsageError
@@ -30,9 +30,16 @@ class RegressionCheck:
     is_percent: bool
     """Whether ``allowed`` is in percent of the first run's number, and not in the figure's unit."""
 
-    def outcome(self, first: Mapping[str, float], second: Mapping[str, float]) -> str:
-        """Return PASSED, REGRESSED, or UNKNOWN if one of the runs lacks the number."""
+    def outcome(
+        self, first: Mapping[str, float], second: Mapping[str, float], spoiled: Collection[str] = frozenset()
+    ) -> str:
+        """Return PASSED, REGRESSED, or UNKNOWN if one of the runs lacks the number.
+
+        ``spoiled``: names of numbers of the second run that are not finite. That is a regression if the first run's is.
+        """
         name = self.figure.name
+        if name in first and name in spoiled:
+            return REGRESSED
         if name not in first or name not in second:
             return UNKNOWN
         allowed = abs(first[name]) * self.allowed / 100.0 if self.is_percent else self.allowed

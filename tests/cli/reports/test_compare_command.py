@@ -101,9 +101,12 @@ def test_a_number_that_is_missing_is_an_error_and_no_pass(folder: Path, tmp_path
         assert "cannot check 'goodput -0.02', because a run lacks the number" in result.output
 
 
-def test_a_loss_that_is_not_finite_is_a_missing_number(folder: Path, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_a_regression_and_nothing_to_compare_with(folder: Path, tmp_path: Path) -> None:
     write_run(tmp_path, [*healthy_steps(50), counted(50, nonfinite=("loss",), step_s=0.5)], run="nan")
     result = compare(folder, "good", "nan", "--fail-on", "loss +2%")
+    assert result.exit_code == ExitCode.REGRESSED
+    assert "regressed  loss +2%" in result.output
+    result = compare(folder, "nan", "good", "--fail-on", "loss +2%")
     assert result.exit_code == ExitCode.FAILED
     assert "unknown    loss +2%" in result.output
 

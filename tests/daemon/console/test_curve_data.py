@@ -43,7 +43,8 @@ def test_a_loss_that_is_not_finite_is_a_gap_and_a_mark() -> None:
 
 
 def test_what_a_restart_undid_is_taken_out() -> None:
-    first: dict[str, Any] = {"rows": [row(step, float(step)) for step in range(5)], "undone_after": None, "nonfinite": {}}
+    rows = [row(step, float(step)) for step in range(5)]
+    first: dict[str, Any] = {"rows": rows, "undone_after": None, "nonfinite": {}}
     curves = appended(first, {"rows": [row(3, 30.0)], "undone_after": 2, "nonfinite": {}})
     assert curves["loss"]["mean"] == [0.0, 1.0, 2.0, 30.0]
 
