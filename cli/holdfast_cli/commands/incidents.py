@@ -10,6 +10,7 @@ from holdfast_cli.incidents.files import export_incident, read_files
 from holdfast_cli.incidents.story import incident_story, incident_table
 from holdfast_cli.run_folder.ended import load_earlier_incidents, load_incidents
 from holdfast_cli.run_folder.target import Target, find_target
+from holdfast_cli.views.clean_text import cleaned
 from holdfast_cli.views.output import print_json
 from holdfast_proto import run_files
 from holdfast_proto.message_json import to_json
@@ -28,7 +29,7 @@ def list_incidents(flags: IncidentsFlags) -> None:
     if flags.json:
         print_json([to_json(incident) for incident in found])
         return
-    Console().print(incident_table(found))
+    Console().print(incident_table([cleaned(incident) for incident in found]))
     if earlier and not flags.everything:
         print(f"earlier starts of the run left {len(earlier)} more: add --all")
 
@@ -41,7 +42,7 @@ def show(flags: ShowIncidentFlags) -> None:
         stacks = [to_json(stack) for stack in files.stacks]
         print_json({**to_json(incident), "stacks": stacks, "folder": str(folder), "files": files.names})
     else:
-        Console().print(incident_story(incident, files))
+        Console().print(incident_story(cleaned(incident), files))
 
 
 def export(flags: ExportIncidentFlags) -> None:

@@ -10,6 +10,7 @@ from holdfast_cli.flags.watching import StatusFlags, StopFlags
 from holdfast_cli.run_folder.ended import load_last_status
 from holdfast_cli.run_folder.ending import end_run
 from holdfast_cli.run_folder.target import find_target
+from holdfast_cli.views.clean_text import cleaned
 from holdfast_cli.views.display import display_for
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings, render
@@ -29,7 +30,7 @@ def status(flags: StatusFlags) -> None:
     if flags.json:
         print_json(to_json(seen))
     elif client is None or not flags.watch:
-        Console().print(render(seen, surroundings))
+        Console().print(render(cleaned(seen), surroundings))
     else:
         with display_for(Console()) as display:
             display.update(seen, surroundings)

@@ -23,6 +23,7 @@ from holdfast_cli.views.display import LineDisplay, display_for
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings
 from holdfast_cli.views.summary import bad_end, closing_line, ended_badly, interrupted_line, stopped_line
+from holdfast_cli.views.undelivered import undelivered_line
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
@@ -76,10 +77,12 @@ def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
             if json:
                 print_json(to_json(status))
     except InterruptionError as error:
+        _say_undelivered(local)
         last = local.last_status
         raise error.with_reason(interrupted_line(last, local.checkpoints) if last is not None else "") from None
     if attachment.line():
         print(f"holdfast: {attachment.line()}", file=sys.stderr)
+    _say_undelivered(local)
     if status.phase != RUN_PHASE_FINISHED:
         raise ended_badly(status, local.paths.logs)
     if status.HasField("left_step"):
@@ -91,6 +94,12 @@ def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
         raise BadLossError(f"{line} · {bad}. `holdfast checkpoint list` shows what is kept: see docs/loss-policy.md")
     if not json:
         print(f"{line} · {bad}" if bad else line)
+
+
+def _say_undelivered(local: LocalRun) -> None:
+    line = undelivered_line(local.paths.directory, local.options.run, local.folder.instance)
+    if line:
+        print(f"holdfast: {line}", file=sys.stderr)
 
 
 def _near(folder: Path) -> str:

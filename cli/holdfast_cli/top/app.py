@@ -11,7 +11,6 @@ from textual.message import Message
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.record import RunRecord
 from holdfast_cli.top.background import Done, in_background, post
-from holdfast_cli.top.clean_text import one_line
 from holdfast_cli.top.dialogs import HelpScreen, PickerScreen, QuestionScreen
 from holdfast_cli.top.incident_screens import IncidentsScreen, StoryScreen
 from holdfast_cli.top.line_view import LineView
@@ -19,6 +18,7 @@ from holdfast_cli.top.poller import Lost, Poller
 from holdfast_cli.top.rank_screen import RankScreen
 from holdfast_cli.top.run_screen import RunScreen
 from holdfast_cli.top.run_source import STOP_GRACE_S, Look, RunSource, reason_of
+from holdfast_cli.views.clean_text import one_line
 
 _LIVE_SCREENS = (IncidentsScreen, StoryScreen, RankScreen)
 _NOTICE_S = 10.0

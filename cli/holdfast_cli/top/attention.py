@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from holdfast_cli.control import has_ended
 from holdfast_cli.incidents.wait_tree import ranks_text
-from holdfast_cli.top.clean_text import cleaned, one_line
+from holdfast_cli.views.clean_text import cleaned, one_line
 from holdfast_cli.views.phrases import phase_word
 from holdfast_daemon.core.texts.advice import advice_line
 from holdfast_daemon.core.texts.incident_lines import incident_line

@@ -14,7 +14,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from holdfast_cli.run_folder.record import RunRecord
-from holdfast_cli.top.clean_text import one_line
+from holdfast_cli.views.clean_text import one_line
 
 HELP = (
     ("up, down, page up, page down", "move in the list or the map"),

@@ -17,8 +17,8 @@ from textual.widgets.option_list import Option
 from holdfast_cli.incidents.files import IncidentFiles, read_files
 from holdfast_cli.incidents.story import incident_story
 from holdfast_cli.top.background import in_background
-from holdfast_cli.top.clean_text import cleaned, one_line
 from holdfast_cli.top.run_source import Look
+from holdfast_cli.views.clean_text import cleaned, one_line
 from holdfast_daemon.core.texts.incident_lines import incident_line
 from holdfast_proto import run_files
 from holdfast_proto.v1.store_pb2 import Incident

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast_cli.top.clean_text import one_line
 from holdfast_cli.top.oddity import JudgedRank
+from holdfast_cli.views.clean_text import one_line
 
 _LARGEST_BLOCK = 16
 """Largest axis whose ranks stand together, with a gap after them."""

@@ -16,8 +16,8 @@ from textual.widgets import Static
 from holdfast_cli.rank_logs.log_files import logs_by_generation
 from holdfast_cli.rank_logs.log_tail import LogTail
 from holdfast_cli.top.background import in_background
-from holdfast_cli.top.clean_text import cleaned, one_line, some_lines
 from holdfast_cli.top.run_source import Look
+from holdfast_cli.views.clean_text import cleaned, one_line, some_lines
 from holdfast_cli.views.phrases import memory_word, recorder_line
 from holdfast_daemon.core.texts.incident_lines import incident_line, outcome_line
 from holdfast_proto.message_json import to_json

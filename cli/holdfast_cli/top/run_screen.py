@@ -10,7 +10,6 @@ from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from holdfast_cli.top.attention import attention
-from holdfast_cli.top.clean_text import one_line
 from holdfast_cli.top.mesh_view import MeshColour, MeshView
 from holdfast_cli.top.poller import Lost
 from holdfast_cli.top.rank_order import RankOrder
@@ -25,6 +24,7 @@ from holdfast_cli.top.summary_pane import (
     numbers_text,
     rank_counts,
 )
+from holdfast_cli.views.clean_text import one_line
 
 _HINTS = " ?:help /:filter o:odd t:sort m:map i:incidents c:checkpoint s:stop q:quit"
 _SHORT_HINTS = " ?:help /:filter o:odd m:map q:quit"

@@ -6,11 +6,11 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from holdfast_cli.top.attention import Attention
-from holdfast_cli.top.clean_text import one_line
 from holdfast_cli.top.oddity import JudgedRanks, Oddity
 from holdfast_cli.top.poller import Lost
 from holdfast_cli.top.run_source import Look
 from holdfast_cli.top.seen_numbers import SeenNumbers, sparkline
+from holdfast_cli.views.clean_text import one_line
 from holdfast_cli.views.phrases import kept_line, phase_word, progress_line
 from holdfast_daemon.core.texts.incident_lines import number_of
 from holdfast_proto.time_use import PRODUCTIVE

@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from holdfast_cli.views.clean_text import cleaned
 from holdfast_cli.views.phrases import progress_line
 from holdfast_cli.views.plain import HEARTBEAT_S, changes
 from holdfast_cli.views.run_view import Surroundings, render
@@ -54,7 +55,7 @@ class LiveDisplay:
 
     def update(self, status: RunStatus, surroundings: Surroundings) -> None:
         """Draw ``status``, now or with the next one."""
-        self._pending = render(status, surroundings)
+        self._pending = render(cleaned(status), surroundings)
         if time.monotonic() - self._drawn_s >= REDRAW_S:
             self._live.update(self._pending, refresh=True)
             self._drawn_s = time.monotonic()
@@ -84,6 +85,7 @@ class LineDisplay:
 
     def update(self, status: RunStatus, surroundings: Surroundings) -> None:
         """Print what is new."""
+        status = cleaned(status)
         lines = list(self._news(surroundings))
         lines += changes(self._previous, status, surroundings.total_steps)
         if not lines and status.now_unix_s - self._spoke_unix_s >= HEARTBEAT_S:

@@ -89,8 +89,9 @@ def test_a_script_runs_warm_with_its_arguments_environment_and_log(parent: WarmP
 
 
 def test_it_is_recognisable_in_ps(parent: WarmParent) -> None:
-    shown = Path(f"/proc/{parent.process.pid}/cmdline").read_text()
-    assert shown == f"holdfast: warm parent of {RUN} at {parent.socket}\0"
+    title = f"holdfast: warm parent of {RUN} at {parent.socket}\0"
+    shown = Path(f"/proc/{parent.process.pid}/cmdline")
+    wait_until(lambda: shown.read_text() == title, f"it is called {title}")  # its socket is there before its title
     assert Path(f"/proc/{parent.process.pid}/comm").read_text() == "holdfast-warm\n"
 
 

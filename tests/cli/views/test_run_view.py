@@ -13,7 +13,14 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1.common_pb2 import PHASE_EVAL
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
-from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_FINISHED, RUN_PHASE_STARTING, RankExit
+from holdfast_proto.v1.store_pb2 import (
+    INCIDENT_STATE_OPEN,
+    LIFE_EXITED,
+    RUN_PHASE_FAILED,
+    RUN_PHASE_FINISHED,
+    RUN_PHASE_STARTING,
+    RankExit,
+)
 from tests.support.statuses import healthy, killed, resumed, stopped, with_incident
 
 
@@ -253,6 +260,20 @@ def test_the_last_status_stays_on_the_screen_however_soon_it_came() -> None:
         display.update(healthy(), Surroundings())
         display.update(killed(3), Surroundings())
     assert "dead: SIGKILL" in output.getvalue()
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_an_exception_says_cannot_steer_the_terminal(is_terminal: bool) -> None:
+    status = killed(3)
+    status.newest_incident.verdict.message = "rank 3 raised \x1b]0;owned\x07\x1b[2Jboom"
+    status.newest_incident.state = INCIDENT_STATE_OPEN
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=is_terminal, color_system=None, width=200)
+    with display_for(console) as display:
+        display.update(status, Surroundings())
+    assert "boom" in output.getvalue()
+    assert "\x1b]0" not in output.getvalue()
+    assert "\x1b[2J" not in output.getvalue()
 
 
 def test_lines_of_ranks_stay_above_the_view_and_cannot_move_the_cursor() -> None:

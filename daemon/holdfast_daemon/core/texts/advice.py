@@ -17,7 +17,7 @@ class Advice:
 
 
 ADVICE = {
-    store.VERDICT_KIND_DEAD_RANK: Advice("Read the last words of the rank in its log", "rank-dead"),
+    store.VERDICT_KIND_DEAD_RANK: Advice("Read what the rank said last: `holdfast logs --culprit`", "rank-dead"),
     store.VERDICT_KIND_HUNG_COLLECTIVE: Advice(_READ_STACK, "run-hung"),
     store.VERDICT_KIND_MISMATCHED_ORDER: Advice(
         "Compare the calls of both sides, and fix the training code: a restart repeats it", "run-hung"

@@ -27,7 +27,7 @@ def test_every_kind_has_an_advice_and_a_section_that_exists() -> None:
         (store.INCIDENT_STATE_STANDSTILL, True, "Holdfast waits, and restarts the run if the signs of a fault last."),
         (store.INCIDENT_STATE_OPEN, False, "Holdfast only observes this run, and restarts nothing."),
         (store.INCIDENT_STATE_RECOVERED, True, "Nothing is urgent: it is over."),
-        (store.INCIDENT_STATE_NOTED, True, "Read the last words of the rank in its log."),
+        (store.INCIDENT_STATE_NOTED, True, "Read what the rank said last: `holdfast logs --culprit`."),
     ],
 )
 def test_the_line_says_what_holdfast_does_and_what_a_person_can_do(
@@ -36,7 +36,7 @@ def test_the_line_says_what_holdfast_does_and_what_a_person_can_do(
     incident = store.Incident(state=state, verdict=store.Verdict(kind=store.VERDICT_KIND_DEAD_RANK))
     line = next_line(incident, acts=acts)
     assert line.startswith(begins)
-    assert line.endswith("Read the last words of the rank in its log.")
+    assert line.endswith("Read what the rank said last: `holdfast logs --culprit`.")
 
 
 def test_what_a_recorder_showed_wins() -> None:
