@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from holdfast_cli.main import app
 from holdfast_cli.views.console_address import console_lines, start_lines
-from holdfast_daemon.console.sessions import load_tokens
+from holdfast_daemon.console.serving.sessions import load_tokens
 from holdfast_proto import run_files
 from holdfast_proto.endpoint import write_endpoint
 

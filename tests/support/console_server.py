@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console.server import ConsoleServer
-from holdfast_daemon.console.sessions import load_tokens
+from holdfast_daemon.console.serving.sessions import load_tokens
 from holdfast_daemon.console.watched import Watched
 from holdfast_daemon.incidents.folder import write_story
 from holdfast_daemon.leadership.tick_metrics import TickMetrics

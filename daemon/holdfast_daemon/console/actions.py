@@ -5,9 +5,9 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from holdfast_daemon.console.checkpoint_pages import release_checkpoint
-from holdfast_daemon.console.guard import RefusedRequestError
-from holdfast_daemon.console.run_frame import refusals
+from holdfast_daemon.console.pages.checkpoint_pages import release_checkpoint
+from holdfast_daemon.console.pages.run_frame import refusals
+from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.console.watched import WatchedRun
 from holdfast_daemon.core.model import FaultAnswered
 from holdfast_daemon.validation.rules import RefusedError, check_fault, check_seconds

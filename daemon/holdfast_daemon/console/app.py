@@ -12,9 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from holdfast_daemon.console import incident_pages, past_runs, rank_page
 from holdfast_daemon.console.actions import Actions
-from holdfast_daemon.console.answers import (
+from holdfast_daemon.console.boards import MOST_PAGES, Boards
+from holdfast_daemon.console.pages import incident_pages, past_runs
+from holdfast_daemon.console.pages.checkpoint_pages import checkpoint_list
+from holdfast_daemon.console.pages.holdfast_page import holdfast_page
+from holdfast_daemon.console.ranks import rank_page
+from holdfast_daemon.console.ranks.rank_cells import COLOURS, RankCells
+from holdfast_daemon.console.serving.answers import (
     Handler,
     body_fields,
     contained,
@@ -24,14 +29,10 @@ from holdfast_daemon.console.answers import (
     number_of_query,
     refusal,
 )
-from holdfast_daemon.console.boards import MOST_PAGES, Boards
-from holdfast_daemon.console.checkpoint_pages import checkpoint_list
-from holdfast_daemon.console.guard import RefusedRequestError
-from holdfast_daemon.console.holdfast_page import holdfast_page
-from holdfast_daemon.console.rank_cells import COLOURS, RankCells
-from holdfast_daemon.console.sessions import OPERATOR, Sessions
-from holdfast_daemon.console.static_files import StaticFolder
-from holdfast_daemon.console.streams import Feed
+from holdfast_daemon.console.serving.guard import RefusedRequestError
+from holdfast_daemon.console.serving.sessions import OPERATOR, Sessions
+from holdfast_daemon.console.serving.static_files import StaticFolder
+from holdfast_daemon.console.serving.streams import Feed
 from holdfast_daemon.console.watched import Watched, WatchedRun
 from holdfast_daemon.core.model import CoreState
 from holdfast_proto import keys, run_files

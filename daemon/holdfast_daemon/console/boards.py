@@ -4,12 +4,12 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from holdfast_daemon.console.merge_patch import difference
-from holdfast_daemon.console.rank_cells import RankCells
-from holdfast_daemon.console.rank_table import RankReader
-from holdfast_daemon.console.run_frame import run_frame, short_frame
-from holdfast_daemon.console.step_rows import StepRows
-from holdfast_daemon.console.streams import EndedError, Event, Feed
+from holdfast_daemon.console.pages.run_frame import run_frame, short_frame
+from holdfast_daemon.console.pages.step_rows import StepRows
+from holdfast_daemon.console.ranks.rank_cells import RankCells
+from holdfast_daemon.console.ranks.rank_table import RankReader
+from holdfast_daemon.console.serving.merge_patch import difference
+from holdfast_daemon.console.serving.streams import EndedError, Event, Feed
 from holdfast_daemon.console.watched import Watched, WatchedRun
 from holdfast_proto import run_files
 

@@ -14,8 +14,8 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast_daemon.console.app import Console
-from holdfast_daemon.console.guard import Guard
-from holdfast_daemon.console.sessions import Sessions, load_tokens
+from holdfast_daemon.console.serving.guard import Guard
+from holdfast_daemon.console.serving.sessions import Sessions, load_tokens
 from holdfast_daemon.console.watched import Watched
 from holdfast_proto import run_files
 from holdfast_proto.atomic_file import replace_file
@@ -159,7 +159,7 @@ def _protocol(connections: _Connections) -> type[H11Protocol]:
 
 
 def _listen_again(address: str, remembered: Path | None) -> socket.socket | None:
-    """Return a socket on the port of the last start; None if there is none, or somebody else has it now.
+    """Return a socket on the port of the last start; None if there is none, or another process has it now.
 
     So an open page, a bookmark and a tunnel still lead to the console after a restart of the daemon.
     """

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,11 @@ LAST_PATIENCE_S = 5.0
 """Time that the last messages have before the daemon exits."""
 
 
+def _warn_of_exposure(spec: store.RunSpec) -> None:
+    for line in filter(None, map(exposure, secret_files(spec.notify))):
+        log.warning("run %s: %s", spec.run, line)
+
+
 class _Notified:
     """The parts for one instance of a run whose spec asks for notifications."""
 
@@ -50,8 +56,8 @@ class _Notified:
         for notice in self.reported.grouped:
             self.grouping.add(notice)
         self._send_queued()
-        for line in filter(None, map(exposure, secret_files(notify))):
-            log.warning("run %s: %s", spec.run, line)
+        # On a thread: a file system that hangs must not hold up the ticks.
+        threading.Thread(target=_warn_of_exposure, args=(spec,), name="notify-secrets", daemon=True).start()
 
     def _send_queued(self) -> None:
         for queue in self.queues:

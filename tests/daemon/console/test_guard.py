@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast_daemon.console import guard
-from holdfast_daemon.console.guard import Guard
+from holdfast_daemon.console.serving import guard
+from holdfast_daemon.console.serving.guard import Guard
 
 SCOPE: dict[str, Any] = {
     "type": "http",

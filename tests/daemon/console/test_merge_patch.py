@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_daemon.console.merge_patch import difference
+from holdfast_daemon.console.serving.merge_patch import difference
 
 
 def applied(document: Any, patch: Any) -> Any:

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast_checkpoint.format import keeping
 from holdfast_checkpoint.format.shard_index import step_directory
-from holdfast_daemon.console.guard import RefusedRequestError
-from holdfast_daemon.console.static_files import StaticFolder
+from holdfast_daemon.console.serving.guard import RefusedRequestError
+from holdfast_daemon.console.serving.static_files import StaticFolder
 from holdfast_proto import run_files
 from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store

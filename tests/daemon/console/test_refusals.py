@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast_daemon.console import guard
-from holdfast_daemon.console.guard import MOST_BODY_BYTES
+from holdfast_daemon.console.serving import guard
+from holdfast_daemon.console.serving.guard import MOST_BODY_BYTES
 from tests.support.console_server import SimulatedConsole
 
 READ = [

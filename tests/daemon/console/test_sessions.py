@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.console import sessions
-from holdfast_daemon.console.sessions import IDLE_S, MOST_SESSIONS, MOST_WRONG_TOKENS, Sessions, Tokens, load_tokens
+from holdfast_daemon.console.serving import sessions
+from holdfast_daemon.console.serving.sessions import (
+    IDLE_S,
+    MOST_SESSIONS,
+    MOST_WRONG_TOKENS,
+    Sessions,
+    Tokens,
+    load_tokens,
+)
 
 
 class FakeClock:

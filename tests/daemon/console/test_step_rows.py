@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast_daemon.console.step_rows import StepRows
+from holdfast_daemon.console.pages.step_rows import StepRows
 from holdfast_proto import run_files
 from tests.support.histories import counted, write_steps
 from tests.support.simulated_run import SimulatedRun

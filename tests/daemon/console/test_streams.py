@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast_daemon.console.boards import MOST_PAGES
-from holdfast_daemon.console.streams import QUEUED, EndedError, Event, Feed
+from holdfast_daemon.console.serving.streams import QUEUED, EndedError, Event, Feed
 from tests.daemon.console.test_merge_patch import applied, without_null
 from tests.support.console_server import SimulatedConsole
 from tests.support.coroutines import wait_until

@@ -270,6 +270,7 @@ def test_a_secret_that_others_can_read_is_logged_once(
     lead(notifier, state)
     notifier.see(state, 1001.0)
     assert finish(notifier)
+    wait_until(lambda: "chmod 600" in caplog.text, "the warning")
     assert caplog.text.count("chmod 600") == 1
 
 

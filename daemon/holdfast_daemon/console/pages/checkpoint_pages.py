@@ -7,7 +7,7 @@ from holdfast_checkpoint.errors import CheckpointError
 from holdfast_checkpoint.format import keeping
 from holdfast_checkpoint.store.locations import is_url
 from holdfast_checkpoint.store.overview import FoundCheckpoint, FoundHistory, find_histories
-from holdfast_daemon.console.guard import RefusedRequestError
+from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.core.model import CoreState
 
 _REPORTED = "the steps are those that nodes report"

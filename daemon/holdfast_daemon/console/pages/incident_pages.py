@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from holdfast_daemon.console.guard import RefusedRequestError
-from holdfast_daemon.console.run_frame import incident_row, newest_first
-from holdfast_daemon.console.sentences import reasons
+from holdfast_daemon.console.pages.run_frame import incident_row, newest_first
+from holdfast_daemon.console.pages.sentences import reasons
+from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.texts.advice import next_line, runbook
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, verdict_word

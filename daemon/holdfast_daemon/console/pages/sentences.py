@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 
-from holdfast_daemon.console.rank_table import RankTable, open_incident
+from holdfast_daemon.console.ranks.rank_table import RankTable, open_incident
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR, ranks_named
 from holdfast_daemon.core.texts.advice import next_line

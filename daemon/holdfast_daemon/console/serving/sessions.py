@@ -115,7 +115,7 @@ class Sessions:
 
     @property
     def is_guessed(self) -> bool:
-        """Whether so many wrong tokens came lately that somebody may be guessing."""
+        """Whether many wrong tokens came lately: a client may be guessing."""
         self._wrong_s = [at_s for at_s in self._wrong_s if self._clock() - at_s < WRONG_TOKENS_S]
         return len(self._wrong_s) >= MOST_WRONG_TOKENS
 

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from holdfast_daemon.console.guard import RefusedRequestError
+from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.history.reader import HistoryError, RunHistory
 from holdfast_daemon.history.schema import QUANTITIES
 from holdfast_proto import keys, run_files

@@ -9,9 +9,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from holdfast_daemon.console import incident_pages
-from holdfast_daemon.console.finite_json import encoded
-from holdfast_daemon.console.guard import RefusedRequestError
+from holdfast_daemon.console.pages import incident_pages
+from holdfast_daemon.console.serving.finite_json import encoded
+from holdfast_daemon.console.serving.guard import RefusedRequestError
 
 log = logging.getLogger(__name__)
 

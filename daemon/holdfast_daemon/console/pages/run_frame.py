@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from holdfast_daemon.console.rank_table import RankReader, RankTable
-from holdfast_daemon.console.sentences import attention, health, state_text, state_word, urgent_incident
+from holdfast_daemon.console.pages.sentences import attention, health, state_text, state_word, urgent_incident
+from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable
 from holdfast_daemon.console.watched import WatchedRun
 from holdfast_daemon.core.accounting.ledger import time_use
 from holdfast_daemon.core.model import CoreState, present_step

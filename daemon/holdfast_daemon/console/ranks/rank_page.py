@@ -7,8 +7,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from holdfast_daemon.console.guard import RefusedRequestError
-from holdfast_daemon.console.run_frame import newest_first
+from holdfast_daemon.console.pages.run_frame import newest_first
+from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.texts.activities import does
 from holdfast_daemon.core.texts.incident_lines import enum_phrase

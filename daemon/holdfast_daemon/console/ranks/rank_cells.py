@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from holdfast_daemon.console.own_step_times import OwnStepTimes
-from holdfast_daemon.console.rank_table import (
+from holdfast_daemon.console.ranks.own_step_times import OwnStepTimes
+from holdfast_daemon.console.ranks.rank_table import (
     CULPRIT,
     EXITED,
     HEALTH,
@@ -32,7 +32,7 @@ MOST_CHANGES = 400
 """Most values that are sent at once. With more changes, the odd ranks go first and the others follow in turn."""
 MOST_ODD = 50
 _BEHIND_STEPS = 2
-"""A rank that is so many steps behind the foremost one is odd: one step is the usual difference between reports."""
+"""Steps behind the foremost rank from which a rank is odd. One step is the usual difference between reports."""
 _FULL_RATIO = 0.95
 _SLOW_RATIO = 1.5
 _AXES = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "ep", "tp")
@@ -181,7 +181,7 @@ class RankCells:
 
 
 def rounded(value: float, digits: int = 2) -> float:
-    """Return a number with so many digits that count: pages need no more, and fewer values change."""
+    """Return a number with N significant digits: pages need no more, and fewer values change."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else 0.0
 
 

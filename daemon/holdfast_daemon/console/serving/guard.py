@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast_daemon.console.finite_json import encoded
+from holdfast_daemon.console.serving.finite_json import encoded
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Guard:
             await answer.error(error.status, str(error))
         except _Gone:
             return
-        except Exception as error:  # noqa: BLE001 (the client is told, and the daemon lives)
+        except Exception as error:  # noqa: BLE001 (the client gets an error, and the daemon lives)
             # Handlers are contained: this is an answer that could not be sent to its end, such as an unreadable file.
             log.warning("an answer of the console was cut off: %r", error)
             await answer.error(503, "the answer was cut off: the daemon's log says more")

@@ -1,0 +1,1 @@
+"""What the pages of runs, incidents, checkpoints and the daemon itself show."""

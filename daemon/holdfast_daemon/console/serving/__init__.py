@@ -1,0 +1,1 @@
+"""How the console answers: who may ask, what each answer looks like, streams of changes."""
