@@ -1,4 +1,8 @@
-"""Pins a checkpoint: a small file next to its manifest keeps it from removal until the file is removed."""
+"""Marks of a checkpoint: small files next to its manifest that keep it from removal.
+
+A **pinned** checkpoint stays until an operator releases it. A **proven** one was followed by a finite loss: the newest
+of them stays, so that a run whose loss is reported rarely has a state to go back to.
+"""
 
 import time
 from pathlib import Path
@@ -9,7 +13,9 @@ from holdfast_checkpoint.format.manifest import load_manifest
 from holdfast_checkpoint.format.sealed_json import SealError, seal, unseal
 
 KEPT = "kept.json"
-"""Name of the file. Its presence is what counts: a damaged one still pins the checkpoint."""
+"""Name of the file that pins. Its presence is what counts: a damaged one still pins the checkpoint."""
+PROVEN = "proven.json"
+"""Name of the file of a proven checkpoint. Its presence is what counts."""
 
 
 def keep(directory: Path, reason: str) -> None:
@@ -42,3 +48,20 @@ def release(directory: Path) -> None:
     with write_errors(directory):
         remove_file(directory / KEPT)
         flush_directory(directory)
+
+
+def prove(directory: Path, finite_step: int) -> None:
+    """Mark the committed checkpoint in ``directory`` as proven by the finite loss of a later step.
+
+    Raises CheckpointUnreadable or CheckpointUnavailable without a readable manifest, CheckpointError if the file cannot
+    be written.
+    """
+    load_manifest(directory)
+    if not (directory / PROVEN).exists():
+        with write_errors(directory):
+            write_file(directory / PROVEN, proof(finite_step))
+
+
+def proof(finite_step: int) -> bytes:
+    """Return the contents of the file of a proven checkpoint. The same step gives the same bytes."""
+    return seal({"finite_step": finite_step})

@@ -21,9 +21,10 @@ from holdfast_checkpoint.errors import (
     read_errors,
     write_errors,
 )
+from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_checkpoint.format.durable import NewFile, flush_directory, make_directory, remove_file, write_file
 from holdfast_checkpoint.format.history import FIRST, HistoryRecord
-from holdfast_checkpoint.format.keeping import KEPT, keep
+from holdfast_checkpoint.format.keeping import KEPT, PROVEN, keep, prove
 from holdfast_checkpoint.format.manifest import (
     MANIFEST,
     Manifest,
@@ -52,8 +53,8 @@ _logger = logging.getLogger(__name__)
 class CheckpointDirectory:
     """The checkpoints of one history below ``path``. The newest ``kept`` stay (at least one).
 
-    Three others stay, too: pinned ones (``holdfast_checkpoint.format.keeping``), bases of those that stay, and those
-    with missing files, because the files may come back.
+    Others stay, too: pinned ones and the newest proven one (``holdfast_checkpoint.format.keeping``), bases of those
+    that stay, and those with missing files, because the files may come back.
     """
 
     history = FIRST
@@ -122,6 +123,10 @@ class CheckpointDirectory:
         """Raise CheckpointError: a folder alone has one history."""
         raise CheckpointError(f"{self.path} has no place for history {record.number}")
 
+    def note_bad_loss(self, record: BadLossRecord) -> None:
+        """Raise CheckpointError: the record of a history is next to it."""
+        raise CheckpointError(f"{self.path} has no place for a record: {record.reason}")
+
     def manifests(self) -> dict[int, Manifest]:
         """Return the manifests of all committed checkpoints, by step, without damaged ones.
 
@@ -176,9 +181,13 @@ class CheckpointDirectory:
         """Pin a committed checkpoint. Raises CheckpointError."""
         keep(self.step_directory(step), reason)
 
-    def mark(self, step: int) -> bytes | None:
-        """Return the contents of the file that pins ``step``, or None. Raises CheckpointUnavailable."""
-        path = self.step_directory(step) / KEPT
+    def prove(self, step: int, finite_step: int) -> None:
+        """Mark a committed checkpoint as proven by the finite loss of a later step. Raises CheckpointError."""
+        prove(self.step_directory(step), finite_step)
+
+    def mark(self, step: int, name: str = KEPT) -> bytes | None:
+        """Return the contents of a file that marks ``step``, or None. Raises CheckpointUnavailable."""
+        path = self.step_directory(step) / name
         if not path.exists():
             return None
         with read_errors(path):
@@ -207,13 +216,15 @@ class CheckpointDirectory:
         """Remove what the commit of ``newest`` makes superfluous. The next commit retries a failed removal."""
         with self._removal():
             manifests, damaged, unfinished = self._look()
+            incomplete = {step for step in manifests if self.missing(step)}  # takes long: the marks are read after it
             old = superfluous(
                 newest,
                 manifests,
                 kept=self.kept,
                 marked=self._marked(manifests),
+                proven=self.proven(manifests),
                 others=damaged | unfinished,
-                incomplete={step for step in manifests if self.missing(step)},
+                incomplete=incomplete,
             )
             for step in old:
                 remove_checkpoint(self.step_directory(step))
@@ -222,16 +233,18 @@ class CheckpointDirectory:
         """Return whether at least ``kept`` whole checkpoints are committed here. Raises CheckpointUnavailable."""
         return sum(not self.missing(step) for step in self.manifests()) >= self.kept
 
-    def retire(self) -> None:
+    def retire(self, *, spare_proven: bool) -> None:
         """Remove this history's checkpoints, because a newer history has enough of its own.
 
-        Pinned and incomplete ones stay. A failed removal is tried again at the next commit.
+        Pinned and incomplete ones stay, and with ``spare_proven`` the newest proven one. The next commit retries a
+        failed removal.
         """
         with self._removal():
             manifests, damaged, unfinished = self._look()
             incomplete = {step for step in manifests if self.missing(step)}
-            marked = self._marked(manifests)
-            for step in outlived(manifests, marked=marked, others=damaged | unfinished, incomplete=incomplete):
+            marked, others = self._marked(manifests), damaged | unfinished
+            proven = self.proven(manifests) if spare_proven else set()
+            for step in outlived(manifests, marked=marked, proven=proven, others=others, incomplete=incomplete):
                 remove_checkpoint(self.step_directory(step))
 
     @contextlib.contextmanager
@@ -242,8 +255,12 @@ class CheckpointDirectory:
             self.removal_failures_total += 1
             _logger.warning("cannot remove old checkpoints: %s", error)
 
-    def _marked(self, manifests: Iterable[int]) -> set[int]:
-        return {step for step in manifests if self.mark(step) is not None}
+    def proven(self, steps: Iterable[int]) -> set[int]:
+        """Return those of ``steps`` that a finite loss has followed. Raises CheckpointUnavailable."""
+        return {step for step in steps if self.mark(step, PROVEN) is not None}
+
+    def _marked(self, steps: Iterable[int]) -> set[int]:
+        return {step for step in steps if self.mark(step) is not None}
 
     def _look(self) -> tuple[dict[int, Manifest], set[int], set[int]]:
         """Return the manifests by step, the steps of damaged ones, and those without one."""

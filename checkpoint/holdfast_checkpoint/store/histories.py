@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable, read_errors, write_errors
+from holdfast_checkpoint.format.bad_loss import BadLossRecord, bad_loss_name
 from holdfast_checkpoint.format.durable import make_directory, write_file
 from holdfast_checkpoint.format.history import (
     FIRST,
@@ -155,6 +156,15 @@ class Histories(Generic[Part]):
             self.place.write(f"{folder_name(record.number)}/{MARKER}", record.encode())
         self.place.write(record_name(record.number), record.encode())
         self.refresh()
+
+    def note_bad_loss(self, record: BadLossRecord) -> None:
+        """Record that checkpoints of the present history may hold a bad state. Any number of agents may do so."""
+        self.place.write(bad_loss_name(self.current), record.encode())
+
+    def bad_loss(self, number: int) -> BadLossRecord | None:
+        """Return the record of a history that has ended at a bad loss, or None."""
+        name = bad_loss_name(number)
+        return BadLossRecord.decode(self.place.read(name)) if name in self.place.names() else None
 
     def part(self, number: int) -> Part:
         """Return the history of this number."""

@@ -1,12 +1,14 @@
 """The places of checkpoints that a setting can name: a folder, or the URL of an object store."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_checkpoint.format.history import HistoryRecord, folder_name
+from holdfast_checkpoint.format.keeping import KEPT
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
@@ -56,6 +58,9 @@ class Checkpoints(Protocol):
     def begin(self, record: HistoryRecord) -> None:
         """Begin a history: the next checkpoints belong to it. Raises CheckpointError."""
 
+    def note_bad_loss(self, record: BadLossRecord) -> None:
+        """Record that checkpoints of the present history may hold a bad state. Raises CheckpointError."""
+
     def publish(self, step: int, rank: int) -> None:
         """Bring a written shard to the place that all nodes see. Raises CheckpointError."""
 
@@ -86,8 +91,14 @@ class Checkpoints(Protocol):
     def keep(self, step: int, reason: str) -> None:
         """Pin a committed checkpoint, for a reason that people read. Raises CheckpointError."""
 
-    def mark(self, step: int) -> bytes | None:
-        """Return the contents of the file that pins ``step``, or None. Raises CheckpointError."""
+    def prove(self, step: int, finite_step: int) -> None:
+        """Mark a committed checkpoint as proven by the finite loss of a later step. Raises CheckpointError."""
+
+    def proven(self, steps: Iterable[int]) -> set[int]:
+        """Return those of ``steps`` that a finite loss has followed. Raises CheckpointError."""
+
+    def mark(self, step: int, name: str = KEPT) -> bytes | None:
+        """Return the contents of a file that marks ``step``, or None. Raises CheckpointError."""
 
     def close(self) -> None:
         """Retry nothing from now on, because the agent ends."""
@@ -102,8 +113,11 @@ class HistoryCheckpoints(Checkpoints, Protocol):
     def has_enough(self) -> bool:
         """Return whether at least ``kept`` whole checkpoints are committed here. Raises CheckpointError."""
 
-    def retire(self) -> None:
-        """Remove this history's checkpoints, because a newer history has enough of its own."""
+    def retire(self, *, spare_proven: bool) -> None:
+        """Remove this history's checkpoints, because a newer history has enough of its own.
+
+        ``spare_proven``: its newest proven one stays.
+        """
 
 
 def is_url(location: str) -> bool:

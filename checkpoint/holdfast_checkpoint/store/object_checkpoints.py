@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.history import FIRST, folder_name
-from holdfast_checkpoint.format.keeping import KEPT
+from holdfast_checkpoint.format.keeping import KEPT, PROVEN
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, manifest_shards
 from holdfast_checkpoint.format.shard_file import ShardFile
 from holdfast_checkpoint.format.shard_index import (
@@ -153,8 +153,8 @@ class ObjectCheckpoints:
     def prune(self, newest: Manifest, kept: int, marked: Collection[int] = ()) -> None:
         """Remove what the commit of ``newest`` makes superfluous, and unfinished uploads up to its step.
 
-        The newest ``kept`` stay, pinned ones and those in ``marked``, and the bases of all these. See
-        :func:`superfluous`.
+        The newest ``kept`` stay, pinned ones, the newest proven one, those in ``marked``, and the bases of all these.
+        See :func:`superfluous`.
         """
         listed = self.store.listing()
         manifests = self._manifests(listed)
@@ -163,19 +163,32 @@ class ObjectCheckpoints:
             newest,
             manifests,
             kept=kept,
-            marked={*marked, *(step for step in manifests if kept_name(step) in listed)},
+            marked={*marked, *_marked(KEPT, manifests, listed)},
+            proven=_marked(PROVEN, manifests, listed),
             others=others,
             incomplete=_incomplete(listed, manifests),
         )
         self._remove(listed, old)
 
-    def retire(self, marked: Collection[int] = ()) -> None:
-        """Remove this history's checkpoints, because a newer history has enough. Pinned and ``marked`` ones stay."""
+    def retire(self, marked: Collection[int] = (), *, spare_proven: bool) -> None:
+        """Remove this history's checkpoints, because a newer history has enough.
+
+        Pinned and ``marked`` ones stay, and with ``spare_proven`` the newest proven one.
+        """
         listed = self.store.listing()
         manifests = self._manifests(listed)
-        kept = {*marked, *(step for step in manifests if kept_name(step) in listed)}
-        others = steps_of(listed) - manifests.keys()
-        self._remove(listed, outlived(manifests, marked=kept, others=others, incomplete=_incomplete(listed, manifests)))
+        old = outlived(
+            manifests,
+            marked={*marked, *_marked(KEPT, manifests, listed)},
+            proven=_marked(PROVEN, manifests, listed) if spare_proven else set(),
+            others=steps_of(listed) - manifests.keys(),
+            incomplete=_incomplete(listed, manifests),
+        )
+        self._remove(listed, old)
+
+    def marked(self, mark: str, steps: Iterable[int]) -> set[int]:
+        """Return those of ``steps`` that have a mark of this name."""
+        return _marked(mark, steps, self.store.listing())
 
     def _remove(self, listed: Iterable[str], steps: Iterable[int]) -> None:
         # The manifest goes first: without it, the rest is no checkpoint if the removal stops in between.
@@ -276,9 +289,9 @@ def manifest_name(step: int) -> str:
     return f"{step_name(step)}/{MANIFEST}"
 
 
-def kept_name(step: int) -> str:
-    """Return the name of the object that pins a step."""
-    return f"{step_name(step)}/{KEPT}"
+def mark_name(step: int, mark: str) -> str:
+    """Return the name of the object that marks a step: see ``holdfast_checkpoint.format.keeping``."""
+    return f"{step_name(step)}/{mark}"
 
 
 def shard_name(step: int, rank: int) -> str:
@@ -306,6 +319,10 @@ def _missing(listed: Mapping[str, StoredObject], manifests: Mapping[int, Manifes
         found = manifests.get(base)
         missing += [manifest_name(base)] if found is None else _missing(listed, manifests, found)
     return missing
+
+
+def _marked(mark: str, steps: Iterable[int], listed: Collection[str]) -> set[int]:
+    return {step for step in steps if mark_name(step, mark) in listed}
 
 
 def _incomplete(listed: Mapping[str, StoredObject], manifests: Mapping[int, Manifest]) -> set[int]:

@@ -1,12 +1,12 @@
 """All checkpoints of a folder, of all histories, including those that cannot be used."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_checkpoint.format.history import FIRST, HistoryRecord, folder_name
-from holdfast_checkpoint.format.keeping import kept_reason
+from holdfast_checkpoint.format.keeping import PROVEN, kept_reason
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
 from holdfast_checkpoint.format.shard_index import step_of
 from holdfast_checkpoint.store.directory import missing_files
@@ -34,6 +34,10 @@ class FoundCheckpoint:
     """Number of the history that it belongs to."""
     is_left: bool = False
     """Whether it belongs to a line of training that the run has left. A start does not choose it."""
+    is_proven: bool = False
+    """Whether a finite loss has followed."""
+    is_suspect: bool = False
+    """Whether its run has ended at a bad loss and it may hold the bad state."""
 
 
 class NoCheckpointFolderError(CheckpointError):
@@ -60,10 +64,13 @@ def find_histories(path: Path, missing: Missing | None = None) -> list[FoundHist
     found = []
     for number in [*histories.older(), histories.current]:
         stretch = next((stretch for part, stretch in histories.line() if part == number), None)
+        bad_loss = histories.bad_loss(number)
+        first_suspect = None if bad_loss is None else bad_loss.from_step
         checkpoints = []
         for step, directory in _step_directories(path / folder_name(number), is_needed=number == FIRST):
             is_left = stretch is None or not stretch.has(step) or histories.of_step(step) != number
-            checkpoints.append(_look(step, directory, number, is_left, missing or _missing_here(path)))
+            found_one = _look(step, directory, number, is_left, missing or _missing_here(path))
+            checkpoints.append(_with_loss(found_one, first_suspect))
         found.append(FoundHistory(number, histories.records.get(number), tuple(checkpoints)))
     return found
 
@@ -97,6 +104,13 @@ def layout_of(checkpoint: FoundCheckpoint) -> dict[str, int]:
     # Coordinates are those of a full mesh: the last rank's are the highest along every axis.
     last = load_committed_index(checkpoint.directory, checkpoint.manifest, checkpoint.manifest.world_size - 1)
     return {axis: index + 1 for axis, index in last.coordinates.items()}
+
+
+def _with_loss(found: FoundCheckpoint, first_suspect: int | None) -> FoundCheckpoint:
+    """Return a checkpoint with what the loss of later steps says of it."""
+    is_proven = (found.directory / PROVEN).exists()
+    is_suspect = first_suspect is not None and found.step >= first_suspect and not is_proven
+    return replace(found, is_proven=is_proven, is_suspect=is_suspect)
 
 
 def _look(step: int, directory: Path, history: int, is_left: bool, missing: Missing) -> FoundCheckpoint:

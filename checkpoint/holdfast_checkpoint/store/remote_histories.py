@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from holdfast_checkpoint.format.keeping import PROVEN
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.store.histories import Histories, StorePlace
 from holdfast_checkpoint.store.locations import Checkpoints
@@ -61,5 +62,6 @@ class RemoteHistories:
         part.prune(newest, kept, marked=marked)
         current = self.histories.part(self.histories.current)
         if part is current and current.whole() >= kept:
+            spare_proven = not current.marked(PROVEN, current.manifests())
             for older in self.histories.older():
-                older.retire([step for step in marked if self.of_step(step) is older])
+                older.retire([step for step in marked if self.of_step(step) is older], spare_proven=spare_proven)

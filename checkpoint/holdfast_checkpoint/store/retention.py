@@ -11,12 +11,14 @@ def superfluous(
     *,
     kept: int,
     marked: Set[int],
+    proven: Set[int],
     others: Set[int],
     incomplete: Set[int],
 ) -> tuple[int, ...]:
     """Return the steps of a history to remove once ``newest`` is committed, in the order of removal.
 
     * The newest ``kept`` whole checkpoints of the run in ``manifests`` (by step) stay, and so do ``marked`` ones.
+    * The newest ``proven`` one stays: the newer ones may all hold a state whose loss is not finite.
     * Bases of those that stay, stay. A checkpoint is removed before its base, so that a crash in between leaves none
       that cannot be read.
     * ``incomplete`` ones have a manifest and lack files. They stay, because the files may come back, and do not count
@@ -26,21 +28,26 @@ def superfluous(
     """
     own = {step for step, manifest in manifests.items() if manifest.run == newest.run}
     recent = {*sorted(own - incomplete)[-kept:], newest.step}
-    staying = recent | (own & (marked | incomplete))
+    staying = recent | (own & (marked | incomplete)) | _newest(own & (proven - incomplete))
     lost = {step for step in others if step < min(recent)} if len(recent) >= kept else set()
     removed = ((own - staying) | lost) - _bases(manifests, staying)
     return tuple(sorted(removed, reverse=True))
 
 
 def outlived(
-    manifests: Mapping[int, Manifest], *, marked: Set[int], others: Set[int], incomplete: Set[int]
+    manifests: Mapping[int, Manifest], *, marked: Set[int], proven: Set[int], others: Set[int], incomplete: Set[int]
 ) -> tuple[int, ...]:
     """Return the steps of an older history to remove once the present one has enough checkpoints, in that order.
 
-    ``marked`` and ``incomplete`` ones and their bases stay. ``others`` are the steps without a readable manifest.
+    ``marked`` and ``incomplete`` ones, the newest of ``proven`` and their bases stay. ``others`` are the steps without
+    a readable manifest. Callers give no ``proven`` ones once the present history has one of its own.
     """
-    staying = manifests.keys() & (marked | incomplete)
+    staying = (manifests.keys() & (marked | incomplete)) | _newest(manifests.keys() & (proven - incomplete))
     return tuple(sorted((manifests.keys() - staying - _bases(manifests, staying)) | others, reverse=True))
+
+
+def _newest(steps: Set[int]) -> set[int]:
+    return {max(steps)} if steps else set()
 
 
 def _bases(manifests: Mapping[int, Manifest], steps: Set[int]) -> set[int]:

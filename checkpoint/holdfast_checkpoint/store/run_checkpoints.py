@@ -1,11 +1,13 @@
 """All checkpoints of a run: the histories of one place, as one line of training."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_checkpoint.format.history import HistoryRecord
+from holdfast_checkpoint.format.keeping import KEPT, PROVEN
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.store.histories import FolderPlace, Histories, StorePlace
 from holdfast_checkpoint.store.locations import PRIMARY, HistoryCheckpoints, is_url, open_history, open_objects
@@ -62,6 +64,10 @@ class RunCheckpoints:
     def begin(self, record: HistoryRecord) -> None:
         """Begin a history: the next checkpoints belong to it. Raises CheckpointError."""
         self.histories.begin(record)
+
+    def note_bad_loss(self, record: BadLossRecord) -> None:
+        """Record that checkpoints of the present history may hold a bad state. Raises CheckpointError."""
+        self.histories.note_bad_loss(record)
 
     def publish(self, step: int, rank: int) -> None:
         """Bring a written shard to the place that all nodes see. Raises CheckpointError."""
@@ -122,9 +128,17 @@ class RunCheckpoints:
         """Pin a committed checkpoint. Raises CheckpointError."""
         self.histories.of_step(step).keep(step, reason)
 
-    def mark(self, step: int) -> bytes | None:
-        """Return the contents of the file that pins ``step``, or None. Raises CheckpointError."""
-        return self.histories.of_step(step).mark(step)
+    def prove(self, step: int, finite_step: int) -> None:
+        """Mark a committed checkpoint as proven by the finite loss of a later step. Raises CheckpointError."""
+        self.histories.of_step(step).prove(step, finite_step)
+
+    def proven(self, steps: Iterable[int]) -> set[int]:
+        """Return those of ``steps`` that a finite loss has followed. Raises CheckpointError."""
+        return {step for step in steps if self.mark(step, PROVEN) is not None}
+
+    def mark(self, step: int, name: str = KEPT) -> bytes | None:
+        """Return the contents of a file that marks ``step``, or None. Raises CheckpointError."""
+        return self.histories.of_step(step).mark(step, name)
 
     def close(self) -> None:
         """Retry nothing from now on, because the agent ends."""
@@ -143,8 +157,9 @@ class RunCheckpoints:
         older = self.histories.older()
         try:
             if older and self._current.has_enough():
+                spare_proven = not self._current.proven(self._current.manifests())
                 for part in older:
-                    part.retire()
+                    part.retire(spare_proven=spare_proven)
         except CheckpointError as error:
             self._removal_failures += 1
             _logger.warning("cannot remove the checkpoints of older histories: %s", error)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.format.keeping import KEPT, PROVEN
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.priority import lower_priority
 from holdfast_checkpoint.store.download import CheckpointDownload
 from holdfast_checkpoint.store.histories import Histories
 from holdfast_checkpoint.store.locations import Checkpoints, HistoryCheckpoints
-from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, kept_name, steps_of
+from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, mark_name, steps_of
 from holdfast_checkpoint.store.remote_histories import RemoteHistories
 from holdfast_checkpoint.store.retries import Backoff
 
@@ -41,7 +42,7 @@ class Secondary:
 
     Each node copies the shards of its own ranks. If the checkpoint is of a world of another size, its shards are dealt
     out to the ranks of this one. A node that finds the set of all ranks complete puts the manifest. In the secondary
-    the newest ``kept`` checkpoints stay, their bases, and pinned ones.
+    the newest ``kept`` checkpoints stay, their bases, pinned ones, and the newest proven one.
     """
 
     def __init__(
@@ -166,6 +167,7 @@ class Secondary:
         runs = {self._run, *self._primary.runs}
         own = sorted(step for step, manifest in manifests.items() if manifest.run in runs)
         wanted = {*own[-self._kept :], *(step for step in own if self._primary.mark(step) is not None)}
+        wanted.update(sorted(self._primary.proven(own))[-1:])
         return sorted(wanted | {base for step in wanted for base in manifests[step].bases if base in manifests})
 
     def _copy(self, manifest: Manifest, wanted: Collection[int]) -> bool:
@@ -189,17 +191,21 @@ class Secondary:
         return True
 
     def _copy_marks(self, steps: Iterable[int]) -> None:
-        """Pin those of ``steps`` in the secondary that are pinned in the primary, and release the others."""
+        """Mark those of ``steps`` in the secondary that are marked in the primary, and release the others.
+
+        A proven checkpoint stays proven.
+        """
         for remote in self.remote.parts():
             names = remote.store.listing()
             for step in steps_of(names).intersection(steps):
                 if self.remote.of_step(step) is not remote:
                     continue
-                mark = self._primary.mark(step)
-                if mark is not None and kept_name(step) not in names:
-                    remote.store.write(kept_name(step), mark)
-                elif mark is None and kept_name(step) in names:
-                    remote.store.remove([kept_name(step)])
+                for name in (KEPT, PROVEN):
+                    mark, copy = self._primary.mark(step, name), mark_name(step, name)
+                    if mark is not None and copy not in names:
+                        remote.store.write(copy, mark)
+                    elif mark is None and copy in names and name == KEPT:
+                        remote.store.remove([copy])
 
     def _share(self, manifest: Manifest) -> list[int]:
         ranks, world_size = self._own_ranks()

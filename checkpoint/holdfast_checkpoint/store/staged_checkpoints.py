@@ -4,18 +4,19 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, read_errors, write_errors
+from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_checkpoint.format.durable import make_directory, remove_file, write_file
 from holdfast_checkpoint.format.history import FIRST, HistoryRecord
-from holdfast_checkpoint.format.keeping import KEPT, keep
+from holdfast_checkpoint.format.keeping import KEPT, PROVEN, keep, proof
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, describe, manifest_shards
 from holdfast_checkpoint.format.shard_index import step_directory, step_of
 from holdfast_checkpoint.store.directory import CheckpointDirectory, remove_checkpoint
 from holdfast_checkpoint.store.download import CheckpointDownload
-from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, kept_name
+from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, mark_name
 from holdfast_checkpoint.store.retention import base_step, previous_to
 from holdfast_checkpoint.store.retries import Retries
 
@@ -101,17 +102,22 @@ class StagedCheckpoints:
         """Raise CheckpointError: this is one history."""
         raise CheckpointError(f"{self.remote.store.url} has no place for history {record.number}")
 
+    def note_bad_loss(self, record: BadLossRecord) -> None:
+        """Raise CheckpointError: the record of a history is next to it."""
+        raise CheckpointError(f"{self.remote.store.url} has no place for a record: {record.reason}")
+
     def has_enough(self) -> bool:
         """Return whether at least ``kept`` whole checkpoints are committed here. Raises CheckpointError."""
         return self.remote.whole() >= self.kept
 
-    def retire(self) -> None:
+    def retire(self, *, spare_proven: bool) -> None:
         """Remove this history's checkpoints, because a newer history has enough of its own.
 
-        Pinned and incomplete ones stay. The next commit retries a failed removal.
+        Pinned and incomplete ones stay, and with ``spare_proven`` the newest proven one. The next commit retries a
+        failed removal.
         """
         try:
-            self.remote.retire()
+            self.remote.retire(spare_proven=spare_proven)
             with write_errors(self.path):
                 self._begun.clear()
                 self._remove_copies(self.remote.manifests())
@@ -156,12 +162,22 @@ class StagedCheckpoints:
         with read_errors(download.directory / KEPT):
             mark = (download.directory / KEPT).read_bytes()
         if self.mark(step) is None:
-            self.remote.store.write(kept_name(step), mark)
+            self.remote.store.write(mark_name(step, KEPT), mark)
 
-    def mark(self, step: int) -> bytes | None:
-        """Return the contents of the object that pins ``step``, or None. Raises CheckpointError."""
+    def prove(self, step: int, finite_step: int) -> None:
+        """Mark a committed checkpoint as proven by the finite loss of a later step. Raises CheckpointError."""
+        self.remote.load_manifest(step)
+        if self.mark(step, PROVEN) is None:
+            self.remote.store.write(mark_name(step, PROVEN), proof(finite_step))
+
+    def proven(self, steps: Iterable[int]) -> set[int]:
+        """Return those of ``steps`` that a finite loss has followed. Raises CheckpointError."""
+        return self.remote.marked(PROVEN, steps)
+
+    def mark(self, step: int, name: str = KEPT) -> bytes | None:
+        """Return the contents of an object that marks ``step``, or None. Raises CheckpointError."""
         try:
-            return self.remote.store.read(kept_name(step))
+            return self.remote.store.read(mark_name(step, name))
         except CheckpointUnavailable:
             return None
 

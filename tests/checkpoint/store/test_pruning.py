@@ -8,7 +8,7 @@ import pytest
 from holdfast_checkpoint.errors import (
     CheckpointUnavailable,
 )
-from holdfast_checkpoint.format.keeping import KEPT, keep, kept_reason, release
+from holdfast_checkpoint.format.keeping import KEPT, keep, kept_reason, prove, release
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.store.directory import CheckpointDirectory
@@ -54,6 +54,23 @@ def test_a_marked_checkpoint_stays_until_it_is_released(
     assert kept_reason(directory) is None
     snapshots.commit(checkpoints, 50)
     assert checkpoints.committed() == [40, 50]
+
+
+def test_the_newest_proven_checkpoint_stays_until_a_newer_one_is_proven(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    with pytest.raises(CheckpointUnavailable):
+        prove(checkpoints.step_directory(10), 11)
+    for step in (10, 20):
+        snapshots.commit(checkpoints, step)
+        checkpoints.prove(step, step + 1)
+    for step in (30, 40, 50):
+        snapshots.commit(checkpoints, step)
+    assert checkpoints.committed() == [20, 40, 50], "the older proven one went with its time"
+    assert checkpoints.verify(20).step == 20
+    checkpoints.prove(50, 51)
+    snapshots.commit(checkpoints, 60)
+    assert checkpoints.committed() == [50, 60]
 
 
 def test_a_damaged_mark_still_keeps(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:

@@ -68,6 +68,35 @@ async def test_one_that_fails_before_gets_one_line() -> None:
     assert "secret" not in json.loads(sent[1]["body"])["error"]
 
 
+ORIGINS = ["https://watch.example", "http://watch.example", "https://127.0.0.1", "http://127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "passing"),
+    [
+        ((), ["http://127.0.0.1"]),
+        (("http://10.0.0.1",), ["http://127.0.0.1"]),  # the address that the console listens on
+        (("watch.example",), ["https://watch.example", "http://watch.example", "http://127.0.0.1"]),
+        (("https://watch.example",), ["https://watch.example", "http://127.0.0.1"]),
+        (("HTTPS://Watch.example:8443/",), ["https://watch.example", "http://127.0.0.1"]),
+        (("https://127.0.0.1",), ["https://127.0.0.1", "http://127.0.0.1"]),  # a proxy with TLS on this machine
+    ],
+)
+async def test_the_page_of_a_proxy_may_act_by_its_own_scheme_alone(hosts: tuple[str, ...], passing: list[str]) -> None:
+    async def passes(origin: str) -> bool:
+        sent: list[Any] = []
+
+        async def keep(message: Any) -> None:
+            sent.append(message)
+
+        host = origin.partition("://")[2]
+        headers = [(b"host", host.encode()), (b"origin", origin.encode())]
+        await Guard(begin, hosts, lambda _: None)({**SCOPE, "method": "POST", "headers": headers}, nothing, keep)
+        return bool(sent[0]["status"] == 200)
+
+    assert [origin for origin in ORIGINS if await passes(origin)] == passing
+
+
 async def test_a_further_name_is_allowed_and_any_address_is_no_name() -> None:
     async def status_of(host: bytes, *hosts: str) -> int:
         sent: list[Any] = []

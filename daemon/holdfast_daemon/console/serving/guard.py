@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -45,9 +45,13 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], drop: Callable[[Scope], None]) -> None:
-        """``hosts``: names by which the console may be called. ``drop`` ends the connection of a request."""
+        """``hosts``: further names by which the console may be called. ``drop`` ends the connection of a request.
+
+        A name may have a scheme: ``https://NAME`` accepts the pages of that scheme alone. Behind a name without one may
+        be a proxy with TLS or none, so both pass. The local names are those of the console itself.
+        """
         self._app = app
-        self._hosts = frozenset(host.lower() for host in (*_LOCAL, *hosts) if host not in _ANY)
+        self._schemes = _schemes(hosts)
         self._drop = drop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,7 +74,8 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
-        if _name(host) not in self._hosts:
+        schemes = self._schemes.get(_name(host))
+        if schemes is None:
             raise RefusedRequestError(
                 403, f"the console is not called {host[:80]!r}: start the daemon with --console-host for another name"
             )
@@ -78,19 +83,43 @@ class Guard:
         if origin is None:
             if scope["method"] != "GET":
                 raise RefusedRequestError(403, "the header Origin is missing: it must name the console's own address")
-        elif _place(origin.decode("latin-1")) != host.lower():
-            raise RefusedRequestError(403, "the header Origin names another site: requests come from the console alone")
+        else:
+            scheme, place = _origin(origin.decode("latin-1"))
+            if place != host.lower():
+                raise RefusedRequestError(
+                    403, "the header Origin names another site: requests come from the console alone"
+                )
+            if scheme not in schemes:
+                wanted = f"{scheme[:20]}://{_name(host)[:80]}"
+                raise RefusedRequestError(
+                    403,
+                    f"the header Origin names a page at {wanted}, where this console serves"
+                    f" {' and '.join(sorted(schemes))}: for a proxy, start the daemon with --console-host {wanted}",
+                )
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > MOST_BODY_BYTES:
             raise RefusedRequestError(400, f"the body is larger than {MOST_BODY_BYTES} bytes")
 
 
-def _place(origin: str) -> str:
-    """Return host and port of an Origin header; "" if it names none."""
+def _schemes(hosts: Collection[str]) -> Mapping[str, frozenset[str]]:
+    """Return name -> schemes by which pages may come from it. The console itself serves http."""
+    found = {name: {"http"} for name in _LOCAL}
+    for host in hosts:
+        scheme, _, name = host.lower().rpartition("://")
+        if scheme:
+            name = _name(name.rstrip("/"))
+        if name not in _ANY:
+            found.setdefault(name, set()).update((scheme,) if scheme else ("http", "https"))
+    return {name: frozenset(schemes) for name, schemes in found.items()}
+
+
+def _origin(origin: str) -> tuple[str, str]:
+    """Return the scheme of an Origin header, and its host and port; "" and "" if it names none."""
     try:
-        return urlsplit(origin).netloc.lower()
+        parts = urlsplit(origin)
+        return parts.scheme.lower(), parts.netloc.lower()
     except ValueError:
-        return ""
+        return "", ""
 
 
 def _name(host: str) -> str:

@@ -1,0 +1,106 @@
+"""``holdfast guard`` as people and scripts use it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from typer.testing import CliRunner, Result
+
+from dashboards.catalogue import differences
+from holdfast_checkpoint.guard.examination import Examiner
+from holdfast_checkpoint.guard.folder_guard import FolderGuard
+from holdfast_checkpoint.guard.guard_metrics import GuardCollector, GuardNumbers
+from holdfast_checkpoint.guard.paced_reading import Pace
+from holdfast_cli.main import app
+from holdfast_proto.exit_codes import ExitCode
+from tests.support.foreign_checkpoints import TinyTraining, save_huggingface
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A good checkpoint, and a stale one after it."""
+    training = TinyTraining()
+    for step in (10, 20):
+        save_huggingface(tmp_path, step, training)
+    return tmp_path
+
+
+def guard(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["guard", *map(str, arguments)])
+
+
+def once(folder: Path, *arguments: str) -> Result:
+    return guard(folder, "--once", "--quiet-s", "0", *arguments)
+
+
+def test_the_newest_bad_one_fails_and_the_newest_good_one_is_named(folder: Path) -> None:
+    result = once(folder)
+    assert result.exit_code == ExitCode.FAILED
+    first, second, last = result.stdout.splitlines()
+    assert first.startswith("checkpoint-10: good · 18 tensors and objects")
+    assert second == (
+        "checkpoint-20: BAD: stale: its model weights are byte-identical to those of checkpoint-10"
+        " · the newest good one is checkpoint-10"
+    )
+    assert last == "the newest complete checkpoint checkpoint-20 is bad: the newest good one is checkpoint-10"
+
+
+def test_good_ones_have_code_0_and_json_has_an_object_for_each(folder: Path) -> None:
+    shutil.rmtree(folder / "checkpoint-20")
+    result = once(folder, "--json", "--full")
+    assert result.exit_code == ExitCode.SUCCESS
+    (found,) = map(json.loads, result.stdout.splitlines())
+    assert (found["outcome"], found["step"], found["newest_good"]) == ("good", 10, "checkpoint-10")
+    assert found["read_bytes"] > found["weight_bytes"] > 0
+
+
+def test_a_folder_without_checkpoints_and_a_missing_one_have_the_code_of_missing_files(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "none"):
+        result = once(folder)
+        assert result.exit_code == ExitCode.CHECKPOINTS_UNAVAILABLE
+        assert result.stderr.count("\n") == 1
+        assert str(folder) in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("s3://bucket/x",), "is a URL"),
+        ((__file__,), "is a file: name the folder"),
+        ((".", "--once", "--metrics-port", "0"), "--metrics-port has no effect with --once"),
+        ((".", "--endpoint", "x"), "set --metrics-port too"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(arguments: tuple[str, ...], reason: str) -> None:
+    result = guard(*arguments)
+    assert result.exit_code == ExitCode.CONFIGURATION
+    assert reason in result.stderr.replace("\n", " ")
+
+
+def test_nothing_in_the_folder_is_changed(folder: Path) -> None:
+    def state() -> list[tuple[str, int, int]]:
+        return sorted((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*"))
+
+    before = state()
+    once(folder, "--full")
+    assert state() == before
+
+
+def test_the_metrics_are_those_of_the_catalogue(folder: Path) -> None:
+    numbers = GuardNumbers(str(folder))
+    registry = CollectorRegistry()
+    registry.register(GuardCollector(numbers))
+    assert differences("guard", generate_latest(registry).decode()) == []
+    followed = FolderGuard(folder, Examiner(sample_bytes=1 << 20, pace=Pace()), wall_clock=lambda: 1e12)
+    for judgment in followed.look():
+        numbers.count(judgment)
+    numbers.look_ended(followed)
+    text = generate_latest(registry).decode()
+    assert differences("guard", text) == []
+    label = f'{{directory="{folder}"}}'
+    assert f"holdfast_guard_newest_good_step{label} 10.0" in text
+    assert f"holdfast_guard_newest_step{label} 20.0" in text
+    assert f"holdfast_guard_newest_is_good{label} 0.0" in text
+    assert f'holdfast_guard_bad_checkpoints_total{{directory="{folder}",reason="stale"}} 1.0' in text
