@@ -1,0 +1,176 @@
+"""A training loop under Accelerate: its epochs and batches, the steps in them, and where it continues."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+import holdfast_hooks
+from holdfast_hooks.frameworks.sampling import Sampling, freeze_random, thaw_random
+from holdfast_hooks.phases import Phase
+
+Batch = TypeVar("Batch")
+
+
+class LoopPosition:
+    """Where a loop is in its data, as a Stateful."""
+
+    def __init__(self, accelerator: Any, sampling: Sampling) -> None:
+        self._accelerator = accelerator
+        self.sampling = sampling
+        self.epoch = 0
+        """Epoch of the next batch."""
+        self.batches = 0
+        """Batches of that epoch that this rank has trained on."""
+        self.steps = 0
+        """Optimizer steps that were trained."""
+        self.iteration = 0
+        """Number of passes over the loader, from which Accelerate makes the seed of the order."""
+        self.batch_samples = 0
+        """Samples in one batch of all ranks; 0 if the loader does not tell."""
+        self.is_restored = False
+        self._saved_batch_samples = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position."""
+        return {
+            "epoch": self.epoch,
+            "batches": self.batches,
+            "batch_samples": self.batch_samples,
+            "steps": self.steps,
+            "iteration": self.iteration,
+            "micro_steps": self._accelerator.step,
+            "sampling": self.sampling.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` returned."""
+        self.epoch, self.batches, self.steps = state["epoch"], state["batches"], state["steps"]
+        self.iteration, self._saved_batch_samples = state["iteration"], state["batch_samples"]
+        self._accelerator.step = state["micro_steps"]
+        self.sampling.load_state_dict(state["sampling"])
+        self.is_restored = True
+
+    def fit(self, batch_samples: int) -> None:
+        """Count the batches of the position in those of the loader, whose size or ranks may differ now."""
+        if self._saved_batch_samples and batch_samples and self._saved_batch_samples != batch_samples:
+            self.batches = self.batches * self._saved_batch_samples // batch_samples
+
+
+class HeldTraining:
+    """The epochs and batches of a loop. :func:`holdfast_hooks.frameworks.accelerate.hold` makes it.
+
+    A step is what ends with a change of the parameters: one batch, or the batches that
+    ``accelerator.accumulate()`` gathers. It ends when the loop asks for the next batch. The last step of an epoch ends
+    when the loop asks for the next epoch, so that a restart repeats what the script does at the end of an epoch.
+    """
+
+    def __init__(self, accelerator: Any, optimizers: list[Any], sampling: Sampling) -> None:
+        self.hooks: holdfast_hooks.Hooks
+        """For ``hooks.report(loss=...)`` and ``hooks.enter(...)``."""
+        self.position = LoopPosition(accelerator, sampling)
+        self.stopped = False
+        """Whether Holdfast has asked the loop to end here, by `holdfast stop`."""
+        self._accelerator = accelerator
+        self._random: dict[str, Any] | None = None
+        """The random states of the restored step, until training has begun."""
+        self._resumes = False
+        """Whether the next pass over the loader continues one that was trained in part."""
+        self._loader: Any = None
+        self._open = False
+        self._changed = False
+        for optimizer in optimizers:
+            optimizer.register_step_pre_hook(self._note_optimizer)
+            optimizer.register_step_post_hook(self._note_change)
+
+    def start(self, hooks: "holdfast_hooks.Hooks", until: int | None) -> None:
+        """Restore the state, if Holdfast has one."""
+        self.hooks = hooks
+        hooks.restore(until=until)
+        if self.position.is_restored:
+            self._random, self._resumes = freeze_random(), True
+
+    @property
+    def step(self) -> int:
+        """Number of the optimizer step that is open, or else of the next one."""
+        return self.position.steps
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yield the numbers of the epochs to train, up to ``count - 1``, and leave training after the last one."""
+        position = self.position
+        while position.epoch < count and not self.stopped:
+            if self._random is not None and not position.batches:
+                thaw_random(self._random)
+                self._random = None
+            yield position.epoch
+            if self.stopped:
+                break
+            position.epoch, position.batches = position.epoch + 1, 0
+            position.iteration = getattr(self._loader, "iteration", 0)
+            position.sampling.note_samplers()
+            if self._changed:
+                self._end()
+        self.hooks.close()
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield the batches of this epoch that are not trained yet. Call it once in each epoch.
+
+        Args:
+            loader: the loader of the training data, as ``accelerator.prepare()`` returned it.
+        """
+        position = self.position
+        position.sampling.loader = self._loader = loader
+        position.batch_samples = getattr(loader, "total_batch_size", 0) or 0
+        left: Any = loader
+        resumes, self._resumes = self._resumes, False
+        if resumes and hasattr(loader, "set_epoch"):
+            loader.set_epoch(position.iteration)
+        if resumes and position.batches:
+            position.fit(position.batch_samples)
+            position.sampling.begin_again()
+            left = self._accelerator.skip_first_batches(loader, position.batches)
+        else:
+            if resumes:
+                position.sampling.restore_samplers()
+            position.iteration = getattr(loader, "iteration", 0)
+            position.sampling.note()
+            position.batches = 0
+        self._begin()
+        iterator = iter(left)
+        while True:
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                break
+            if self._random is not None:
+                thaw_random(self._random)
+                self._random = None
+            self.hooks.enter(Phase.FORWARD_BACKWARD)
+            yield batch
+            position.batches += 1
+            if self._is_step_over() and not getattr(left, "end_of_dataloader", False):
+                self._end()
+                if self.stopped:
+                    return
+                self._begin()
+        if left is not loader and hasattr(loader, "set_epoch"):
+            loader.set_epoch(position.iteration + 1)  # the loader itself has not been iterated
+
+    def _is_step_over(self) -> bool:
+        # A scaler that finds an overflow leaves the optimizer's step out. The step of the loop is over all the same.
+        return self._changed or (self._accelerator.scaler is not None and self._accelerator.sync_gradients)
+
+    def _note_optimizer(self, *_: Any) -> None:
+        self.hooks.enter(Phase.OPTIMIZER)
+
+    def _note_change(self, *_: Any) -> None:
+        self._changed = True
+
+    def _begin(self) -> None:
+        if not self._open:
+            self._open = True
+            self.hooks.begin_step(self.position.steps)
+        self.hooks.enter(Phase.DATA)
+
+    def _end(self) -> None:
+        self._open = self._changed = False
+        self.position.steps += 1
+        self.stopped = self.hooks.end_step()

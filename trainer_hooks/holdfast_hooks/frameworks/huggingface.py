@@ -1,0 +1,137 @@
+"""Holdfast in one line for Hugging Face's Trainer and the trainers of TRL.
+
+::
+
+    from holdfast_hooks.frameworks.huggingface import HoldfastCallback
+
+    Trainer(..., callbacks=[HoldfastCallback()])
+"""
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformers import Trainer, TrainerCallback
+
+from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.frameworks.trainer_steps import TRAINER_METHODS, TrainerSteps
+from holdfast_hooks.identity import Identity
+from holdfast_hooks.state.encoding import Stateful
+from holdfast_proto.rank_context import VARIABLE, RankContext
+
+_log = logging.getLogger("holdfast")
+_PATCHED = "_holdfast_original"
+_has_trained = False
+
+
+class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
+    """Connects a Trainer to Holdfast. Without Holdfast it does nothing.
+
+    Under ``holdfast run``, a restarted rank continues after the newest step that Holdfast has saved, and the run ends
+    with the same bits as one that was never disturbed. Under ``holdfast observe`` it only reports.
+
+    Args:
+        state: further objects to save and restore, by name, such as an average of the weights. Model, optimizer,
+            scheduler, scaler, the Trainer's state and the position in the data are always saved.
+
+    Only the first ``train()`` of a process is connected. Raises ConfigurationError under ``holdfast run`` if
+    transformers lacks a method that this depends on, or if a name in ``state`` is taken.
+    """
+
+    def __init__(self, state: Mapping[str, Stateful] | None = None) -> None:
+        self._state = dict(state or {})
+        self._steps: TrainerSteps | None = None
+        if VARIABLE in os.environ:
+            _patch_trainer()
+
+    def run(self, trainer: Any, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run the Trainer's inner loop with its steps connected to Holdfast; return the loop's result."""
+        global _has_trained  # noqa: PLW0603 - a process is one rank, and its steps have one count
+        if VARIABLE not in os.environ:
+            return inner(*args, **kwargs)
+        if _has_trained:
+            _log.warning("HoldfastCallback: a process can train once under Holdfast; this train() is not connected")
+            return inner(*args, **kwargs)
+        _has_trained = True
+        self._steps = TrainerSteps(trainer, self._state)
+        try:
+            return self._steps.run(inner, *args, **kwargs)
+        finally:
+            self._steps = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Put back what the Trainer counts between two lines of its log."""
+        if self._steps is not None:
+            self._steps.train_begins()
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Note the random states from which the epoch's order of samples is drawn."""
+        if self._steps is not None:
+            self._steps.epoch_begins()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Count the time from now on to forward and backward."""
+        if self._steps is not None:
+            self._steps.batches_fetched()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Count a micro-batch."""
+        if self._steps is not None:
+            self._steps.batch_ends()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Count the time from now on to the optimizer."""
+        if self._steps is not None:
+            self._steps.optimizer_begins()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Count the last micro-batch of a step. The step ends later, when it is logged, evaluated and saved."""
+        if self._steps is not None:
+            self._steps.step_trained()
+
+    def on_evaluate(  # noqa: D102
+        self,
+        args: Any,  # noqa: ARG002
+        state: Any,  # noqa: ARG002
+        control: Any,  # noqa: ARG002
+        metrics: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        if self._steps is not None:
+            self._steps.evaluated(metrics or {})
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Note that what follows is logged, evaluated and saved for the epoch."""
+        if self._steps is not None:
+            self._steps.epoch_ends()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Leave training: what the script does afterwards is its own."""
+        if self._steps is not None:
+            self._steps.close()
+
+
+def _patch_trainer() -> None:
+    """Have Trainer's inner loop ask for our callback. No event of a callback comes early enough, or has the trainer."""
+    if hasattr(Trainer, _PATCHED):
+        return
+    missing = [name for name in TRAINER_METHODS if not hasattr(Trainer, name)]
+    if missing:
+        flaw = f"this transformers has no Trainer.{missing[0]}, which HoldfastCallback depends on"
+        context = RankContext.from_environment(rank=Identity.from_environment().rank)
+        if context is not None and context.observed:  # the script would train without Holdfast
+            _log.warning("%s: this training is not watched", flaw)
+            return
+        raise ConfigurationError(f"{flaw}: install the version of docs/frameworks.md, or leave the callback out")
+    original = Trainer._inner_training_loop
+
+    @functools.wraps(original)
+    def inner_training_loop(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        callback = next((one for one in trainer.callback_handler.callbacks if isinstance(one, HoldfastCallback)), None)
+        inner = functools.partial(original, trainer)
+        return inner(*args, **kwargs) if callback is None else callback.run(trainer, inner, *args, **kwargs)
+
+    setattr(Trainer, _PATCHED, original)
+    Trainer._inner_training_loop = inner_training_loop
