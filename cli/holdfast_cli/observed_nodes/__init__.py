@@ -1,0 +1,1 @@
+"""Watches a run over several nodes: ``holdfast observe --nodes N`` on each of them."""

@@ -1,0 +1,141 @@
+"""The nodes that observe one run together, as Redis holds them."""
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from google.protobuf.message import DecodeError
+
+from holdfast_cli.errors import CommandError, ConfigurationError
+from holdfast_cli.local_run.store import live_nodes, publish_run
+from holdfast_daemon.core.recovery.ending import ENDED
+from holdfast_proto import keys
+from holdfast_proto.v1.store_pb2 import CoordinatorState, RunSpec
+
+LEASE_S = 5.0
+"""Time after which a node that does not renew its lease counts as gone."""
+JOIN_PATIENCE_S = 15.0
+"""Longest wait for what an earlier run of the name has left: its leases end by themselves."""
+_PAUSE_S = 0.2
+_BEGIN_MS = 5000
+_FORGET_S = 3600
+"""Time after which Redis forgets the nodes of a run that nobody observes."""
+
+
+class Membership:
+    """One node among those that observe a run.
+
+    The first of them begins the run, with its settings. The others join it. Every method raises redis.RedisError if
+    Redis is unreachable.
+    """
+
+    def __init__(self, client: "redis.Redis", run: str, node: str) -> None:
+        self._client: Any = client  # redis-py types its answers for the asynchronous client too
+        self._run = run
+        self._node = node
+        self._clock_lead_s = 0.0
+        """Time of Redis less this process's monotonic time: leases do not depend on the clocks of the nodes."""
+
+    def join(self, spec: RunSpec, check: Callable[[], None]) -> RunSpec:
+        """Become one of the run's observers and return its spec: ``spec``, or that of the node that was first.
+
+        ``check`` is called while waiting. An exception from it ends the wait. Raises ConfigurationError if another run
+        or another node has the name, or if the nodes disagree on their number.
+        """
+        seconds, microseconds = self._client.time()
+        self._clock_lead_s = seconds + microseconds / 1e6 - time.monotonic()
+        deadline = time.monotonic() + JOIN_PATIENCE_S
+        while True:
+            joined, obstacle = self._try(spec)
+            if joined is not None:
+                return joined
+            if time.monotonic() > deadline:
+                raise ConfigurationError(obstacle)
+            check()
+            time.sleep(_PAUSE_S)
+
+    def renew(self) -> list[str]:
+        """Renew this node's lease; return the names of all nodes that observe the run, sorted."""
+        key, now_s = keys.observers(self._run), self._now_s()
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.zadd(key, {self._node: now_s + LEASE_S})
+        pipeline.expire(key, _FORGET_S)
+        pipeline.zrangebyscore(key, now_s, "+inf")
+        return sorted(name.decode(errors="replace") for name in pipeline.execute()[-1])
+
+    def leave(self) -> None:
+        """Give the lease up."""
+        self._client.zrem(keys.observers(self._run), self._node)
+
+    def _now_s(self) -> float:
+        return time.monotonic() + self._clock_lead_s
+
+    def _try(self, spec: RunSpec) -> tuple[RunSpec | None, str]:
+        """Return the spec of the run that this node has joined; else None, and what is in the way."""
+        present = self._present()
+        if self._node in present:
+            return None, (
+                f"a node {self._node} already observes run {self._run}: give each node a name of its own with --node"
+            )
+        found = self._spec()
+        if present and found is not None and not self._has_ended():
+            if found.nodes != spec.nodes:
+                raise ConfigurationError(
+                    f"--nodes {spec.nodes}: {', '.join(present)} began run {self._run} with --nodes {found.nodes}: "
+                    "give all nodes the same number"
+                )
+            if found.on_hang != spec.on_hang:
+                raise ConfigurationError(
+                    f"--on-hang: {', '.join(present)} began run {self._run} with another value: give all nodes the same"
+                )
+            self.renew()
+            return found, ""
+        if present:
+            return None, (
+                f"run {self._run} has ended, and is still observed by {', '.join(present)}: end that, or choose"
+                " another --run"
+            )
+        return self._begin(spec)
+
+    def _begin(self, spec: RunSpec) -> tuple[RunSpec | None, str]:
+        """Begin the run, if no other node does so now."""
+        key, token = keys.beginner(self._run), secrets.token_hex(8)
+        if not self._client.set(key, token, nx=True, px=_BEGIN_MS):
+            return None, f"another node has begun run {self._run} and has not finished: start this one again"
+        try:
+            if self._present():
+                return None, f"another node begins run {self._run}"
+            alive = live_nodes(self._client, self._run)
+            if alive:
+                return None, (
+                    f"run {self._run} already runs on {', '.join(alive)} with this Redis: choose another --run"
+                )
+            publish_run(self._client, spec)
+            self.renew()
+        finally:
+            if self._client.get(key) == token.encode():
+                self._client.delete(key)
+        return spec, ""
+
+    def _present(self) -> list[str]:
+        names = self._client.zrangebyscore(keys.observers(self._run), self._now_s(), "+inf")
+        return sorted(name.decode(errors="replace") for name in names)
+
+    def _spec(self) -> RunSpec | None:
+        data = self._client.get(keys.spec(self._run))
+        try:
+            spec = RunSpec.FromString(data) if data else None
+        except DecodeError:
+            raise CommandError(
+                f"run {self._run} has a spec in Redis that this version cannot read: choose another --run"
+            ) from None
+        return None if spec is None or spec.command else spec
+
+    def _has_ended(self) -> bool:
+        data = self._client.get(keys.state(self._run))
+        try:
+            return bool(data) and CoordinatorState.FromString(data).phase in ENDED
+        except DecodeError:
+            return False

@@ -1,0 +1,3 @@
+from tests.support.store_server import store_process, store_server
+
+__all__ = ["store_process", "store_server"]
