@@ -1,0 +1,1 @@
+"""Shows evidence that is taken from a live run: stacks and profiles."""
