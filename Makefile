@@ -19,6 +19,11 @@ STUBS := proto/holdfast_proto/v1
 # An exact torch in a venv of its own. A CUDA build takes 5 GB, and runs without a GPU.
 TORCH_VENV := build/torch-$(TORCH)
 
+# transformers, accelerate, lightning ... in a venv of their own, which sees the packages of .venv.
+FRAMEWORKS := build/frameworks
+FRAMEWORK_PACKAGES := transformers accelerate lightning trl torchdata deepspeed
+SHOW_PACKAGES := import site; print("import site;", "; ".join(f"site.addsitedir({p!r})" for p in site.getsitepackages()))
+
 # TORCH becomes the name of a folder, so it is checked before anything is made. words: make splits a name at spaces.
 VERSION := [0-9]+(\.[0-9]+)+(rc[0-9]+)?(\.dev[0-9]+)?(\+[A-Za-z0-9]+([._-][A-Za-z0-9]+)*)?
 ifneq ($(origin TORCH),file)
@@ -27,7 +32,7 @@ $(error TORCH='$(TORCH)' is not a version of torch: give one such as TORCH=2.14.
 endif
 endif
 
-.PHONY: help setup demo watch test test-system test-torch test-torch-all lint bench gpu soak proto check-proto clean
+.PHONY: help setup demo watch test test-system test-frameworks test-torch test-torch-all lint bench gpu soak proto check-proto clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -57,13 +62,31 @@ watch: setup  ## Run the demo with a local Prometheus and Alertmanager
 	@$(BIN)/python dashboards/watch.py $(COMMAND)
 
 test: setup  ## Run all fast tests and a few with real processes
-	$(BIN)/python -m pytest -m "not soak and not system" $(IN_PARALLEL)
+	$(BIN)/python -m pytest -m "not soak and not system and not frameworks" $(IN_PARALLEL)
 	$(BIN)/python -m pytest -m "slice and not soak"
 
 # A run of eight ranks on a machine with other work may take minutes.
 test-system: setup  ## Run every test with real processes
-	$(BIN)/python -m pytest -m "system and not soak" --timeout 600 $(IN_PARALLEL) $(WHOLE_RUNS:%=--ignore %)
-	$(BIN)/python -m pytest -m "system and not soak" --timeout 600 $(WHOLE_RUNS)
+	$(BIN)/python -m pytest -m "system and not soak and not frameworks" --timeout 600 $(IN_PARALLEL) $(WHOLE_RUNS:%=--ignore %)
+	$(BIN)/python -m pytest -m "system and not soak and not frameworks" --timeout 600 $(WHOLE_RUNS)
+
+# No package, model or data set comes from a hub: tests build small models from their configurations.
+test-frameworks: $(FRAMEWORKS)/.ready  ## Run the tests with transformers, TRL, accelerate and other frameworks
+	HF_HUB_OFFLINE=1 $(FRAMEWORKS)/bin/python -m pytest -m "frameworks and not soak" --timeout 300 tests/frameworks
+
+# The path file shows the venv all packages of .venv, torch and Holdfast among them. pip keeps what satisfies a pin, and
+# the pin of torch is the version that is there. DeepSpeed comes as source: DS_BUILD_OPS=0 compiles none of its kernels.
+$(FRAMEWORKS)/.ready: .venv/.ready tests/frameworks/constraints.txt constraints.txt
+	@rm -f $@
+	@$(BIN)/python -m venv $(FRAMEWORKS)
+	@$(BIN)/python -c '$(SHOW_PACKAGES)' \
+	  >"$$($(FRAMEWORKS)/bin/python -c '$(PACKAGES_FOLDER)')/outer_venv.pth"
+	@DS_BUILD_OPS=0 $(FRAMEWORKS)/bin/pip install --quiet $(PACKAGES) \
+	  --constraint tests/frameworks/constraints.txt $(FRAMEWORK_PACKAGES) \
+	  "torch==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("torch"))')"
+	@# The agent asks for py-spy next to its python, and pip leaves out what the path file shows.
+	@ln -sf "$$(readlink -f $(BIN)/py-spy)" $(FRAMEWORKS)/bin/py-spy
+	@touch $@
 
 test-torch: $(TORCH_VENV)/.ready  ## Run the tests that show whether Holdfast works with another torch: TORCH=2.14.1
 	$(TORCH_VENV)/bin/python -m pytest tests/contracts
@@ -90,6 +113,7 @@ soak: setup  ## Run the tests that are long by nature
 
 bench: setup  ## Run the benchmarks beside their peers
 	$(BIN)/python benchmarks/hook_overhead.py
+	$(BIN)/python benchmarks/auto_overhead.py
 	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/detection.py
 	$(BIN)/python benchmarks/controls.py

@@ -19,7 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.support.console_server import simulated_console
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.support.console_server import simulated_console  # noqa: E402
 
 TICK_S = 0.2
 STATES = 50

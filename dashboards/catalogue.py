@@ -1,4 +1,4 @@
-"""All metric families of both components, and whether a real ``/metrics`` text agrees with them."""
+"""All metric families of all components, and whether a real ``/metrics`` text agrees with them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
@@ -7,21 +7,24 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast_agent.metrics import families as agent
+from holdfast_checkpoint.guard import guard_metrics as guard
 from holdfast_daemon.metrics import run_families, self_families
 from holdfast_proto.metric_family import PREFIX, MetricFamily
 
-Component = Literal["agent", "daemon"]
+Component = Literal["agent", "daemon", "guard"]
 
 SECTIONS: Mapping[str, tuple[MetricFamily, ...]] = {
     "Agent": agent.FAMILIES,
     "Daemon: the run": run_families.FAMILIES,
     "Daemon: itself": self_families.FAMILIES,
+    "Guard": guard.FAMILIES,
 }
 """Families by their section of docs/metrics.md."""
 
 CATALOGUE: Mapping[Component, tuple[MetricFamily, ...]] = {
     "agent": agent.FAMILIES,
     "daemon": run_families.FAMILIES + self_families.FAMILIES,
+    "guard": guard.FAMILIES,
 }
 
 

@@ -6,7 +6,8 @@
     python dashboards/watch.py holdfast run --ranks 2 -- python train.py
 
 The servers listen on loopback, on ports that the kernel chooses, and keep their data in a temporary folder. They end
-with the command, after Ctrl-C, and also if this process is killed.
+with the command, after Ctrl-C, when the terminal is closed, and also if this process is killed. Then the next watch
+removes the folder.
 """
 
 import argparse
@@ -15,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,6 +26,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dashboards.local_server import listening_server
+from dashboards.watch_folder import watch_folder
 from holdfast_cli.local_run.die_with_parent import wrap
 from holdfast_cli.run_folder.scrape_targets import TARGETS_FOLDER
 
@@ -49,19 +50,19 @@ def main() -> int:
         print(f"watch needs programs that are not installed: apt-get install {' '.join(missing)}", file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, _interrupt)
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-watch-"))
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks to continue without the terminal
+        signal.signal(signal.SIGHUP, _hang_up)
     try:
-        if given.command:
-            return _watch(folder, (given.directory or Path("holdfast-runs")).absolute(), given.command)
-        runs = folder / "runs" if given.directory is None else given.directory.absolute()
-        return _watch(folder, runs, ["holdfast", "demo", "--keep", str(runs)])
+        with watch_folder() as folder:
+            if given.command:
+                return _watch(folder, (given.directory or Path("holdfast-runs")).absolute(), given.command)
+            runs = folder / "runs" if given.directory is None else given.directory.absolute()
+            return _watch(folder, runs, ["holdfast", "demo", "--keep", str(runs)])
     except RuntimeError as error:  # a server has not come up
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:  # before the command has begun, or after it
         return 128 + signal.SIGINT
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def alertmanager_config() -> dict[str, Any]:
@@ -128,6 +129,11 @@ def _run(command: list[str]) -> int:
             patience_s = END_PATIENCE_S
         except subprocess.TimeoutExpired:
             process.kill()
+
+
+def _hang_up(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the kernel and a shell may both send it
+    _interrupt(number, frame)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

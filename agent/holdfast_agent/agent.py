@@ -74,7 +74,7 @@ class Agent:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finish = commands.finished.result() if commands.finished.done() else store.FinishRun(outcome="terminated")
         log.info("ending: %s", finish.outcome)
-        await self._end(finish.patience_s or DRAIN_PATIENCE_S, departure.hurried)
+        await self._end(finish, departure.hurried)
         for job_or_end in (*tasks, *ends):
             await redis_client.end(job_or_end)
         await server.stop(grace=None)
@@ -130,9 +130,14 @@ class Agent:
                 supervisor.record.save_if_due()
                 await self.link.publish_state(node.state(ready=supervisor.parent.is_ready), node.spec)
 
-    async def _end(self, patience_s: float, hurried: asyncio.Event) -> None:
+    async def _end(self, finish: store.FinishRun, hurried: asyncio.Event) -> None:
         """Leave nothing behind: end the ranks, finish the checkpoints, remove the slots, dismiss the warm parent."""
         node, supervisor, link = self.node, self.supervisor, self.link
+        patience_s = finish.patience_s or DRAIN_PATIENCE_S
+
+        async def note_bad_loss() -> None:
+            if finish.HasField("bad_loss") and not node.observes:
+                await self.checkpoints.saver.note_bad_loss(finish.bad_loss)
 
         async def drain() -> None:
             written = asyncio.create_task(self.checkpoints.saver.drain(patience_s))
@@ -148,6 +153,7 @@ class Agent:
 
         steps: list[Callable[[], Awaitable[None]]] = [
             supervisor.stop,
+            note_bad_loss,
             drain,
             lambda: link.flush(patience_s=2.0),
             remove,

@@ -57,6 +57,8 @@ class Node:
         """Newest generation that could not be started; 0: none."""
         self.failure = ""
         """Why that generation could not be started."""
+        self.refused_ranks = ""
+        """Why ranks of an observed run cannot be watched; empty: none was refused for that."""
         self.awaits_files = False
         """Whether files of its checkpoint could not be read, and may come back."""
         self.clock_s = 0.0
@@ -78,7 +80,7 @@ class Node:
 
     @property
     def observes(self) -> bool:
-        """Whether another launcher starts the ranks. The agent then watches them, and never signals them."""
+        """Whether another launcher starts the ranks. The agent then watches them: see commands/rank_ends.py."""
         return not self.spec.command
 
     @property
@@ -153,6 +155,7 @@ class Node:
             awaits_files=self.awaits_files,
             leave_in_s=self._leave_in_s(),
             world_size=self.start.world_size if self.observes else 0,
+            refused_ranks=self.refused_ranks,
         )
 
     def _state_of(self, rank: Rank) -> store.RankState | None:

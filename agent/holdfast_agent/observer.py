@@ -1,4 +1,4 @@
-"""Takes in ranks that another launcher starts. The agent watches them, and never signals them."""
+"""Takes in ranks that another launcher starts. The agent watches them; only commands/rank_ends.py signals them."""
 
 import logging
 import shutil
@@ -8,6 +8,7 @@ from holdfast_agent.processes.rank import Rank
 from holdfast_agent.rank_supervisor import GENERATIONS_KEPT, RankSupervisor
 from holdfast_agent.reports.message_checks import clean_hello, flaw_of_hello
 from holdfast_checkpoint import processes
+from holdfast_proto.rank_context import pid_namespace
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -28,7 +29,7 @@ class Observer:
         takes the place of a process that is gone, or if no rank of the last world is alive.
         """
         node = self._node
-        if hello.run != node.spec.run:
+        if hello.run != node.spec.run or self._is_foreign(hello):
             return None
         flaw = flaw_of_hello(hello)
         if flaw:
@@ -38,7 +39,7 @@ class Observer:
         known = node.ranks.get(hello.rank)
         same_launch = (hello.generation, hello.world_size) == (node.generation, node.start.world_size)
         if same_launch and known is not None and _is_process(known, hello.pid):
-            known.welcome(hello)
+            _welcome(known, hello)
             return known
         if same_launch and known is not None and _lives(known):
             log.warning("refused pid %d: rank %d is pid %d, which is alive", hello.pid, hello.rank, known.pid)
@@ -48,6 +49,20 @@ class Observer:
         if known is not None or not same_launch:
             self._begin(hello, kept=[rank for rank in node.ranks.values() if same_launch and _lives(rank)])
         return self._enter(hello)
+
+    def _is_foreign(self, hello: session.Hello) -> bool:
+        """Return whether a rank's pid means another process here, or none. It would soon count as dead."""
+        if hello.pid_namespace in (0, pid_namespace()):
+            return False
+        node = self._node
+        reason = (
+            f"node {node.options.node}: ranks in a container with process numbers of its own cannot be watched from"
+            " outside: run `holdfast observe` in the container"
+        )
+        if node.errors.refuse("rank_messages", f"rank {hello.rank}: {reason}"):
+            node.refused_ranks = reason
+            node.changed.set()
+        return True
 
     def _begin(self, hello: session.Hello, kept: list[Rank]) -> None:
         """Begin a new world. ``kept``: ranks that are already known and belong to it."""
@@ -63,11 +78,16 @@ class Observer:
 
     def _enter(self, hello: session.Hello) -> Rank:
         rank = Rank(hello.rank, hello.generation, hello.local_rank, hello.pid, processes.start_ticks(hello.pid))
-        rank.welcome(hello)
+        _welcome(rank, hello)
         self._supervisor.exits.watch(rank)
         self._supervisor.record.save()
         self._node.changed.set()
         return rank
+
+
+def _welcome(rank: Rank, hello: session.Hello) -> None:
+    rank.is_identified = hello.start_ticks == rank.start_ticks != 0
+    rank.welcome(hello)
 
 
 def _is_process(rank: Rank, pid: int) -> bool:

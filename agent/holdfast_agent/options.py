@@ -87,3 +87,7 @@ class AgentOptions:
     def suspicion_directory(self, suspicion: str) -> Path:
         """Return the folder for the evidence of a suspicion, which may not become an incident."""
         return run_files.suspicions(self.directory) / suspicion
+
+    def profile_directory(self, request: str) -> Path:
+        """Return the folder for the files of the profile that an operator has requested."""
+        return run_files.profiles(self.directory) / request

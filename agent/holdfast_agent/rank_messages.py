@@ -41,6 +41,8 @@ class RankMessages:
                     await self._grant_slots(rank, message.slot_request)
                 case "ack":
                     rank.channel.acknowledge(message.ack)
+                case "profile_done":
+                    rank.channel.profile_done(message.profile_done)
                 case _:
                     self._refuse("a message of a kind that does not belong here")
 

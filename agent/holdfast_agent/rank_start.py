@@ -37,6 +37,7 @@ def fork_request(
         restore_slot=str(point.slots.get(rank, "")),
         restore_checkpoint=str(point.checkpoint or ""),
         faults_allowed=spec.injection_allowed,
+        auto=spec.auto,
     )
     environment = {
         "RANK": str(rank),

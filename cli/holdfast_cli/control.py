@@ -1,5 +1,6 @@
 """Sends operators' requests to the daemon's control API."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +18,17 @@ _Answer = TypeVar("_Answer", bound=Message)
 _ANSWER_S = 10.0
 """Longest time until a rank, or its agent for it, answers."""
 
-_OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
+_STACKS_S = 40.0
+"""Longest time until the daemon answers with the stacks that it has: longer than it waits for them itself."""
+
+_PROFILE_S = 20.0
+"""Time in addition to that for the steps, in which the daemon answers in any case."""
+
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 1 << 30),  # the stacks of many ranks
+)
 
 
 def has_ended(status: RunStatus) -> bool:
@@ -71,6 +82,18 @@ class ControlClient:
         request = control_pb2.InjectFaultRequest(run=self._run, fault=fault)
         return self._call("InjectFault", request, control_pb2.InjectFaultResponse, timeout_s=_ANSWER_S).waits_for
 
+    def take_stacks(self, ranks: Sequence[int], *, native: bool) -> list[control_pb2.NodeStacks]:
+        """Return the stacks of ``ranks``, or of all that are alive if it is empty, by node."""
+        request = control_pb2.TakeStacksRequest(run=self._run, ranks=ranks, native=native)
+        answer = self._call("TakeStacks", request, control_pb2.TakeStacksResponse, timeout_s=_STACKS_S)
+        return list(answer.nodes)
+
+    def take_profile(self, rank: int, *, steps: int, patience_s: float) -> control_pb2.TakeProfileResponse:
+        """Return where the profile of the next ``steps`` of a rank is, once it is written."""
+        request = control_pb2.TakeProfileRequest(run=self._run, rank=rank, steps=steps, patience_s=patience_s)
+        timeout_s = patience_s + _PROFILE_S
+        return self._call("TakeProfile", request, control_pb2.TakeProfileResponse, timeout_s=timeout_s)
+
     def stop_run(self, *, grace_s: float = 0.0) -> None:
         """Request the end of the run: within ``grace_s`` after a last checkpoint, or immediately for 0.
 
@@ -78,6 +101,11 @@ class ControlClient:
         """
         request = control_pb2.StopRunRequest(run=self._run, grace_s=grace_s)
         self._call("StopRun", request, control_pb2.StopRunResponse)
+
+    def launcher_ended(self, code: int) -> None:
+        """Report that the launcher of an observed run has ended. ``code``: its exit code as in a shell."""
+        request = control_pb2.LauncherEndedRequest(run=self._run, code=code)
+        self._call("LauncherEnded", request, control_pb2.LauncherEndedResponse)
 
     def _call(self, method: str, request: Message, answer: type[_Answer], *, timeout_s: float | None = None) -> _Answer:
         timeout_s = timeout_s or self._timeout_s

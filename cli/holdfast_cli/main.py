@@ -7,7 +7,7 @@ import typer
 
 from holdfast_cli.command_line.declaring import command_of, group_of
 from holdfast_cli.command_line.help import HelpCommand, HelpGroup
-from holdfast_cli.flags import checkpoints, planning, reports, runs, services, watching
+from holdfast_cli.flags import checkpoints, guarding, live, planning, reports, runs, services, watching
 
 _COMMANDS = "holdfast_cli.commands"
 _FOREIGN = {"allow_interspersed_args": False}
@@ -50,7 +50,10 @@ ENTRIES = (
     Entry("top", watching.TopFlags, "top:top", _LOOK),
     Entry("console", watching.ConsoleFlags, "console:console", _LOOK),
     Entry("logs", watching.LogsFlags, "logs:logs", _LOOK),
+    Entry("stacks", live.StacksFlags, "stacks:stacks", _LOOK),
+    Entry("profile", live.ProfileFlags, "profile:profile", _LOOK),
     Entry("analyze", watching.AnalyzeFlags, "analyze:analyze", _LOOK),
+    Entry("guard", guarding.GuardFlags, "guard:guard", _LOOK),
     Entry("spikes", watching.SpikesFlags, "spikes:spikes", _LOOK),
     Entry("replay", watching.ReplayFlags, "replay:replay", _LOOK),
     Entry("report", reports.ReportFlags, "report:report", _LOOK),

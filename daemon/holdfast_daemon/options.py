@@ -34,7 +34,7 @@ class DaemonOptions:
     console_port: int = 0
     """Port of the console; 0: the kernel chooses."""
     console_hosts: tuple[str, ...] = ()
-    """Further names by which browsers may call the console, such as that of a proxy."""
+    """Further names by which browsers may call the console, such as that of a proxy; with a scheme, by it alone."""
     console_token_file: Path | None = None
     """File that keeps the console's tokens; None: one in ``directory``."""
 

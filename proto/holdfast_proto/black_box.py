@@ -17,6 +17,7 @@ writer half-way sees one field newer than its neighbour, never a torn number. A 
 written after the text.
 """
 
+import errno
 import json
 import mmap
 import os
@@ -25,6 +26,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
+
+from holdfast_proto.atomic_file import replacement
 
 MAGIC = b"HFBBOX\x00\x01"
 SIZE = 32768
@@ -145,27 +148,23 @@ class BlackBoxContents:
 class BlackBoxWriter:
     """Writes a rank's black box. It creates ``path`` with mode 0600 and fixed size, and replaces an older file.
 
-    Raises OSError if the file cannot be created.
+    Raises OSError if the file cannot be created. ``path`` is then as it was.
     """
 
     def __init__(self, path: Path, *, run: str, generation: int, rank: int, world_size: int) -> None:
-        # An older file is unlinked and not truncated: a process that still has it mapped would die of SIGBUS. For the
-        # same reason all pages are reserved: a store to a page that a full tmpfs cannot give kills the rank.
-        path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, SIZE)
-            self._buffer = mmap.mmap(descriptor, SIZE)
-        finally:
-            os.close(descriptor)
-        _IDENTITY.pack_into(self._buffer, 0, MAGIC, rank, world_size, os.getpid(), 0, generation, run.encode()[:64])
+        # The box gets its name when it is complete, so that no reader finds half of one. An older file is replaced and
+        # not truncated: a process that still has it mapped would die of SIGBUS.
+        with replacement(path) as new:
+            self._buffer = _mapped(new)
+            self.moment: Callable[[int, int, int], None] = partial(_MOMENT.pack_into, self._buffer, _MOMENT_OFFSET)
+            """Record the step and phase of the training thread: (step, phase, Unix time in ns). It is called several
+            times a step, so it is the bare store, without a Python function around it."""
+            self.moment(-1, 1, 0)
+            pid = os.getpid()
+            _IDENTITY.pack_into(self._buffer, 0, MAGIC, rank, world_size, pid, 0, generation, run.encode()[:64])
         self._groups = 0
         self._channels = 0
         self._calls = 0
-        self.moment: Callable[[int, int, int], None] = partial(_MOMENT.pack_into, self._buffer, _MOMENT_OFFSET)
-        """Record the step and phase of the training thread: (step, phase, Unix time in ns). It is called several times
-        a step, so it is the bare store, without a Python function around it."""
-        self.moment(-1, 1, 0)
 
     def finish(self) -> None:
         """Record that the rank means to leave."""
@@ -219,14 +218,27 @@ class BlackBoxWriter:
         _NUMBER.pack_into(self._buffer, _CHANNEL_OFFSET + channel * _CHANNEL.size + 64, seq)
 
 
+def _mapped(path: Path) -> mmap.mmap:
+    """Create a file of zeros and return its pages.
+
+    All of them are reserved: a store to a page that a full tmpfs cannot give kills the rank with SIGBUS.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, SIZE)
+        return mmap.mmap(descriptor, SIZE)
+    finally:
+        os.close(descriptor)
+
+
 def read(path: Path) -> BlackBoxContents:
     """Return the contents of a black box, whose writer may be alive.
 
-    Raises OSError if it cannot be read, ValueError if it is no black box of this version.
+    Raises FileNotFoundError if there is none yet, another OSError if it cannot be read, ValueError if it is no black
+    box of this version.
     """
     data = path.read_bytes()
-    if len(data) < SIZE or data[:8] != MAGIC:
-        raise ValueError(f"{path}: not a black box of this version")
+    _check(path, data, SIZE)
     _, rank, world_size, pid, finished, generation, run = _IDENTITY.unpack_from(data, 0)
     step, phase, changed = _MOMENT.unpack_from(data, _MOMENT_OFFSET)
     words = min(_NUMBER.unpack_from(data, _WORDS_OFFSET)[0], _WORDS_BYTES - 8)
@@ -255,13 +267,13 @@ def read_moment(path: Path) -> Moment:
     """Return where the training thread is, from a box whose writer may be alive. It costs three small reads.
 
     The writer stores step, phase and time one after the other, so the moment counts if two reads show the same one.
-    Raises OSError if the box cannot be read, ValueError if it is no black box of this version, or changes too fast.
+    Raises FileNotFoundError if there is none yet, another OSError if it cannot be read, ValueError if it is no black
+    box of this version, or changes too fast.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         identity = os.pread(descriptor, _IDENTITY.size, 0)
-        if len(identity) < _IDENTITY.size or identity[:8] != MAGIC:
-            raise ValueError(f"{path}: not a black box of this version")
+        _check(path, identity, _IDENTITY.size)
         before = os.pread(descriptor, _MOMENT.size, _MOMENT_OFFSET)
         for _ in range(_MOMENT_TRIES):
             after = os.pread(descriptor, _MOMENT.size, _MOMENT_OFFSET)
@@ -271,6 +283,17 @@ def read_moment(path: Path) -> Moment:
     finally:
         os.close(descriptor)
     raise ValueError(f"{path}: its step and phase change while they are read, or are not in it")
+
+
+def _check(path: Path, data: bytes, least_bytes: int) -> None:
+    """Raise FileNotFoundError if the box has no identity yet, ValueError if it is not of this version.
+
+    Hooks of another version may fill the file under its own name: it is empty at first, and then full of zeros.
+    """
+    if not data[: len(MAGIC)].strip(b"\x00"):
+        raise FileNotFoundError(errno.ENOENT, "the black box is not complete", str(path))
+    if len(data) < least_bytes or data[: len(MAGIC)] != MAGIC:
+        raise ValueError(f"{path}: not a black box of this version")
 
 
 def _text(field: bytes) -> str:

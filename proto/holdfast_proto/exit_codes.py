@@ -1,7 +1,7 @@
 """Exit codes of the `holdfast` command, of agents, daemons and ranks, and the names of signals.
 
-The table is in docs/exit-codes.md. Codes from 64 to 78 come from sysexits.h. A command that a signal ends has the code
-128 + signal, as shells report it.
+The table is in docs/exit-codes.md. Codes from 64 to 78 come from sysexits.h; 93 has no meaning
+there. A command that a signal ends has the code 128 + signal, as shells report it.
 """
 
 import signal
@@ -24,8 +24,12 @@ class ExitCode(IntEnum):
     """Checkpoints exist and cannot be used now. Nothing was started, and nothing was changed."""
     LAST_CHECKPOINT_FAILED = 74
     """The run ended as planned, but its last checkpoint was not committed: the newest one is older."""
+    REQUEUE = 75
+    """`holdfast observe --exit-code verdict`: the infrastructure has failed, and a requeue may help."""
     CONFIGURATION = 78
     """A setting is wrong: the same command would fail again."""
+    DO_NOT_REQUEUE = 93
+    """`holdfast observe --exit-code verdict`: the run would fail again."""
     HANGUP = 128 + signal.SIGHUP
     INTERRUPTED = 128 + signal.SIGINT
     TERMINATED = 128 + signal.SIGTERM

@@ -67,6 +67,16 @@ def incidents(run: str) -> str:
     return f"holdfast:{{{run}}}:incidents"
 
 
+def observers(run: str) -> str:
+    """Return the key of the sorted set of nodes that observe the run together: name -> end of its lease, Unix time."""
+    return f"holdfast:{{{run}}}:observers"
+
+
+def beginner(run: str) -> str:
+    """Return the key that the node holds that begins the run for all its observers; it has a time to live."""
+    return f"holdfast:{{{run}}}:beginner"
+
+
 def rendezvous(run: str, generation: int) -> str:
     """Return the key of ``address:port`` of a generation's rendezvous store; the node that hosts it sets the key."""
     return f"holdfast:{{{run}}}:rendezvous:{generation}"

@@ -26,5 +26,14 @@ NAME_CHARACTERS = 255
 FINGERPRINT_BYTES = 64
 """Longest fingerprint of a step's samples."""
 
+STOP_GRACE_S = 30.0
+"""Default time for a last checkpoint: after SIGTERM, and when `holdfast top` or the console stops the run."""
+
 REPORT_INTERVAL_S = 0.2
 """Time between two reports of a rank. With each, the hooks sample whether the training thread sleeps."""
+
+MOST_PROFILED_STEPS = 100
+"""Most steps of one profile: a rank keeps all events of a profile in memory, and writes them in one piece."""
+
+LONGEST_PROFILE_S = 3600.0
+"""Longest time for the steps of a profile."""

@@ -10,8 +10,11 @@ import tempfile
 from pathlib import Path
 
 
-def make_directory(directory: Path) -> None:
+def make_directory(directory: Path, *, exist_ok: bool = True) -> None:
     """Create ``directory`` and its missing parents, so that nobody else can write in them. Leave existing ones alone.
+
+    Raises OSError; FileExistsError if ``directory`` exists and ``exist_ok`` is False. Of several processes that create
+    it so, one succeeds.
 
     The umask decides who may read them: with 022 they have mode 0755. If it would let every user write, they have mode
     0700, because what is made in them later is open to everybody then. Only call this before other threads make files:
@@ -21,7 +24,7 @@ def make_directory(directory: Path) -> None:
     try:
         if umask & 0o002:
             os.umask(umask | 0o022)
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=exist_ok)
     finally:
         os.umask(umask)
 

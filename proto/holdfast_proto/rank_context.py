@@ -20,6 +20,14 @@ THREAD_PREFIX = "holdfast-"
 """Prefix of the names that the hooks' threads show to the kernel. An agent does not count their work as the rank's."""
 
 
+def pid_namespace() -> int:
+    """Return the inode of this process's pid namespace; 0 if it is not known. A pid has a meaning only in one."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class RankContext:
     """Settings of one rank of one generation. Paths are absolute."""
@@ -43,6 +51,8 @@ class RankContext:
     """Whether faults may be injected into this rank."""
     observed: bool = False
     """Whether another launcher started the rank. Holdfast then watches it, and does not save, restore or end it."""
+    auto: bool = False
+    """Whether the hooks attach by themselves, without a line in the script."""
 
     def to_environment(self) -> dict[str, str]:
         """Return the environment variable that carries this context."""
@@ -76,12 +86,14 @@ class ObservedNode:
     """gRPC target of the agent: ``unix:/path``."""
     black_boxes: str
     """Folder of the node's black boxes: an absolute path."""
+    auto: bool = False
+    """Whether the hooks attach by themselves."""
 
     @classmethod
-    def of(cls, run: str, node: str, *, directory: Path, runtime: Path) -> "ObservedNode":
+    def of(cls, run: str, node: str, *, directory: Path, runtime: Path, auto: bool = False) -> "ObservedNode":
         """Return the settings for a node by the run's directory and the runtime directory that its agent has."""
         agent, black_boxes = run_files.session_socket(runtime, node), run_files.black_boxes(directory, node)
-        return cls(run=run, agent=f"unix:{agent}", black_boxes=str(black_boxes))
+        return cls(run=run, agent=f"unix:{agent}", black_boxes=str(black_boxes), auto=auto)
 
     def to_environment(self) -> dict[str, str]:
         """Return the environment variable that carries these settings to the launcher and its ranks."""
@@ -95,4 +107,6 @@ class ObservedNode:
         """Return the context of one rank. Its generation is the launcher's count of starts, or 1 without a count."""
         generation = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
         box = run_files.black_box(Path(self.black_boxes), generation, rank)
-        return RankContext(run=self.run, generation=generation, agent=self.agent, black_box=str(box), observed=True)
+        return RankContext(
+            run=self.run, generation=generation, agent=self.agent, black_box=str(box), observed=True, auto=self.auto
+        )

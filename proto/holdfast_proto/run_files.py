@@ -5,6 +5,7 @@ The next ones are about the runtime directory, which holds the sockets of one no
 in the folder of an incident or of a suspicion. Nothing here touches a disk.
 """
 
+import re
 from pathlib import Path
 
 AGENT_RECORDS = "node-*/record.pb"
@@ -15,6 +16,8 @@ BLACK_BOX_COPIES = "rank-*.black_box.json"
 """Pattern of all :func:`black_box_copy` names."""
 FINDINGS = "node-*.findings.json"
 """Pattern of all :func:`findings` names."""
+
+_SET_ASIDE = re.compile(r".+\.(damaged|version-\d+)-\d{10,}\.sqlite")
 
 
 def logs(directory: Path) -> Path:
@@ -77,6 +80,11 @@ def suspicions(directory: Path) -> Path:
     return directory / "suspicions"
 
 
+def profiles(directory: Path) -> Path:
+    """Return the folder of profiles. Each request of an operator has a folder in it."""
+    return directory / "profiles"
+
+
 def failures(directory: Path, run: str) -> Path:
     """Return the folder with the first tick of a run that the daemon's core failed on."""
     return directory / "failures" / run
@@ -97,6 +105,17 @@ def history(directory: Path, run: str) -> Path:
     return directory / "history" / f"{run}.sqlite"
 
 
+def set_aside_history(directory: Path, run: str, why: str, unix_ns: int) -> Path:
+    """Return the name that a history gets when a new one takes its place. ``why``: letters, digits and hyphens."""
+    path = history(directory, run)
+    return path.with_name(f"{path.stem}.{why}-{unix_ns}{path.suffix}")
+
+
+def is_set_aside_history(path: Path) -> bool:
+    """Whether a file among the histories has the name that :func:`set_aside_history` gives."""
+    return _SET_ASIDE.fullmatch(path.name) is not None
+
+
 def session_socket(runtime: Path, node: str) -> Path:
     """Return the socket on which an agent's ranks open their sessions."""
     return runtime / f"agent-{node}.sock"
@@ -115,6 +134,11 @@ def warm_parent_socket(runtime: Path, node: str) -> Path:
 def agent_endpoint(runtime: Path, node: str) -> Path:
     """Return the JSON file that says where an agent serves; written once it does."""
     return runtime / f"agent-{node}.json"
+
+
+def guard_endpoint(runtime: Path) -> Path:
+    """Return the JSON file that says where the guard of a run serves; written once it does."""
+    return runtime / "guard.json"
 
 
 def daemon_endpoint(control: Path) -> Path:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from holdfast_agent.observer import Observer
 from holdfast_agent.processes import agent_record
 from holdfast_agent.rank_supervisor import sweep
 from holdfast_proto.black_box import BlackBoxWriter
+from holdfast_proto.rank_context import pid_namespace
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import until
@@ -59,11 +61,10 @@ class World:
         self.supervisor = self.node.supervisor()
         self.observer = Observer(self.node, self.supervisor)
 
-    def hello(self, rank: int, pid: int, *, generation: int = 1, world_size: int = 2, run: str = RUN) -> bool:
+    def hello(self, rank: int, pid: int, *, generation: int = 1, world_size: int = 2, **others: Any) -> bool:
         """Send a rank's Hello; return whether the agent accepts it."""
-        hello = session.Hello(
-            run=run, generation=generation, rank=rank, local_rank=rank, world_size=world_size, pid=pid
-        )
+        fields = {"run": RUN, "generation": generation, "world_size": world_size, **others}
+        hello = session.Hello(rank=rank, local_rank=rank, pid=pid, **fields)
         return self.observer.admit(hello) is not None
 
     def black_box(self, rank: int) -> BlackBoxWriter:
@@ -91,6 +92,18 @@ async def test_the_first_hello_begins_a_world_and_the_others_join_it(folder: Pat
         (0, pids[0], store.LIFE_RUNNING),
         (1, pids[1], store.LIFE_RUNNING),
     ]
+
+
+async def test_a_rank_with_process_numbers_of_another_container_is_refused_and_never_counts_as_dead(
+    folder: Path, children: Processes
+) -> None:
+    world = World(folder)
+    assert not world.hello(0, 1_000_000, pid_namespace=pid_namespace() + 1)
+    state = world.node.state(ready=False)
+    assert (state.generation, list(state.ranks)) == (0, [])
+    assert "run `holdfast observe` in the container" in state.refused_ranks
+    assert world.hello(1, children.start(), pid_namespace=pid_namespace())
+    assert list(world.node.ranks) == [1]
 
 
 async def test_the_same_process_may_send_hello_again(folder: Path, children: Processes) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,8 @@ pytestmark = pytest.mark.system
 
 NAN_STEP, STEPS = 22, 70
 BUDGET = 10
+RARE = 20
+"""Steps between two losses that a run reports rarely: several checkpoints are taken in between."""
 RUN = "nan"
 
 SCRIPT = f"""
@@ -40,7 +41,8 @@ with holdfast_hooks.attach(state={{"model": model, "optimizer": optimizer}}) as 
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        hooks.report(loss=loss)
+        if "rare" not in sys.argv or step % {RARE} == 0:
+            hooks.report(loss=loss)
         time.sleep(0.1)
 """
 
@@ -96,18 +98,31 @@ def test_a_stop_is_not_answered_with_a_restart_and_the_good_checkpoint_can_be_us
     step = NAN_STEP + BUDGET
     assert f'stopped at step {step} because of [loss] non_finite = "stop"' in last
     steps = committed(tmp_path)
-    good, newer = max(one for one in steps if one < NAN_STEP - 1), [one for one in steps if one >= NAN_STEP - 1]
-    assert f"go back to the checkpoint of step {good}, or a newer one from before step {NAN_STEP - 1}" in last
+    good = max(one for one in steps if one < NAN_STEP - 1)
+    assert f"start again with --continue-from {good}, or a newer checkpoint from before step {NAN_STEP - 1}" in last
     assert max(steps) <= step + 4, "nothing of the bad state is written at the stop"
     assert "generation 2" not in done.stdout
     (incident,) = incidents(tmp_path)
     assert incident.notify
-    for one in newer:
-        (folder,) = (tmp_path / "holdfast-runs" / RUN / "checkpoints").glob(f"step-*{one}")
-        shutil.move(folder, tmp_path / folder.name)
-    (tmp_path / "holdfast-runs" / RUN / "node-local" / "known-checkpoints.json").unlink()
-    again = train(runs, tmp_path, str(STEPS), flags=("--json",))
+    refused = train(runs, tmp_path, str(STEPS))
+    assert refused.returncode == ExitCode.CONFIGURATION
+    assert f"start it with --continue-from {good}, or with --from-scratch" in refused.stderr
+    assert committed(tmp_path) == steps
+    again = train(runs, tmp_path, str(STEPS), flags=("--json", "--continue-from", str(good)))
     assert again.returncode == 0, again.stderr
     status = json.loads(again.stdout.strip().splitlines()[-1])
     assert (status["resumed_step"], status["newest_step"]) == (good, STEPS - 1)
     assert "nonfinite_since" not in status
+    later = train(runs, tmp_path, str(STEPS + 10))
+    assert later.returncode == 0, "the line of training that it has begun is good, and needs no option"
+
+
+def test_a_loss_that_is_reported_rarely_leaves_a_good_checkpoint(runs: Runs, tmp_path: Path) -> None:
+    done = train(runs, tmp_path, "100000", "nan", "rare", flags=("--on-nan", "stop", "--keep", "2"))
+    assert done.returncode == ExitCode.BAD_LOSS, done.stderr
+    finite = NAN_STEP // RARE * RARE
+    good = [step for step in committed(tmp_path) if step < finite]
+    assert good and max(good) >= finite - 4, "the newest from before the newest finite loss outlives newer ones"
+    assert f"start again with --continue-from {max(good)}" in done.stderr
+    again = train(runs, tmp_path, str(STEPS), flags=("--json", "--continue-from", str(max(good))))
+    assert again.returncode == 0, again.stderr

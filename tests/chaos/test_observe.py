@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,10 +71,11 @@ class Observed:
 
 
 @contextlib.contextmanager
-def observed(runs: Runs, name: str, *command: str) -> Iterator[Observed]:
-    """Observe a command. At the end, nothing of it may be left."""
+def observed(runs: Runs, name: str, *command: str, options: Sequence[str] = ()) -> Iterator[Observed]:
+    """Observe a command, with further options. At the end, nothing of it may be left."""
     log = runs.folder / f"{name}.log"
-    arguments = ["observe", "--run", name, "--preset", "fast", "--directory", str(runs.folder), "--", *command]
+    flags = ["--run", name, "--preset", "fast", "--directory", str(runs.folder), *options]
+    arguments = ["observe", *flags, "--", *command]
     with log.open("w") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "holdfast_cli", *arguments],

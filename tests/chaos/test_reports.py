@@ -30,8 +30,13 @@ def test_a_run_leaves_a_report_with_its_incident(runs: Runs, tmp_path: Path) -> 
     history = RunHistory(run_files.history(runs.folder / name, name))
     (start,) = history.starts()
     assert {"holdfast", "python", "torch"} <= set(start.spec["versions"])
-    assert history.curve(start.instance, "loss").step == list(range(STEPS))
-    assert {row.generation for row in history.steps_after(start.instance, -1)} == {1, 2}
+    steps = history.curve(start.instance, "loss").step
+    rows = history.steps_after(start.instance, -1)
+    # The rank may die after its snapshot of a step, and before its report of that step is sent. No other is missing.
+    first_again = min(row.step for row in rows if row.generation == 2)
+    assert [step for step in range(STEPS) if step not in steps] in ([], [first_again - 1])
+    assert steps == sorted(set(steps)) and steps[-1] == STEPS - 1
+    assert {row.generation for row in rows} == {1, 2}
     assert STEPS - 1 in [row.step for row in history.checkpoints(start.instance)]
 
     output = tmp_path / "report.html"

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from holdfast_cli.commands.dashboards import PARTS
-from tests.support.prometheus_server import needs_prometheus
+from holdfast_cli.run_folder.scrape_targets import TARGETS_FOLDER
+from tests.support.prometheus_server import configured_prometheus, needs_prometheus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 UIDS = {"runs", "run", "ranks", "nodes", "training", "checkpoints", "itself"}
@@ -55,6 +56,35 @@ def test_prometheus_takes_what_was_written(tmp_path: Path) -> None:
     command = ["promtool", "check", "config", str(tmp_path / "here/prometheus/prometheus.yml")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("name", ["", "a[1]", "a*", "a?", "a\\b", "a\nb"])
+def test_a_folder_in_which_prometheus_finds_no_rules_is_refused(tmp_path: Path, name: str) -> None:
+    ended = export(name, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("holdfast: FOLDER ")
+    assert ended.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_in_a_folder_with_a_star_are_refused(tmp_path: Path) -> None:
+    ended = export("here", "--directory", "a*", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(
+        f"holdfast: --directory {tmp_path}/a*: Prometheus finds no targets in a folder with *"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_prometheus
+def test_prometheus_finds_runs_in_a_folder_whose_name_looks_like_a_pattern(tmp_path: Path) -> None:
+    odd = tmp_path / "lab [1]?b\\c"
+    (odd / TARGETS_FOLDER).mkdir(parents=True)
+    (odd / TARGETS_FOLDER / "odd.json").write_text('[{"targets": ["127.0.0.1:1"], "labels": {"run": "odd"}}]')
+    assert export("here", "--directory", str(odd), cwd=tmp_path).returncode == 0
+    config = yaml.safe_load((tmp_path / "here/prometheus/prometheus.yml").read_text())
+    with configured_prometheus(tmp_path, config) as prometheus:
+        assert prometheus.queries_without_data([("up", 'up{run="odd"}')]) == []
 
 
 def test_a_file_that_exists_is_replaced_only_with_force(tmp_path: Path) -> None:

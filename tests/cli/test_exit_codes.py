@@ -153,6 +153,13 @@ def test_a_run_that_stopped_without_its_last_checkpoint_has_the_same_code(checkp
         stopped_line(status, str(checkpoints.path))
 
 
+def test_a_run_that_stopped_with_a_bad_loss_is_not_said_to_continue(checkpoints: CheckpointDirectory) -> None:
+    status = RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=20, left_step=20)
+    place = str(checkpoints.path)
+    assert "continues from its last checkpoint" in stopped_line(status, place)
+    assert stopped_line(status, place, is_bad=True) == "r stopped after step 20, as asked"
+
+
 def test_a_refused_start_has_a_code_and_a_reason_of_its_own() -> None:
     status = RunStatus(run="r", phase=RUN_PHASE_FAILED, outcome="the run was not started: files are missing")
     status.newest_incident.state = INCIDENT_STATE_NOTED
@@ -161,7 +168,22 @@ def test_a_refused_start_has_a_code_and_a_reason_of_its_own() -> None:
     status.refused = True
     error = ended_badly(status, Path("logs"))
     assert isinstance(error, CheckpointsUnavailableError)
-    assert (error.exit_code, "files are missing" in str(error)) == (ExitCode.CHECKPOINTS_UNAVAILABLE, True)
+    assert error.exit_code == ExitCode.CHECKPOINTS_UNAVAILABLE
+    assert str(error) == "run r was not started: files are missing (logs: logs)"
+
+
+def test_a_start_without_a_file_of_its_histories_has_the_code_of_unavailable_checkpoints(tmp_path: Path) -> None:
+    step = tmp_path / "checkpoints" / "history-0003" / "step-00000030"
+    step.mkdir(parents=True)
+    (step / "manifest.json").write_text("{}")
+    words = ["--directory", str(tmp_path / "runs"), "--checkpoints", str(tmp_path / "checkpoints"), "--", "true"]
+    for name in ([], ["--run", "r"]):
+        refused = CliRunner().invoke(app, ["run", *name, *words])
+        assert refused.exit_code == ExitCode.CHECKPOINTS_UNAVAILABLE, refused.output
+        assert "history-0003.json is missing, and history-0003 is there: bring it back" in refused.stderr
+        assert "nothing was started; start the run again when the files are back" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_configuration_that_a_rank_refuses_has_the_code_of_a_wrong_setting() -> None:
@@ -183,7 +205,7 @@ def test_a_run_without_a_name_takes_that_of_its_checkpoints(checkpoints: Checkpo
     assert run_name(RunSettings(checkpoint_directory=location, run="r")) == "r"
     assert run_name(RunSettings(checkpoint_directory=location, run="x", adopt=True)) == "x"
     shutil.rmtree(checkpoints.path)
-    assert run_name(RunSettings(checkpoint_directory=location)).startswith("run-")
+    assert run_name(RunSettings(checkpoint_directory=location)) is None
 
 
 @pytest.mark.parametrize(

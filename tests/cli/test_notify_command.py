@@ -108,8 +108,25 @@ def test_settings_that_are_wrong_are_refused(tmp_path: Path, text: str, code: in
 def test_a_run_without_a_record_is_named(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="no run nobody"):
         send_tests(NotifyTestFlags(run="nobody", directory=tmp_path))
-    with pytest.raises(ConfigurationError, match="exclude each other"):
-        send_tests(NotifyTestFlags(run="a", config=tmp_path / "b"))
+
+
+def test_a_run_that_has_ended_needs_the_file_with_its_channels(
+    tmp_path: Path, service: Receiver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "llama").mkdir()
+    gone = f"unix://{tmp_path}/gone.sock"
+    dataclasses.replace(run_record(tmp_path / "llama", run="llama"), store_url=gone, outcome="finished").save()
+    with pytest.raises(CommandError) as caught:
+        send_tests(NotifyTestFlags(run="llama", directory=tmp_path))
+    assert str(caught.value) == (
+        "the channels of run llama are not known: it has ended, and its Redis keeps them no longer: "
+        "name the file that has them with --config"
+    )
+    file = tmp_path / "own.toml"
+    file.write_text(f'[notify.webhook]\nurl = "{service.url}"\n')
+    send_tests(NotifyTestFlags(run="llama", directory=tmp_path, config=file))
+    assert capsys.readouterr().out == "webhook: sent\n"
+    assert service.received[0].json["run"] == "llama"
 
 
 def test_config_show_prints_a_file_with_the_same_channels(
@@ -133,7 +150,7 @@ def test_the_channels_of_a_run_are_those_in_its_redis(
 ) -> None:
     (tmp_path / "llama").mkdir()
     dataclasses.replace(run_record(tmp_path / "llama", run="llama"), store_url=store_server.url).save()
-    with pytest.raises(CommandError, match="Redis does not know run llama"):
+    with pytest.raises(CommandError, match="the channels of run llama are not known: "):
         send_tests(NotifyTestFlags(run="llama", directory=tmp_path))
     spec = RunSpec(run="llama")
     spec.notify.channels.add(name="hook", webhook=WebhookChannel(url=service.url))

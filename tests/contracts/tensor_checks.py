@@ -10,6 +10,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import Shard, _utils
 from torch.optim import AdamW
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import dataloader
 
 from holdfast_agent.processes.cold_rank import ENGINE_THREAD
 from holdfast_trainer.parallel import activation_checkpointing
@@ -94,6 +96,44 @@ if child == 0:
     os._exit(0)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
+
+
+def next_of_loaders() -> None:
+    """One class has the ``__next__`` of all loaders, with and without workers."""
+    kinds = (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
+    assert all(kind.__next__ is dataloader._BaseDataLoaderIter.__next__ for kind in kinds)
+
+
+def hooks_of_optimizers() -> None:
+    """They are called around the step of every optimizer, fused or not, in this order, and not for a skipped step."""
+    seen: list[str] = []
+    handles = (
+        register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: seen.append("before")),
+        register_optimizer_step_post_hook(lambda optimizer, args, kwargs: seen.append("after")),
+    )
+    parameter = nn.Parameter(torch.ones(2))
+    for options in ({"fused": True}, {"foreach": True}, {}):
+        parameter.grad = torch.ones(2)
+        AdamW([parameter], **options).step()  # type: ignore[arg-type]  # flags of the optimizer
+    for handle in handles:
+        handle.remove()
+    AdamW([parameter]).step()
+    assert seen == ["before", "after"] * 3
+
+
+def evaluation() -> None:
+    """It changes the modules below by another method: one call is one evaluation."""
+    calls: list[nn.Module] = []
+
+    class Watched(nn.Linear):
+        def eval(self) -> "Watched":
+            calls.append(self)
+            return super().eval()
+
+    model = nn.Sequential(Watched(1, 1))
+    model.eval()
+    assert not model[0].training
+    assert calls == []
 
 
 def engine_threads() -> None:

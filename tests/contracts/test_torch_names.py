@@ -15,6 +15,8 @@ FOLDERS = (
     *("proto", "checkpoint", "trainer_hooks", "agent", "daemon", "trainer", "cli"),
     *("benchmarks", "examples", "dashboards"),
 )
+FRAMEWORKS = REPOSITORY / "trainer_hooks" / "holdfast_hooks" / "frameworks"
+"""Its private names are of other projects: tests/frameworks checks them."""
 NOT_OF_TORCH = {
     "_allgather_base": "a call in recorders",
     "_all_gather_base": "a call in recorders",
@@ -42,7 +44,8 @@ def test_torch_has_it_and_it_behaves_as_our_code_needs(name: TorchName, world: N
 
 def source_files() -> list[Path]:
     files = (path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.py"))
-    return sorted(path for path in files if not path.stem.endswith(("_pb2", "_pb2_grpc")))
+    ours = (path for path in files if not path.is_relative_to(FRAMEWORKS))
+    return sorted(path for path in ours if not path.stem.endswith(("_pb2", "_pb2_grpc")))
 
 
 def is_listed(name: str) -> bool:

@@ -7,7 +7,7 @@ A name without a leading underscore is here, too, if our code patches it or reli
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.contracts import call_checks, distributed_checks, tensor_checks
+from tests.contracts import call_checks, distributed_checks, profiler_checks, tensor_checks
 
 Check = Callable[[], None]
 
@@ -42,6 +42,8 @@ ENGINE = "training in ranks of a warm parent whose imports trained"
 SELECTIVE = "selective activation checkpointing (trainer)"
 FP16 = "skipped fp16 steps without a wait (trainer)"
 BUBBLE = "the measured pipeline bubble (trainer)"
+PROFILES = "profiles of live ranks (`holdfast profile`)"
+NO_LINE = "steps and phases without a line (`--auto`)"
 BENCHMARKS = "our benchmarks only"
 
 _C10D = "torch._C._distributed_c10d"
@@ -105,6 +107,17 @@ NAMES = (
     TorchName(
         "torch.distributed.pipelining.PipelineStage.backward_weight_one_chunk", BUBBLE, tensor_checks.pipeline_stage
     ),
+    TorchName("torch.autograd._profiler_enabled", PROFILES, profiler_checks.flags),
+    TorchName("torch.autograd.profiler._is_profiler_enabled", PROFILES, profiler_checks.flags),
+    TorchName("torch.autograd.profiler._prepare_profiler", PROFILES, profiler_checks.starters),
+    TorchName("torch.autograd.profiler._enable_profiler", PROFILES, profiler_checks.starters),
+    TorchName("torch._inductor", PROFILES, profiler_checks.slow_import),
+    TorchName("torch._C._cuda_isHistoryEnabled", PROFILES, profiler_checks.memory_history),
+    TorchName("torch.cuda.memory._record_memory_history", PROFILES, profiler_checks.memory_history),
+    TorchName("torch.cuda.memory._snapshot", PROFILES, profiler_checks.memory_history),
+    TorchName("torch.utils.data.dataloader._BaseDataLoaderIter", NO_LINE, tensor_checks.next_of_loaders),
+    TorchName("torch.optim.optimizer.register_optimizer_step_post_hook", NO_LINE, tensor_checks.hooks_of_optimizers),
+    TorchName("torch.nn.Module.eval", NO_LINE, tensor_checks.evaluation),
     TorchName("the thread pt_autograd_0", ENGINE, tensor_checks.engine_threads),
     TorchName("the thread pt_tcpstore_uv", MOVEMENT, distributed_checks.store_on_our_socket),
     TorchName("the file torch/distributed/c10d_logger.py", MOVEMENT, distributed_checks.files_of_collectives),

@@ -9,7 +9,7 @@ from dashboards.catalogue import CATALOGUE, Component, differences
 from tests.support.catalogue_exporter import CatalogueCollector
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-COMPONENTS: tuple[Component, ...] = ("agent", "daemon")
+COMPONENTS: tuple[Component, ...] = ("agent", "daemon", "guard")
 
 
 @pytest.fixture

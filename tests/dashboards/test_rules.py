@@ -35,6 +35,7 @@ ALERTS = {
     "HoldfastMemoryCreep",
     "HoldfastAllocatorRetries",
     "HoldfastCheckpointOverdue",
+    "HoldfastGuardBadCheckpoint",
     "HoldfastLowGoodput",
     "HoldfastAgentDown",
     "HoldfastDaemonDown",

@@ -70,6 +70,8 @@ def watched(folder: Path) -> Iterator[Watched]:
     command = [sys.executable, "-c", COMMAND, str(folder / "begun"), str(folder / "done")]
     words = [*WATCH, "--directory", str(folder / "runs"), *command]
     environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
+    # A test run under nohup ignores SIGHUP, and its children inherit that: `env` gives the watch the default again.
+    words = ["env", "--default-signal=HUP", *words]
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Watched(process, folder)
@@ -101,7 +103,7 @@ def test_runs_are_scraped_and_alert_until_the_command_ends(tmp_path: Path) -> No
 
 @needs_prometheus
 @needs_both
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_command_and_both_servers(tmp_path: Path, number: signal.Signals) -> None:
     with watched(tmp_path) as watch:
         watch.process.send_signal(number)
@@ -112,7 +114,7 @@ def test_a_signal_ends_the_command_and_both_servers(tmp_path: Path, number: sign
 
 @needs_prometheus
 @needs_both
-def test_a_killed_watch_leaves_no_server(tmp_path: Path) -> None:
+def test_a_killed_watch_leaves_no_server_and_the_next_one_removes_its_folder(tmp_path: Path) -> None:
     def is_down(url: str) -> bool:
         try:
             urllib.request.urlopen(url, timeout=5).close()
@@ -124,3 +126,12 @@ def test_a_killed_watch_leaves_no_server(tmp_path: Path) -> None:
         watch.process.kill()
         watch.process.wait(60)
         wait_until(lambda: is_down(watch.prometheus) and is_down(watch.alertmanager), "both servers have ended")
+        assert len(list((tmp_path / "tmp").iterdir())) == 1
+
+    def is_removed() -> bool:
+        words = [*WATCH, "--directory", str(tmp_path / "runs"), "true"]
+        environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+        subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, timeout=60, check=True)
+        return list((tmp_path / "tmp").iterdir()) == []
+
+    wait_until(is_removed, "the command of the killed watch has ended, and its folder is removed")

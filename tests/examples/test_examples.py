@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples import ddp, fsdp2, own_state
+from examples import ddp, fsdp2, no_line, own_state
+from tests.support.first_verdict import first_verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -30,7 +31,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("main", [ddp.main, fsdp2.main, own_state.main], ids=["ddp", "fsdp2", "own_state"])
+@pytest.mark.parametrize("main", [ddp.main, fsdp2.main, no_line.main, own_state.main])
 @pytest.mark.usefixtures("alone")
 def test_without_holdfast_it_trains_as_it_is(main: Callable[[int], None]) -> None:
     main(2)
@@ -125,3 +126,10 @@ def test_checkpoints_go_to_an_object_store_and_verify_there() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.system
+def test_a_stopped_rank_of_the_script_without_a_line_is_named(tmp_path: Path) -> None:
+    printed = first_verdict(tmp_path, "no_line.py", "1000000", flags=("--auto",))
+    assert "rank 1 is stopped in " in printed
+    assert "at main (no_line.py:" in printed

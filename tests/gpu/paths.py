@@ -37,9 +37,11 @@ _UNKNOWN_DEVICE = "test_own_device.py::test_a_gpu_that_torch_does_not_have_is_se
 _CAPTURED = "test_captures.py::test_a_graph_is_captured_while_our_threads_have_numbers_to_wait_for"
 _ALONE = "test_device_time.py::test_the_time_of_a_kernel_is_counted_and_that_of_other_phases_is_not"
 _GRAPH = "test_device_time.py::test_a_step_with_a_cuda_graph_is_unknown"
+_PROFILED = "test_profiling.py::test_a_profile_on_a_gpu_has_its_kernels_and_its_memory"
 _OFFLOAD = "test_trainer.py::test_state_in_host_memory_gives_the_same_losses"
 _CLOCK = "test_trainer.py::test_the_clock_of_the_pipeline_meter_measures_the_gpu"
 _NCCL = "test_trainer.py::test_training_with_nccl_gives_the_losses_of_the_cpu"
+_KIND_ONLY = "it only asks for the kind of a device; the paths that use the device are listed themselves"
 _USABLE = "test_trainer.py::test_a_configuration_for_a_gpu_is_accepted_here"
 
 PATHS = (
@@ -68,6 +70,9 @@ PATHS = (
     CudaPath(f"{_HOOKS}/telemetry/own_device.py", "OwnDevice.note_current", _USED_DEVICE),
     CudaPath(f"{_HOOKS}/telemetry/own_device.py", "_has_cuda", _USED_DEVICE),
     CudaPath(f"{_HOOKS}/telemetry/own_device.py", "checked_name", why_none="it parses a name"),
+    CudaPath(f"{_HOOKS}/frameworks/deepspeed.py", "_device", why_none=_KIND_ONLY),
+    CudaPath(f"{_HOOKS}/frameworks/lightning.py", "LightningHoldfast._attach", why_none=_KIND_ONLY),
+    CudaPath(f"{_HOOKS}/frameworks/lightning_data.py", "_gpu", why_none=_KIND_ONLY),
     CudaPath(f"{_HOOKS}/gpu_work.py", "GpuPoint.hold_back", _SNAPSHOT),
     CudaPath(f"{_HOOKS}/gpu_work.py", "GpuPoint.now", _OWED),
     CudaPath(f"{_HOOKS}/capture_gate.py", "CaptureGate.install", _CAPTURED),
@@ -85,6 +90,9 @@ PATHS = (
     CudaPath(f"{_HOOKS}/device_time/group_calls.py", "GroupCalls._replay.replay", _GRAPH),
     CudaPath(f"{_HOOKS}/device_time/own_spans.py", "OwnSpans.pause", _GRAPH),
     CudaPath(f"{_HOOKS}/device_time/own_spans.py", "OwnSpans.resume", _GRAPH),
+    CudaPath(f"{_HOOKS}/profiling/gpu_memory_record.py", "GpuMemoryRecord.start", _PROFILED),
+    CudaPath(f"{_HOOKS}/profiling/gpu_memory_record.py", "GpuMemoryRecord.end", _PROFILED),
+    CudaPath(f"{_HOOKS}/profiling/torch_profile.py", "TorchProfile.start", _PROFILED),
     CudaPath(f"{_HOOKS}/snapshots/device_copies.py", "CudaCopyStream.__init__", _SNAPSHOT),
     CudaPath(f"{_HOOKS}/snapshots/device_copies.py", "CudaCopyStream._copy_from", _SNAPSHOT),
     CudaPath(f"{_HOOKS}/snapshots/device_copies.py", "CudaCopyStream.copy", _SNAPSHOT),

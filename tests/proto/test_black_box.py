@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -211,7 +212,7 @@ def test_a_moment_that_changes_while_it_is_read_does_not_count(path: Path, monke
 
 
 def test_other_files_have_no_moment(tmp_path: Path) -> None:
-    for name, data in {"empty": b"", "other": bytes(SIZE), "short": b"HFBBOX\x00\x01" + bytes(100)}.items():
+    for name, data in {"other": b"HFBBOX\x00\x02" + bytes(SIZE), "short": b"HFBBOX\x00\x01" + bytes(100)}.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ValueError, match=f"{name}: "):
             read_moment(tmp_path / name)
@@ -219,12 +220,56 @@ def test_other_files_have_no_moment(tmp_path: Path) -> None:
 
 def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"HFBBOX\x00\x01")
-    (tmp_path / "other").write_bytes(bytes(SIZE))
-    for name in ("short", "other"):
+    (tmp_path / "newer").write_bytes(b"HFBBOX\x00\x02" + bytes(SIZE))
+    (tmp_path / "other").write_bytes(b"\x00" * 7 + b"\x01" + bytes(SIZE))
+    for name in ("short", "newer", "other"):
         with pytest.raises(ValueError, match=f"{name}: not a black box"):
             read(tmp_path / name)
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "none")
+
+
+@pytest.mark.parametrize("size", [0, 100, SIZE])
+def test_a_box_without_an_identity_is_not_there_yet(path: Path, size: int) -> None:
+    path.write_bytes(bytes(size))
+    for look in (read, read_moment):
+        with pytest.raises(FileNotFoundError, match="not complete"):
+            look(path)
+
+
+def test_nobody_finds_half_of_a_box(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Moment | None] = []
+
+    def look(*_: object) -> None:
+        found.append(read_moment(path) if path.exists() else None)
+
+    def look_and_reserve(descriptor: int, offset: int, length: int) -> None:
+        look()
+        os.truncate(descriptor, length)
+        look()
+
+    def look_and_answer() -> int:
+        look()
+        return 4711
+
+    monkeypatch.setattr(os, "posix_fallocate", look_and_reserve)
+    monkeypatch.setattr(os, "getpid", look_and_answer)
+    first = write(path)
+    first.moment(7, 3, 99)
+    write(path)
+    before = Moment(pid=4711, step=7, phase=3, changed_unix_ns=99)
+    assert found == [None] * 3 + [before] * 3
+    assert read_moment(path) == Moment(pid=4711, step=-1, phase=1, changed_unix_ns=0)
+
+
+def test_without_room_for_it_no_box_is_left_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", is_full)
+    with pytest.raises(OSError, match="No space left"):
+        write(path)
+    assert list(path.parent.iterdir()) == []
 
 
 def test_it_shows_whether_the_rank_meant_to_leave(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ _OPEN_LABEL_VALUES = {
     "rank": ("0", "1"),
     "local_rank": ("0",),
     "node": (NODE,),
+    "directory": ("/checkpoints",),
     "gpu": ("0",),
     "UUID": (UUID,),
     "xid": ("79",),

@@ -75,7 +75,9 @@ class World:
             for rank in node.ranks:
                 if rank.life != store.LIFE_EXITED:
                     # Agents count no stall of a rank that has closed its hooks, and continue to watch its processes.
-                    rank.still_s = 0.0 if self._moves(rank) else max(rank.still_s, rank.stalled_s) + seconds
+                    rank.moved = rank.moved or ("cpu" if self._moves(rank) else "")
+                    still_s = rank.still_s if rank.moved else max(rank.still_s, rank.stalled_s)
+                    rank.still_s = 0.0 if self._moves(rank) else still_s + seconds
                     rank.stalled_s += 0.0 if rank.left_training else seconds
         copies = {}
         for name, node in self.node_states.items():
@@ -162,6 +164,7 @@ class World:
                 for rank in node.ranks:
                     done = rank.progress.step
                     rank.stalled_s = rank.still_s = 0.0
+                    rank.moved = ""
                     rank.steps_done += 1
                     rank.progress.phase = common.PHASE_FORWARD_BACKWARD
                     rank.progress.step = done + 1
@@ -194,8 +197,10 @@ class World:
                 self._seq(self.rank(number), enqueued=group.completed + 1, completed=group.completed)
 
     def end(self, number: int, **how: Any) -> None:
-        """End one rank."""
+        """End one rank. If it has finished, it is at the end of its loop unless ``how`` says another."""
         rank = self.rank(number)
+        if how.get("finished"):
+            how = {"steps_until": rank.progress.step + 1, **how}
         rank.life = store.LIFE_EXITED
         ended = store.RankExit(
             step=rank.progress.step, phase=rank.progress.phase, exited_unix_s=self.now, order=self._order(), **how

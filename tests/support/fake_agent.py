@@ -107,8 +107,11 @@ class FakeAgent:
         if rank.life != store.LIFE_EXITED:
             rank.life = store.LIFE_EXITED
             step, phase = rank.progress.step, PHASE_IDLE if code == 0 else rank.progress.phase
+            until = step + 1 if code == 0 else 0
             rank.exit.CopyFrom(
-                store.RankExit(code=code, signal=signal, step=step, phase=phase, exited_unix_s=time.time())
+                store.RankExit(
+                    code=code, signal=signal, step=step, phase=phase, exited_unix_s=time.time(), steps_until=until
+                )
             )
 
     def refuse_checkpoint(self, step: int) -> None:

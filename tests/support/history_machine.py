@@ -1,7 +1,8 @@
 """A run that starts, saves, crashes and falls back at random, with the real code for everything about checkpoints.
 
 The machine knows which checkpoints were reported as committed, and which bytes were flipped. After every action the
-newest good checkpoint of those last reported, or a newer one, must load once the vanished files are back.
+newest good checkpoint of those last reported, or a newer one, must load once the vanished files are back. The same
+holds for the newest one that was proven.
 """
 
 import os
@@ -76,6 +77,7 @@ class HistoryMachine:
         self.second: Place | None = None
         """Secondary place, if there is one."""
         self._copied: Saved | None = None
+        self._proven: Saved | None = None
         self._folder = folder
         self._snapshots = snapshots
         self._open_run = open_run
@@ -107,7 +109,7 @@ class HistoryMachine:
         """Do something at random, and check that no checkpoint is lost."""
         actions: list[tuple[int, Callable[[], None]]] = [(3, self.start), (8, self.save), (2, self.die), (1, self.keep)]
         actions += [(2, self.copy), (3, self.vanish), (3, self.come_back), (2, self.flip)]
-        actions += [(1, self.start_from_scratch), (1, self.start_as_another)]
+        actions += [(2, self.prove), (1, self.start_from_scratch), (1, self.start_as_another)]
         weights, choices = zip(*actions, strict=True)
         action = self.random.choices(choices, weights)[0]
         by_us = action not in (self.vanish, self.come_back, self.flip)
@@ -193,6 +195,16 @@ class HistoryMachine:
                 self._checkpoints.keep(self.reported[-1].step, "a spike")
             except CheckpointError as error:
                 self.log.append(f"  {error}")
+
+    def prove(self) -> None:
+        """Mark the newest checkpoint of the present history as proven."""
+        if self._checkpoints is None or not self.reported or self.reported[-1].history != self._checkpoints.history:
+            return
+        try:
+            self._checkpoints.prove(self.reported[-1].step, self.reported[-1].step + 1)
+            self._proven = self.reported[-1]
+        except CheckpointError as error:
+            self.log.append(f"  not proven: {error}")
 
     def copy(self) -> None:
         """Copy what is missing to the secondary place. It keeps as many checkpoints as the first place."""
@@ -353,11 +365,15 @@ class HistoryMachine:
         if self._copied is not None and self._is_good(self._copied):
             newest = max(self._in_second(), default=-1)
             assert newest >= self._copied.number, f"{self._copied} is lost in the secondary place"
-        expected = self._expected()
-        if expected is None:
-            return
         with whole(self.storage):
-            self._check_loads(expected)
+            if self._proven is not None and self._is_good(self._proven):
+                checkpoints = self._open_run(self._run)
+                checkpoints.histories.refresh()
+                newest = self._newest(checkpoints, is_proven=True)
+                assert newest >= self._proven.number, f"{self._proven} was proven and is lost"
+            expected = self._expected()
+            if expected is not None:
+                self._check_loads(expected)
 
     def _check_loads(self, expected: Saved) -> None:
         checkpoints = self._open_run(self._run)
@@ -386,11 +402,12 @@ class HistoryMachine:
                 shutil.rmtree(into, ignore_errors=True)
         return found
 
-    def _newest(self, checkpoints: RunCheckpoints) -> int:
-        """Return the number of the newest save that loads, in any history."""
+    def _newest(self, checkpoints: RunCheckpoints, *, is_proven: bool = False) -> int:
+        """Return the number of the newest save, or the newest proven one, that loads, in any history."""
         numbers = [-1]
         for part in (*checkpoints.histories.older(), checkpoints.histories.part(checkpoints.history)):
-            numbers += [self._number(part, step) for step in part.manifests()]
+            steps = part.proven(part.manifests()) if is_proven else part.manifests()
+            numbers += [self._number(part, step) for step in steps]
         return max(numbers)
 
     def _chosen(self, checkpoints: RunCheckpoints) -> int:

@@ -148,7 +148,7 @@ class SimulatedRun:
         incident = store.Incident(
             id=f"{len(self.incidents) + 1:04}-{word}",
             run=self.run_name,
-            generation=1,
+            generation=self.state.record.generation if self.state is not None else 1,
             verdict=verdict,
             last_progress_unix_s=self.now - 3.0,
             detected_unix_s=self.now,
@@ -161,6 +161,11 @@ class SimulatedRun:
         self.incidents[incident.id] = incident
         self._edit(open_incident=incident.id)
         return incident
+
+    def begin_generation(self) -> None:
+        """Restart the ranks; nodes report the new ones with the next :meth:`advance`."""
+        assert self.state is not None
+        self._edit(generation=self.state.record.generation + 1)
 
     def recover(self) -> None:
         """End the open incident: the run trains again."""
@@ -229,7 +234,7 @@ class SimulatedRun:
             node = store.NodeState(
                 run=self.run_name,
                 node=name,
-                generation=1,
+                generation=self.state.record.generation,
                 ready=True,
                 reported_unix_s=self.now,
                 checkpoints=self.committed,

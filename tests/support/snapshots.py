@@ -12,6 +12,7 @@ import pytest
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.format.slot_shard import write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
+from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, align, allocate
 from tests.support.tmpfs import mounted_tmpfs
 
@@ -72,13 +73,17 @@ class Snapshots:
         nbytes = sum(map(len, (contents.get("tensors") or {}).values())) + (1 << 16)
         return self.fill(self.empty(nbytes), rank, step, **contents)
 
-    def write(self, checkpoints: CheckpointDirectory, rank: int, step: int, world_size: int, **contents: Any) -> None:
+    def write(
+        self, checkpoints: CheckpointDirectory | RunCheckpoints, rank: int, step: int, world_size: int, **contents: Any
+    ) -> None:
         """Write one rank's shard."""
         slot = self.slot(rank, step, **contents)
         write_shard(slot, checkpoints.step_directory(step), run=RUN, world_size=world_size)
         slot.unlink()
 
-    def commit(self, checkpoints: CheckpointDirectory, step: int, world_size: int = 2, **contents: Any) -> Manifest:
+    def commit(
+        self, checkpoints: CheckpointDirectory | RunCheckpoints, step: int, world_size: int = 2, **contents: Any
+    ) -> Manifest:
         """Write and commit a checkpoint of all ranks."""
         for rank in range(world_size):
             self.write(checkpoints, rank, step, world_size, **contents)

@@ -78,7 +78,11 @@ class RecordingHooks:
         self._start = start
         self._save_after = save_after
 
-    def attach(self, *, state: dict[str, Any], coordinates: dict[str, int], device: str) -> "RecordingHooks":
+    def attach(
+        self, *, state: dict[str, Any], coordinates: dict[str, int], device: str, check_data_position: bool
+    ) -> "RecordingHooks":
+        if check_data_position:
+            raise ValueError("the trainer's batches follow from the step: the check for a position is noise")
         self.calls.append(f"attach {sorted(state)} {coordinates} {device}")
         self._state = state
         return self

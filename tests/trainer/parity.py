@@ -10,8 +10,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LRScheduler
 
-from holdfast_trainer.config import ModelConfig, OptimizerConfig, TrainConfig, TrainerConfig
+from holdfast_trainer.config import DataConfig, ModelConfig, OptimizerConfig, TrainConfig, TrainerConfig
 from holdfast_trainer.data.batches import Batch
+from holdfast_trainer.data.documents import document_spans
 from holdfast_trainer.expert_statistics import ExpertStatistics, expert_statistics
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.model.transformer import Transformer
@@ -22,6 +23,8 @@ from holdfast_trainer.parallel.mesh import Mesh
 from holdfast_trainer.parallel.parallelize import parallelize
 from holdfast_trainer.pipeline.pipeline import Runner
 from holdfast_trainer.update import update_parameters
+from holdfast_trainer.weights.loading import load_weights
+from holdfast_trainer.weights.weight_folder import find_weights
 
 CPU = torch.device("cpu")
 STEPS = 2
@@ -48,7 +51,7 @@ class Step:
 
 def check_layout(config: TrainerConfig) -> None:
     """Train a few steps in the layout of ``config``, on as many ranks as it has; raise where it differs."""
-    expected = plain_steps(config.model, config.optimizer, config.train, config.data.sequence)
+    expected = plain_steps(config.model, config.optimizer, config.train, config.data)
     mesh = Mesh.create(config.parallel, "cpu")
     for axis in ("pp", "tp", *(axis for axis in ("cp", "ep") if mesh.size(axis) > 1)):
         assert (mesh.index(axis), mesh.size(axis)) == (mesh.axis(axis).get_local_rank(), mesh.axis(axis).size())
@@ -90,7 +93,7 @@ def expect_expert_statistics(config: TrainerConfig, found: ExpertStatistics, wan
 
 def share(config: TrainerConfig, mesh: Mesh, index: int) -> Batch:
     """Return this rank's share of a batch of random tokens."""
-    whole = random_batch(config.train.global_batch, config.data.sequence, index)
+    whole = random_batch(config.train.global_batch, config.data, index)
     samples = config.train.global_batch // config.parallel.dp
     start = mesh.index("dp") * samples
     positions = zigzag_positions(config.data.sequence, config.parallel.cp, mesh.index("cp"))
@@ -99,30 +102,40 @@ def share(config: TrainerConfig, mesh: Mesh, index: int) -> Batch:
         inputs=whole.inputs[start : start + samples, positions],
         targets=whole.targets[start : start + samples, positions],
         positions=positions,
+        spans=None if whole.spans is None else whole.spans[start : start + samples, positions],
     )
 
 
-def random_batch(samples: int, sequence: int, index: int) -> Batch:
+def random_batch(samples: int, data: DataConfig, index: int) -> Batch:
+    sequence, end = data.sequence, data.document_end
     tokens = torch.randint(256, (samples, sequence + 1), generator=torch.Generator().manual_seed(index))
-    return Batch(inputs=tokens[:, :-1], targets=tokens[:, 1:], positions=torch.arange(sequence), fingerprint=b"")
+    spans = None
+    if end is not None:
+        tokens[tokens % 5 == 0] = end
+        spans = document_spans(tokens[:, :-1], end)
+    positions = torch.arange(sequence)
+    return Batch(inputs=tokens[:, :-1], targets=tokens[:, 1:], positions=positions, spans=spans, fingerprint=b"")
 
 
 @cache
 def plain_steps(
-    model_config: ModelConfig, optimizer_config: OptimizerConfig, train: TrainConfig, sequence: int
+    model_config: ModelConfig, optimizer_config: OptimizerConfig, train: TrainConfig, data: DataConfig
 ) -> list[Step]:
     """Train with torch alone: one process, whole batches, no mesh."""
     model = Transformer(
-        model_config, positions=torch.arange(sequence), layers=range(model_config.layers), first=True, last=True
+        model_config, positions=torch.arange(data.sequence), layers=range(model_config.layers), first=True, last=True
     )
-    model.initialise(CPU, seed=train.seed)
+    if model_config.init_from:
+        model.allocate(CPU)
+        load_weights(ModelParts((), (model,)), find_weights(model_config.weights_folder, model_config))
+    else:
+        model.initialise(CPU, seed=train.seed)
     weigh_balance_loss(model, sequences=train.global_batch)
     optimizer = make_optimizer(model.parameters(), optimizer_config)
     scheduler = make_scheduler(optimizer, optimizer_config, steps=STEPS)
-    return [
-        plain_step(model, optimizer, scheduler, optimizer_config, random_batch(train.global_batch, sequence, index))
-        for index in range(STEPS)
-    ]
+    held_out = random_batch(train.global_batch, data, VALIDATION)
+    batches = [(random_batch(train.global_batch, data, index), held_out) for index in range(STEPS)]
+    return [plain_step(model, optimizer, scheduler, optimizer_config, pair) for pair in batches]
 
 
 def plain_step(
@@ -130,8 +143,10 @@ def plain_step(
     optimizer: torch.optim.Optimizer,
     scheduler: LRScheduler,
     config: OptimizerConfig,
-    batch: Batch,
+    batches: tuple[Batch, Batch],
 ) -> Step:
+    """Train on the first batch, and validate on the second."""
+    batch, held_out = batches
     before = weights(model)
     loss = cross_entropy(model, batch)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -147,7 +162,7 @@ def plain_step(
     change = torch.cat([(after[name] - before[name]).flatten() for name in before])
     update_norm = exact_norm(change)
     with torch.no_grad():
-        validation_loss = cross_entropy(model, random_batch(batch.inputs.shape[0], batch.inputs.shape[1], VALIDATION))
+        validation_loss = cross_entropy(model, held_out)
     statistics = collect_expert_statistics(model).sum(dim=0)
     return Step(loss.detach(), validation_loss, gradients, grad_norm, update_norm, statistics, after)
 
@@ -166,7 +181,7 @@ def exact_norm(values: Tensor) -> Tensor:
 
 
 def cross_entropy(model: Transformer, batch: Batch) -> Tensor:
-    return torch.nn.functional.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
+    return torch.nn.functional.cross_entropy(model(batch.inputs, batch.spans).flatten(0, 1), batch.targets.flatten())
 
 
 def weights(model: Transformer) -> dict[str, Tensor]:

@@ -31,6 +31,15 @@ WRONG = [
         ["--model.dim", "20"],
         "model.dim / model.heads is 5, but rotary heads have an even width: change model.dim or model.heads",
     ),
+    (["--model.head_dim", "7"], "model.head_dim is 7, but rotary heads have an even width: change it"),
+    (
+        ["--model.rope_scaling", "llama3", "--model.rope_low_frequency", "4"],
+        "model.rope_low_frequency is 4.0, not below model.rope_high_frequency = 4.0: change either",
+    ),
+    (
+        ["--data.document_end", "256"],
+        "data.document_end is 256, but model.vocabulary is 256: give an id that the model knows",
+    ),
     (
         ["--parallel.tp", "4"],
         "model.kv_heads is 2, which parallel.tp = 4 does not divide: change model.kv_heads or parallel.tp",

@@ -188,6 +188,21 @@ def test_odd_numbers_are_left_out_with_one_line_and_never_raise(
     ]
 
 
+def test_a_number_that_cannot_be_converted_never_raises_into_training(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd:
+        def __float__(self) -> float:
+            raise KeyError("no number")
+
+    with holdfast_hooks.attach() as hooks:
+        for _ in hooks.steps(until=2):
+            hooks.report(loss=10**400, grad_norm=Odd())  # type: ignore[arg-type]
+            assert hooks._timeline.values == {}
+    assert [record.message for record in caplog.records] == [
+        "loss is not reported: int too large to convert to float",
+        "grad_norm is not reported: 'no number'",
+    ]
+
+
 def test_configuration_error_is_one_line_and_exit_code_78(folder: Path) -> None:
     context = RankContext(run="test", generation=0, agent=f"unix:{folder}/none", black_box=str(folder / "box"))
     code = """

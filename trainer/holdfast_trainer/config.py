@@ -25,6 +25,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from holdfast_hooks import ConfigurationError
 from holdfast_trainer import config_checks
+from holdfast_trainer.weights import llama_config
 
 BYTE_VOCABULARY = 256
 """One token per byte value."""
@@ -46,9 +47,11 @@ class ModelConfig(Section):
     layers: PositiveInt = 4
     """Number of blocks."""
     heads: PositiveInt = 4
-    """Number of query heads. A head has a width of model.dim / model.heads."""
+    """Number of query heads."""
     kv_heads: PositiveInt = 2
     """Number of key and value heads. Each serves model.heads / model.kv_heads query heads."""
+    head_dim: NonNegativeInt = 0
+    """Width of a head. 0: model.dim / model.heads."""
     hidden: PositiveInt = 192
     """Width inside the feed-forward part. With experts: width inside one expert."""
     vocabulary: PositiveInt = BYTE_VOCABULARY
@@ -57,6 +60,18 @@ class ModelConfig(Section):
     """Share one weight between the embedding and the head."""
     rope_theta: PositiveFloat = 10_000.0
     """Base of the frequencies of the rotary position embedding."""
+    rope_scaling: Literal["none", "linear", "llama3"] = "none"
+    """Change of these frequencies for long sequences: all are divided by model.rope_factor (`linear`), or low ones
+    alone (`llama3`)."""
+    rope_factor: Annotated[float, Field(ge=1)] = 8.0
+    """Divisor of the scaled frequencies."""
+    rope_low_frequency: PositiveFloat = 1.0
+    """With llama3: a frequency with at most this number of turns in model.rope_sequence tokens is low."""
+    rope_high_frequency: PositiveFloat = 4.0
+    """With llama3: a frequency with at least this number of turns stays as it is. In between, the divisor changes
+    smoothly."""
+    rope_sequence: PositiveInt = 8192
+    """With llama3: length of the sequences that the model was trained on before, in tokens."""
     norm_epsilon: PositiveFloat = 1e-5
     """Number added to the mean square in every RMSNorm."""
     experts: NonNegativeInt = 0
@@ -67,6 +82,19 @@ class ModelConfig(Section):
     """Tokens of a sequence that an expert takes, as a multiple of its even share. It drops more. 0: no limit."""
     balance_coefficient: NonNegativeFloat = 0.01
     """Weight of the load-balance loss in the total loss."""
+    init_from: str = ""
+    """Folder with a Llama model of Hugging Face, whose weights the run starts from. Its config.json gives all settings
+    of the model that are not set. Empty: random weights."""
+
+    @property
+    def weights_folder(self) -> Path:
+        """The folder ``init_from``."""
+        return Path(self.init_from).expanduser()
+
+    @property
+    def head_width(self) -> int:
+        """Width of a head: model.head_dim, or its default."""
+        return self.head_dim or self.dim // self.heads
 
 
 class ParallelConfig(Section):
@@ -162,6 +190,9 @@ class DataConfig(Section):
     """Folder that keeps prepared corpora from run to run. `~` is the home folder."""
     sequence: PositiveInt = 128
     """Tokens in one sample."""
+    document_end: NonNegativeInt | None = None
+    """Id of the token that ends a document. Attention then stays within each document of a sample, and positions begin
+    again at each. Each text file is a document and gets this token at its end. Unset: a sample is one text."""
     prefetch: NonNegativeInt = 2
     """Number of batches that a thread prepares ahead. 0: none."""
     overlap_ngram: NonNegativeInt = 13
@@ -255,6 +286,17 @@ class TrainerConfig(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the values of the file alone: no environment variables. Pydantic puts the flags in front itself."""
         return (init_settings,)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _describe_weights(cls, values: object) -> object:
+        """Complete ``[model]`` with the settings of the weights that it names."""
+        if not isinstance(values, dict) or not isinstance(model := values.get("model"), dict):
+            return values
+        folder = model.get("init_from")
+        if not (isinstance(folder, str) and folder):
+            return values
+        return {**values, "model": {**llama_config.model_settings(Path(folder).expanduser()), **model}}
 
     @model_validator(mode="after")
     def _cross_check(self) -> "TrainerConfig":

@@ -6,6 +6,8 @@ Every problem is one line that names the settings and the fix. Nothing here need
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from holdfast_trainer.weights import llama_config
+
 if TYPE_CHECKING:
     from holdfast_trainer.config import TrainerConfig
 
@@ -27,13 +29,23 @@ def _model(config: "TrainerConfig") -> Iterator[str]:
         *_divides("model.kv_heads", model.kv_heads, "model.heads", model.heads),
     ]
     yield from found
-    width = model.dim // model.heads
+    width = model.head_width
     if not found and width % 2:
+        name = "model.head_dim" if model.head_dim else "model.dim / model.heads"
+        fix = "change it" if model.head_dim else "change model.dim or model.heads"
+        yield f"{name} is {width}, but rotary heads have an even width: {fix}"
+    if model.rope_scaling == "llama3" and model.rope_low_frequency >= model.rope_high_frequency:
         yield (
-            f"model.dim / model.heads is {width}, but rotary heads have an even width: change model.dim or model.heads"
+            f"model.rope_low_frequency is {model.rope_low_frequency}, not below model.rope_high_frequency = "
+            f"{model.rope_high_frequency}: change either"
         )
     if config.data.tokenizer == "bytes" and model.vocabulary < 256 and not _is_token_file(config):
         yield f"model.vocabulary is {model.vocabulary}, too small for 256 byte values: raise it to 256"
+
+
+def _weights(config: "TrainerConfig") -> Iterator[str]:
+    if config.model.init_from:
+        yield from llama_config.differences(config.model)
 
 
 def _is_token_file(config: "TrainerConfig") -> bool:
@@ -115,6 +127,15 @@ def _split_backward(config: "TrainerConfig") -> Iterator[str]:
         yield f'memory.checkpointing = selective {refusal}: set it to "full" or change parallel.schedule'
 
 
+def _documents(config: "TrainerConfig") -> Iterator[str]:
+    end = config.data.document_end
+    if end is not None and end >= config.model.vocabulary:
+        yield (
+            f"data.document_end is {end}, but model.vocabulary is {config.model.vocabulary}: "
+            "give an id that the model knows"
+        )
+
+
 def _batch(config: "TrainerConfig") -> Iterator[str]:
     parallel, batch = config.parallel, config.train.global_batch
     if batch % (parallel.dp * parallel.microbatches):
@@ -134,4 +155,15 @@ def _precision(config: "TrainerConfig") -> Iterator[str]:
         yield 'precision.fp8 needs a GPU, but distributed.device is "cpu": change either'
 
 
-_RULES = (_model, _experts, _data_parallel, _tensor_parallel, _context_parallel, _pipeline, _batch, _precision)
+_RULES = (
+    _model,
+    _weights,
+    _experts,
+    _data_parallel,
+    _tensor_parallel,
+    _context_parallel,
+    _pipeline,
+    _documents,
+    _batch,
+    _precision,
+)

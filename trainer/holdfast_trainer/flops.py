@@ -17,14 +17,14 @@ def flops_per_token(config: ModelConfig, *, sequence: int) -> float:
     embedding (a look-up) and the norms do not. L is the number of layers, H of heads, Q the width of a head, and T the
     length of the ``sequence``. Attention counts as if it were not causal, as in PaLM and Megatron-LM.
     """
-    head_dim = config.dim // config.heads
+    head_dim = config.head_width
     attention = 12 * config.layers * config.heads * head_dim * sequence
     return float(6 * active_matrix_elements(config) + attention)
 
 
 def active_matrix_elements(config: ModelConfig) -> int:
     """Return N of :func:`flops_per_token`."""
-    head_dim = config.dim // config.heads
+    head_dim = config.head_width
     attention = config.dim * head_dim * 2 * (config.heads + config.kv_heads)
     feed_forward = 3 * config.dim * config.hidden
     router = 0

@@ -49,7 +49,12 @@ def train(config: TrainerConfig, corpus: Corpus, device: RankDevice) -> ModelPar
             state["loss_scale"] = scaler
         with (
             closing(Batches(config, corpus, device=device.torch_device, **mesh.data_indices)) as batches,
-            holdfast_hooks.attach(state=state, coordinates=mesh.coordinates, device=str(device.torch_device)) as hooks,
+            holdfast_hooks.attach(
+                state=state,
+                coordinates=mesh.coordinates,
+                device=str(device.torch_device),
+                check_data_position=False,  # the number of the step decides its batch
+            ) as hooks,
         ):
             for stage, module in zip(parts.stages, parts.modules, strict=True):
                 # The head's output is not watched: the gradient of the logits is the largest of all.

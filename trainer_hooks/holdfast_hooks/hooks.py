@@ -1,4 +1,4 @@
-"""The API of a training loop: attach, steps, enter, report, watch_gradients, close."""
+"""The API of a training loop: attach, restore, begin_step, end_step, steps, enter, report, watch_gradients, close."""
 
 import atexit
 import contextlib
@@ -10,15 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from holdfast_hooks.auto import takeover
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.identity import Identity
-from holdfast_hooks.left_loop import LeftStep, OpenStep
+from holdfast_hooks.left_loop import OpenStep
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.restore.starting_point import start_from
 from holdfast_hooks.sidecar import Sidecar
 from holdfast_hooks.snapshots.snapshot_taker import reject_unsuitable
 from holdfast_hooks.state.encoding import Stateful
+from holdfast_hooks.step_loop import StepLoop
 from holdfast_hooks.telemetry.bad_gradients import NUMBERS
 from holdfast_hooks.telemetry.deferred import to_number
 from holdfast_hooks.telemetry.last_words import LastWords
@@ -43,6 +44,7 @@ def attach(
     coordinates: Mapping[str, int] | None = None,
     device: "str | int | torch.device | None" = None,
     check_replicas: bool = True,
+    check_data_position: bool = True,
 ) -> "Hooks":
     """Attach Holdfast to this training process.
 
@@ -59,6 +61,8 @@ def attach(
             alike (under DistributedDataParallel, as replicated DTensors, or as plain tensors that are seen to stay
             equal). After one search for wrappers, this takes a thousandth of the time at most. Pass False if
             replicas may differ between steps, as with local SGD.
+        check_data_position: warn once if no object in ``state`` may hold the position in the data. Pass False if each
+            batch follows from the number of the step or from random states.
 
     In a process that no agent has started, all calls work, but the hooks send, save and restore nothing. Under
     ``holdfast observe`` they send everything, and still save and restore nothing.
@@ -67,9 +71,16 @@ def attach(
     close the hooks of an earlier call first.
     """
     global _newest  # noqa: PLW0603 - a process is one rank, and a rank has one session
+    takeover.take_over()
     earlier = None if _newest is None else _newest()
     is_second = earlier is not None and earlier.is_open
-    hooks = Hooks(state=state or {}, coordinates=coordinates or {}, device=device, check_replicas=check_replicas)
+    hooks = Hooks(
+        state=state or {},
+        coordinates=coordinates or {},
+        device=device,
+        check_replicas=check_replicas,
+        check_data_position=check_data_position,
+    )
     hooks.start()
     if is_second and hooks.is_open:
         hooks.warn_of_a_second()
@@ -87,8 +98,12 @@ class Hooks:
         coordinates: Mapping[str, int],
         device: "str | int | torch.device | None",
         check_replicas: bool,
+        check_data_position: bool,
+        identity: Identity | None = None,
     ) -> None:
+        """Take what :func:`attach` takes. ``identity``: the rank's place; None: as the launcher says."""
         self._pid = os.getpid()
+        self._identity = identity
         self._state = state
         self._context: RankContext | None = None
         self._sidecar: Sidecar | None = None
@@ -100,28 +115,26 @@ class Hooks:
         self._coordinates = coordinates
         self._device = device
         self._check_replicas = check_replicas
+        self._check_data_position = check_data_position
         self._timeline = Timeline(_nowhere)
-        self._open_step = OpenStep({})
-        self._until = 0
-        self._prepared = False
-        self._next_step = 0
-        self._stopped = False
+        self._loop = StepLoop(self._timeline, self._once)
         self._failed = False
         self._closed = False
 
     def start(self) -> None:
         """Install the exception hooks and start to report. Without an agent, leave everything as it was."""
         self._last_words.install()  # first: they turn a ConfigurationError of the lines below into its exit code
-        identity = Identity.from_environment()
+        identity = self._identity or Identity.from_environment()
         self._context = _read_context(identity)
         if self._context is None:
             self._last_words.uninstall()
             return
         self._undo.callback(self._last_words.uninstall)
+        open_step = None
         if not self._context.observed:
             _check_state(self._state)
             try:
-                self._open_step = OpenStep(self._state)
+                open_step = OpenStep(self._state)
             except Exception as error:  # noqa: BLE001 - objects of the user may do anything
                 self._once.warn("if the loop is left inside a step, that step is not saved", repr(error))
         self._black_box = _open_black_box(self._context, identity, self._once)
@@ -139,6 +152,16 @@ class Hooks:
             black_box=self._black_box,
             once=self._once,
             check_replicas=self._check_replicas,
+        )
+        self._loop = StepLoop(
+            self._timeline,
+            self._once,
+            context=self._context,
+            sidecar=self._sidecar,
+            open_step=open_step,
+            state=self._state,
+            coordinates=self._coordinates,
+            check_data_position=self._check_data_position,
         )
         self._sidecar.start()
         atexit.register(self._close_at_exit)
@@ -164,32 +187,46 @@ class Hooks:
         due. After the last step, or on a command to stop, they take a checkpoint. If the loop is left in another way,
         by ``break`` for example, :meth:`close` takes it.
         """
-        self._prepare()
-        timeline, sidecar, open_step = self._timeline, self._sidecar, self._open_step
-        if sidecar is not None:
-            sidecar.steps_until(until)
-        self._until = until
-        first = max(start, self._next_step)
-        if sidecar is not None and first < until and first <= timeline.step:
-            advice = f"give this loop its own steps, such as steps(until={until}, start={timeline.step + 1})"
-            self._once.warn("a second loop repeats numbers of steps, so that a restart would leave some out", advice)
-        for step in range(first, until):
-            if self._stopped:
-                break
-            timeline.begin(step)
-            if sidecar is None:
-                yield step
-                continue
-            open_step.begin(step)
-            try:
-                yield step
-            except GeneratorExit:
-                # The loop may be left by an error, too. Whether it was is known where the hooks are closed.
-                open_step.leave()
-                raise
-            open_step.step = -1  # first: a signal handler may call sys.exit() at any place below
-            self._stopped = sidecar.end_step(step, until)
-        timeline.enter(Phase.IDLE)
+        return self._loop.steps(until, start)
+
+    def restore(self, *, until: int | None = None) -> int:
+        """Restore the state that the agent has for this rank, if any; return the number of the first step to train.
+
+        For loops that are no ``for`` loop over :meth:`steps`: call it once before the loop, on all ranks, then
+        :meth:`begin_step` and :meth:`end_step` for each step. Later calls restore nothing and return
+        :attr:`next_step`.
+
+        Args:
+            until: number after the last step. The last step then ends with a checkpoint. Without it, the last
+                checkpoint is the newest snapshot when the hooks close.
+
+        Raises ConfigurationError, SnapshotError and CheckpointUnreadable, all of which end the rank.
+        """
+        return self._loop.restore(until)
+
+    @property
+    def next_step(self) -> int:
+        """Number of the step to train next: 0 at first, and after :meth:`restore` the step after the restored one."""
+        return self._loop.next_step
+
+    def begin_step(self, step: int | None = None) -> int:
+        """Begin a step, by default :attr:`next_step`; return its number.
+
+        A step is what ends with a change of the parameters. With gradient accumulation, that is one step for all its
+        micro-batches; with several optimizers, one step for one turn of all of them.
+
+        Raises ConfigurationError, before anything is trained, if the agent has a state and :meth:`restore` was not
+        called, or if it was called and the loop does not begin at :attr:`next_step` or later.
+        """
+        return self._loop.begin(step)
+
+    def end_step(self) -> bool:
+        """End the step: report it, and take a snapshot if one is due. Return True if the loop must be left here.
+
+        Call it when everything of the step has been done that changes ``state``: optimizers, schedulers, and the
+        position in the data.
+        """
+        return self._loop.end()
 
     @property
     def is_open(self) -> bool:
@@ -316,6 +353,14 @@ class Hooks:
         """
         self._close(finished=not self._failed)
 
+    def leave(self, *, finished: bool, process_ends: bool = False) -> None:
+        """Close as :meth:`close` does. ``finished``: the rank has done what it was to do, and means to leave."""
+        self._close(finished=finished and not self._failed, process_ends=process_ends)
+
+    def fail(self, error: BaseException) -> None:
+        """Report the exception that ends this rank."""
+        self._last_words.say(error)
+
     def __enter__(self) -> "Hooks":
         return self
 
@@ -338,7 +383,7 @@ class Hooks:
         atexit.unregister(self._close_at_exit)
         if finished and self._sidecar is not None:
             try:
-                self._end_left_step(self._sidecar)
+                self._loop.end_left_step()
             except Exception as error:  # noqa: BLE001 - closing never raises into the user's script
                 self._once.warn("the step that the loop was left in is not saved", repr(error))
         if finished and self._black_box is not None:
@@ -351,23 +396,6 @@ class Hooks:
                 self._sidecar.give_up_slots()
         self._undo.close()
 
-    def _end_left_step(self, sidecar: Sidecar) -> None:
-        """Keep what a loop that was left by ``break``, ``return`` or ``sys.exit`` has done."""
-        step, left = self._open_step.step, self._open_step.judge()
-        if left is LeftStep.COMPLETE:
-            sidecar.end_step(step, self._until, left=True)
-            # In any other case the phase tells the other side that this rank left in the middle of a step.
-            self._timeline.enter(Phase.IDLE)
-
-    def _prepare(self) -> None:
-        """Restore the state before the first step, or make sure that it can be saved at all."""
-        if self._prepared or self._sidecar is None or self._context is None:
-            return
-        self._prepared = True
-        self._sidecar.before_first_step()
-        restored = start_from(self._context, self._state, rank=self._sidecar.rank, coordinates=self._coordinates)
-        self._next_step = restored + 1
-
     def _look_at_gradients(self) -> None:
         if self._sidecar is not None:
             self._sidecar.look_at_gradients()
@@ -377,7 +405,7 @@ class Hooks:
             number = self._timeline.values[name] = to_number(value)
             if type(number) is float and name in NUMBERS and not math.isfinite(number):
                 self._look_at_gradients()
-        except (TypeError, ValueError, RuntimeError) as error:
+        except Exception as error:  # noqa: BLE001 (an object's own conversion may raise anything)
             self._once.warn(f"{name} is not reported", error)
 
     def _note_all(self, **values: "float | torch.Tensor | None") -> None:

@@ -1,10 +1,12 @@
 """Puts together the parts of the hooks that run when an agent has started the rank."""
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from holdfast_checkpoint.processes import start_ticks
 from holdfast_hooks.capture_gate import GATE
 from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.errors import ConfigurationError
@@ -13,6 +15,7 @@ from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.faults.prospects import Prospects
 from holdfast_hooks.identity import Identity
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.profiling.step_profiler import StepProfiler
 from holdfast_hooks.progress.device_poll import DevicePoll
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
@@ -33,12 +36,14 @@ from holdfast_hooks.telemetry.report_builder import Sources
 from holdfast_hooks.telemetry.timeline import StepSample, Timeline
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.limits import LARGEST_COUNT
-from holdfast_proto.rank_context import RankContext
+from holdfast_proto.rank_context import RankContext, pid_namespace
 from holdfast_proto.v1.session_pb2 import Hello, SnapshotTaken
 
 if TYPE_CHECKING:
     import torch
 
+_attachments = itertools.count(1)
+"""Numbers the sessions of this process. A later one shows the agent that a rank which had left is back."""
 BACKLOG_STEPS = 4096
 BACKLOG_SNAPSHOTS = 64
 
@@ -95,6 +100,7 @@ class Sidecar:
             Injector(Site(timeline, state, self._compared), identity.rank) if context.faults_allowed else None
         )
         self._prospects = Prospects(self._compared) if self._injector is not None else None
+        self._profiler = StepProfiler(identity.rank, once)
         self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
         self._device_time = DeviceTime(timeline, once)
@@ -132,8 +138,10 @@ class Sidecar:
                 injector=self._injector,
                 prospects=self._prospects,
                 recorders=devices.recorders,
+                profiler=self._profiler,
             ),
             desk=self._desk,
+            profiler=self._profiler,
             once=once,
         )
 
@@ -177,6 +185,8 @@ class Sidecar:
         if self._prospects is not None:
             self._prospects.step_ended(sample[3], until)
         self._steps.append(sample)
+        if self._profiler.due:  # after the end of the step: to start and to end a profile takes time
+            self._profiler.at_boundary(step, is_last=stop or step + 1 == until)
         return stop
 
     def steps_until(self, until: int) -> None:
@@ -210,6 +220,7 @@ class Sidecar:
             return
         self._finished = True
         self._timeline.close()
+        self._profiler.close()
         deadline_s = monotonic() + timeout_s
         self._reporter.finish(timeout_s=timeout_s, last_words=last_words, finished=finished)
         self._device_time.close()
@@ -272,6 +283,7 @@ class Sidecar:
 
 def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, int], device: OwnDevice) -> Hello:
     return Hello(
+        pid_namespace=pid_namespace(),
         run=context.run,
         generation=context.generation,
         rank=identity.rank,
@@ -279,7 +291,9 @@ def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, i
         local_rank=identity.local_rank,
         local_world_size=identity.local_world_size,
         pid=os.getpid(),
+        start_ticks=start_ticks(os.getpid()),
         device=device.name,
         coordinates=dict(coordinates),
         store_port=identity.store_port,
+        attachment=next(_attachments),
     )

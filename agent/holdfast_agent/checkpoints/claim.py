@@ -5,6 +5,9 @@ from holdfast_checkpoint.format.history import FIRST, HistoryRecord
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 from holdfast_proto.v1 import store_pb2 as store
 
+_NAMED = 8
+"""Most steps that a message names."""
+
 
 class OtherRunError(ValueError):
     """The checkpoints belong to a run of another name."""
@@ -32,16 +35,22 @@ def other_run(location: str, owners: set[str], run: str) -> str:
     )
 
 
+class BadLossError(ValueError):
+    """The run has ended at a bad loss, and its newest checkpoints may hold a bad state."""
+
+
 def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunSpec, location: str) -> None:
     """Claim the place for the run of ``spec``. All agents of the run do this; the later ones find it done.
 
     With ``spec.adopt`` the run continues the checkpoints of another run. With ``spec.from_scratch`` a new history
-    begins, and the older ones stay as they are. Raises OtherRunError, CheckpointError.
+    begins from the seed, with ``spec.continue_from`` one after the checkpoint of that step; the older ones stay as they
+    are. Raises OtherRunError, BadLossError, ValueError if there is no such step, CheckpointError.
     """
     histories = checkpoints.histories
     owners = owners_of(checkpoints)
     is_begun = bool(spec.instance) and any(record.instance == spec.instance for record in histories.records.values())
-    if owners and spec.run not in owners and not (spec.adopt or spec.from_scratch) and not is_begun:
+    is_other = bool(owners) and spec.run not in owners
+    if is_other and not (spec.adopt or spec.from_scratch or is_begun):
         raise OtherRunError(other_run(location, owners, spec.run))
     if is_begun:
         return
@@ -50,26 +59,62 @@ def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunS
             # This node has seen checkpoints here that are gone, so the file system may not be mounted. A record written
             # now would be hidden by the mount.
             return
-        first = HistoryRecord(number=FIRST, run=spec.run if not owners or spec.run in owners else min(owners))
-        histories.begin(first)
+        histories.begin(HistoryRecord(number=FIRST, run=min(owners) if is_other else spec.run))
     is_used = bool(checkpoints.committed() or checkpoints.damaged() or histories.current != FIRST)
     number = max(histories.current, known.history) + 1
-    if spec.from_scratch and (is_used or known.history or (owners and spec.run not in owners)):
-        histories.begin(
-            HistoryRecord(number=number, run=spec.run, since_unix_s=spec.created_unix_s, instance=spec.instance)
-        )
-    elif owners and spec.run not in owners:
-        steps = {*checkpoints.committed(), *checkpoints.damaged()}
+    if spec.from_scratch:
+        if is_used or known.history or is_other:
+            histories.begin(
+                HistoryRecord(number=number, run=spec.run, since_unix_s=spec.created_unix_s, instance=spec.instance)
+            )
+        return
+    committed = checkpoints.committed()
+    steps = {*committed, *checkpoints.damaged()}
+    origin = max([-1, *steps, *known.vanished(histories.current, steps, checkpoints.kept)])
+    if spec.HasField("continue_from"):
+        origin = _chosen(spec.continue_from, committed, location)
+    else:
+        _refuse_bad_loss(checkpoints, committed, location)
+    # An agent that comes later, after new checkpoints, must find that this start has chosen its origin. So a chosen one
+    # always begins a history, even if nothing is newer.
+    if is_other or spec.HasField("continue_from"):
         known.check_history(histories.current)
-        newest = max([-1, *steps, *known.vanished(histories.current, steps, checkpoints.kept)])
-        known.enter(number, newest)
+        known.enter(number, origin)
         histories.begin(
             HistoryRecord(
                 number=number,
                 run=spec.run,
                 parent=histories.current,
-                parent_step=newest,
+                parent_step=origin,
                 since_unix_s=spec.created_unix_s,
                 instance=spec.instance,
             )
         )
+
+
+def _chosen(step: int, committed: list[int], location: str) -> int:
+    if step in committed:
+        return step
+    there = f"those of steps {_listed(committed)}" if committed else "none"
+    raise ValueError(f"--continue-from {step}: --checkpoints {location} has no checkpoint of this step, but {there}")
+
+
+def _refuse_bad_loss(checkpoints: RunCheckpoints, committed: list[int], location: str) -> None:
+    """Refuse to continue from a checkpoint that may hold a bad state, unless somebody says so."""
+    histories = checkpoints.histories
+    record = histories.bad_loss(histories.current)
+    if record is None or not committed or committed[-1] < record.from_step:
+        return
+    proven = checkpoints.proven(committed)
+    good = [step for step in committed if step < record.from_step or step in proven]
+    way = f"--continue-from {good[-1]}" if good else "--continue-from and a step that is good"
+    raise BadLossError(
+        f"--checkpoints {location}: the run has ended at a bad loss, and its checkpoints of step {record.from_step} or"
+        f" later may hold the bad state: start it with {way}, or with --from-scratch (`holdfast checkpoint list` shows"
+        " all steps)"
+    )
+
+
+def _listed(steps: list[int]) -> str:
+    more = f" and {len(steps) - _NAMED} older ones" if len(steps) > _NAMED else ""
+    return ", ".join(map(str, steps[-_NAMED:])) + more

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
 from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_checkpoint.format.history import HistoryRecord
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest
 from holdfast_checkpoint.store.locations import Checkpoints
@@ -104,6 +105,10 @@ class CheckpointInventory:
             self.primary.begin(record)
             self.known.enter(history.number, history.parent_step)
             self.look()
+
+    def note_bad_loss(self, record: BadLossRecord) -> None:
+        """Record that checkpoints of the present history may hold a bad state. Raises CheckpointError."""
+        self.primary.note_bad_loss(record)
 
     def local_directory(self, step: int) -> Path | None:
         """Return the directory of a committed checkpoint; None if it is not committed or not on this node."""

@@ -33,7 +33,7 @@ class KnownCheckpoints:
     @property
     def way_out(self) -> str:
         """End of a message: what to do if checkpoints were removed on purpose; empty without a file."""
-        return f"; if they were removed on purpose, remove {self._file}" if self._file else ""
+        return f"; if checkpoints were removed on purpose, remove {self._file} too: it lists them" if self._file else ""
 
     def check_history(self, history: int) -> None:
         """Raise CheckpointUnavailable if this node has seen a newer history than ``history``, the newest there is."""

@@ -17,6 +17,7 @@ from holdfast_agent.metrics.histogram import Histogram
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.codec.registry import Compression
 from holdfast_checkpoint.errors import CheckpointCommitted, CheckpointError
+from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_checkpoint.priority import lower_priority
 from holdfast_proto.snapshot import Header, SlotState
 from holdfast_proto.v1 import store_pb2 as store
@@ -29,6 +30,7 @@ Emit = Callable[[store.Event], None]
 Result = TypeVar("Result")
 
 _COMMIT_LOOK_S = 0.2
+_RECORD_PATIENCE_S = 30.0
 _UPLOADS = 4
 """Concurrent uploads; each takes up to 32 MiB of memory."""
 
@@ -199,6 +201,21 @@ class ShardSaver:
             log.error("checkpoint of step %d cannot be kept: %s", step, error)
             failed = store.CheckpointFailed(step=step, reason=f"it cannot be kept: {error}")
             self._emit(store.Event(checkpoint_failed=failed))
+
+    async def prove(self, step: int, finite_step: int) -> None:
+        """Mark the checkpoint of ``step`` as proven. If that fails, the one that was marked before stays."""
+        try:
+            await self._in_order(lambda: self._inventory.primary.prove(step, finite_step))
+        except CheckpointError as error:
+            log.warning("checkpoint of step %d cannot be marked as proven: %s", step, error)
+
+    async def note_bad_loss(self, bad_loss: store.BadLoss) -> None:
+        """Record that the newest checkpoints may hold a bad state: see ``holdfast_checkpoint.format.bad_loss``."""
+        record = BadLossRecord(from_step=bad_loss.from_step, reason=bad_loss.reason, since_unix_s=bad_loss.since_unix_s)
+        try:
+            await asyncio.wait_for(self._in_order(lambda: self._inventory.note_bad_loss(record)), _RECORD_PATIENCE_S)
+        except (CheckpointError, TimeoutError) as error:
+            log.error("it cannot be recorded that checkpoints from step %d may be bad: %s", record.from_step, error)
 
     async def drain(self, patience_s: float) -> None:
         """Wait for writes and copies that have begun, but not longer than ``patience_s``."""

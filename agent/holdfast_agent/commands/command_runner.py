@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.commands.checks import Known, refusal
 from holdfast_agent.commands.fault_commands import ACK_PATIENCE_S, FaultCommands
+from holdfast_agent.commands.live_evidence import LiveEvidence
+from holdfast_agent.commands.rank_ends import end_ranks
 from holdfast_agent.evidence.gathering import EvidenceGatherer
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
@@ -34,6 +36,7 @@ class CommandRunner:
         self._emit = emit
         self._injector = FaultCommands(node, emit)
         self._evidence = EvidenceGatherer(node, checkpoints.inventory.primary.path)
+        self._live = LiveEvidence(node, emit)
         self._jobs = BackgroundJobs(node.errors, "commands")
         self._seen: dict[str, None] = {}
         """Ids of the newest commands, oldest first."""
@@ -91,19 +94,30 @@ class CommandRunner:
             case "gather_evidence":
                 captured = await self._gather(command.gather_evidence)
                 self._emit(store.Event(generation=command.generation, evidence_captured=captured))
-            case "take_checkpoint":
-                self._jobs.begin(self._take_checkpoint(command.take_checkpoint.step))
-            case "keep_checkpoint":
-                self._jobs.begin(self._saver.keep(command.keep_checkpoint.step, command.keep_checkpoint.reason))
             case "persist_snapshot":
                 self._persist(command.persist_snapshot.step)
             case "finish":
                 if not self.finished.done():
                     self.finished.set_result(command.finish)
+            case "leave" | "end_ranks":
+                self._end(command)
+            case _:
+                self._jobs.begin(self._background(command))
+
+    async def _background(self, command: store.NodeCommand) -> None:
+        match command.WhichOneof("kind"):
+            case "take_checkpoint":
+                await self._take_checkpoint(command.take_checkpoint.step)
+            case "keep_checkpoint":
+                await self._saver.keep(command.keep_checkpoint.step, command.keep_checkpoint.reason)
+            case "prove_checkpoint":
+                await self._saver.prove(command.prove_checkpoint.step, command.prove_checkpoint.finite_step)
             case "inject_fault":
-                self._jobs.begin(self._injector.inject(command.inject_fault))
-            case "leave":
-                self._leave(command.leave.step)
+                await self._injector.inject(command.inject_fault)
+            case "take_stacks":
+                await self._live.take_stacks(command)
+            case "take_profile":
+                await self._live.take_profile(command)
 
     def _live_ranks(self) -> list[Rank]:
         return [rank for rank in self._node.ranks.values() if rank.is_alive]
@@ -122,8 +136,13 @@ class CommandRunner:
         for rank in self._node.ranks:
             self._saver.persist(rank, step, self._node.start.world_size)
 
-    def _leave(self, step: int) -> None:
-        """Have every rank leave its training loop at the end of ``step``; the daemon sees whether it does."""
+    def _end(self, command: store.NodeCommand) -> None:
+        """Kill ranks that hang, or have every rank leave at the end of a step. The daemon sees whether they end."""
+        if command.HasField("end_ranks"):
+            for reason in end_ranks(self._node.ranks, command.end_ranks):
+                self._refuse(command, reason)
+            return
+        step = command.leave.step
         for rank in self._live_ranks():
             rank.command(session.RankCommand(stop_at=session.StopAt(step=step)))
 

@@ -80,11 +80,7 @@ async def take(
             summary.activity = common.ACTIVITY_STOPPED
             summary.ClearField("blocked_on")
     elif may_pause and (summary is None or summary.activity not in _NAMED_WAITS):
-        rank.held_for_stacks = True
-        try:
-            native = await _dump(rank, folder, "--native", NATIVE_PATIENCE_S)
-        finally:
-            rank.held_for_stacks = False
+        native = await _native(rank, folder, NATIVE_PATIENCE_S)
         summary = summary_of(native) if native is not None else summary
     if summary is not None and _lacks_process(summary):
         child = await _in_time(folder, rank, lambda: look().child())
@@ -93,6 +89,31 @@ async def take(
             summary.activity = child.activity
             summary.blocked_on.CopyFrom(child)
     return summary
+
+
+async def take_all(rank: Rank, folder: EvidenceFolder, *, native: bool, patience_s: float) -> tuple[Thread, ...] | None:
+    """Return the stacks of all threads of a rank; None, and lines in the folder, if none can be taken.
+
+    ``native``: also show frames of compiled code, which pauses the rank, usually for half a second and for
+    ``patience_s`` at most. A process that is stopped shows Python frames only.
+    """
+    threads = await _dump(rank, folder, "--nonblocking", patience_s)
+    if threads is None and rank.process_state not in STOPPED:
+        threads = await _served(rank, folder)
+    if not native:
+        return threads
+    if rank.process_state in STOPPED:
+        folder.miss("native frames", "the process is stopped, so only Python frames are shown")
+        return threads
+    return await _native(rank, folder, patience_s) or threads
+
+
+async def _native(rank: Rank, folder: EvidenceFolder, patience_s: float) -> tuple[Thread, ...] | None:
+    rank.held_for_stacks = True
+    try:
+        return await _dump(rank, folder, "--native", patience_s)
+    finally:
+        rank.held_for_stacks = False
 
 
 def _lacks_process(summary: StackSummary) -> bool:

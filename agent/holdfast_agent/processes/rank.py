@@ -75,10 +75,15 @@ class Rank:
     exit: store.RankExit | None = None
     finished: bool = False
     """Whether the rank has closed its hooks."""
+    attachment: int = 0
+    """How many times the process has attached its hooks; 0: not known."""
     steps_until: int = 0
     """Number after the last step of its training loop, from its last report; 0: not known."""
     planned_steps: int = 0
     """Number after the last step of its present loop; 0: not known."""
+    is_identified: bool = False
+    """Whether the rank and this agent see the same start time of its process. Only such a process that another
+    launcher has started may be ended: the number alone may be that of a process in another container."""
     dying_left_s: float = 0.0
     """Seconds that the rank may still take to end after it has reported an exception, without counting as stalled."""
     coordinates: dict[str, int] = field(default_factory=dict)
@@ -198,6 +203,10 @@ class Rank:
         """Note a new session."""
         self.life = store.LIFE_RUNNING
         self.silent_s = 0.0
+        if hello.attachment > self.attachment > 0:
+            # It has closed its hooks and attached again: what it counts now is new, and it may train for long.
+            self.finished, self.newest_step = False, -1
+        self.attachment = hello.attachment
         self.coordinates = dict(hello.coordinates)
         self.store_port = hello.store_port or self.store_port
         self.device = hello.device or self.device
@@ -326,4 +335,5 @@ class Rank:
             own_time_reason=self.own_time_reason,
             recorders=self.recorders,
             planned_steps=self.planned_steps,
+            start_ticks=self.start_ticks if self.is_identified else 0,
         )

@@ -17,6 +17,8 @@ class RankChannel:
         """The open session's queue; None while the rank has no session."""
         self._ids = itertools.count(1)
         self._unacknowledged: dict[int, asyncio.Future[session.CommandAck]] = {}
+        self._profiles: dict[str, asyncio.Future[session.ProfileDone]] = {}
+        """Request -> the end of a profile that is waited for."""
 
     @property
     def unacknowledged(self) -> int:
@@ -44,3 +46,22 @@ class RankChannel:
         future = self._unacknowledged.pop(ack.id, None)
         if future is not None and not future.done():
             future.set_result(ack)
+
+    async def profile_end(self, request: str, timeout_s: float) -> session.ProfileDone | None:
+        """Wait for the end of a profile; return None if it does not come within ``timeout_s``."""
+        future = self._profiles[request] = asyncio.get_running_loop().create_future()
+        try:
+            return await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            return None
+        finally:
+            del self._profiles[request]
+
+    def profile_done(self, done: session.ProfileDone) -> None:
+        """Resolve the profile that ``done`` ends, if it is waited for.
+
+        If it is not, the leader asks again as long as it wants it, and the rank repeats it.
+        """
+        future = self._profiles.get(done.request)
+        if future is not None and not future.done():
+            future.set_result(done)

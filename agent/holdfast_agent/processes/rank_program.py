@@ -1,5 +1,6 @@
 """Turns a forked child of the warm parent into a rank, which runs the user's program."""
 
+import importlib
 import os
 import runpy
 import shutil
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 from holdfast_checkpoint.process_title import name_process, title_process
+from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
 
@@ -25,7 +27,21 @@ def become_rank(request: pb.Fork, run: str) -> None:
     name_process(f"rank {request.rank}")
     # The user's own command stays in it: people look for `train.py` in ps.
     title_process(f"holdfast: rank {request.rank} of {run}: {' '.join(request.command)}")
+    context = RankContext.from_environment(rank=request.rank)
+    if context is not None and context.auto:
+        _attach_automatically()
     run_program(list(request.command))
+
+
+def _attach_automatically() -> None:
+    """Have the hooks attach in this process, and in the Python that a command of another kind starts."""
+    try:
+        # By name, as the warm parent imports it: agents do without the hooks.
+        arming = importlib.import_module("holdfast_hooks.auto.arming")
+        os.environ["PYTHONPATH"] = arming.python_path(os.environ.get("PYTHONPATH", ""))
+        arming.arm()
+    except Exception as error:  # noqa: BLE001 - a rank that cannot be watched can train
+        print(f"holdfast: cannot attach by itself: {error!r}", file=sys.stderr, flush=True)
 
 
 def run_program(command: list[str]) -> None:

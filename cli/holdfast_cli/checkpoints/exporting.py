@@ -2,7 +2,8 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,9 +48,15 @@ def export_checkpoint(directory: Path, target: Path, *, everything: bool) -> Exp
     tree = join(saved.trees)
     if not everything:
         tree = _model_of(tree)
+    with write_errors(target), replacement(target) as partial:
+        return _WRITERS[target.suffix](saved, tree, partial, everything=everything)
+
+
+@contextmanager
+def write_errors(target: Path) -> Iterator[None]:
+    """Turn the errors of writing to ``target`` into CommandError."""
     try:
-        with replacement(target) as partial:
-            return _WRITERS[target.suffix](saved, tree, partial, everything=everything)
+        yield
     except OSError as error:
         raise CommandError(f"--to {target}: {error.strerror}: name a place with room that you can write to") from None
     except TensorFileError as error:
@@ -81,7 +88,7 @@ def _write_safetensors(saved: SavedState, tree: StateTree, partial: Path, *, eve
     names = list(tensors_of(tree))
     metadata = {"format": "pt"} | ({TREE: json.dumps(tree)} if everything else {})
     rename = str if everything else _within_model
-    return _count(_fill(saved, names, partial, metadata, rename))
+    return _count(fill(saved, names, partial, metadata, rename))
 
 
 def _write_pt(
@@ -94,7 +101,7 @@ def _write_pt(
     scratch = partial.with_name(f"{partial.name}-tensors")
     numbers = {name: str(number) for number, name in enumerate(tensors_of(tree))}
     try:
-        filled = _fill(saved, list(numbers), scratch, {}, numbers.__getitem__, is_scratch=True)
+        filled = fill(saved, list(numbers), scratch, {}, numbers.__getitem__, is_scratch=True)
         # Arrays become tensors: what unpickles an array is not among what weights_only allows.
         torch.save(decode_state(tree, lambda _kind, name: filled[numbers[name]]), partial)
     finally:
@@ -109,21 +116,24 @@ def _within_model(name: str) -> str:
     return name.removeprefix(f"{MODEL}/")
 
 
-def _fill(
+def fill(
     saved: SavedState,
     names: Sequence[str],
     path: Path,
     metadata: Mapping[str, str],
     rename: Callable[[str], str],
     *,
+    dtype: str | None = None,
     is_scratch: bool = False,
 ) -> Mapping[str, torch.Tensor]:
-    """Create a file of these tensors and return them. Raises CheckpointUnreadable, TensorFileError and OSError."""
+    """Create a file of these tensors and return them. ``dtype`` is torch's name of their type in the file.
+
+    Raises CheckpointUnreadable, TensorFileError and OSError.
+    """
     wanted = {name: saved.tensors[name] for name in names}
     path.unlink(missing_ok=True)  # an export that was killed leaves one
-    tensors = create(
-        path, [_form(rename(name), tensor) for name, tensor in wanted.items()], metadata, is_scratch=is_scratch
-    )
+    forms = [TensorForm(rename(name), dtype or tensor.dtype, tensor.global_shape) for name, tensor in wanted.items()]
+    tensors = create(path, forms, metadata, is_scratch=is_scratch)
     targets = {name: tensors[rename(name)] for name, tensor in wanted.items() if 0 not in tensor.global_shape}
     try:
         with warnings.catch_warnings():
@@ -142,10 +152,6 @@ def _load(saved: SavedState, wanted: Mapping[str, SavedTensor], targets: Mapping
         planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
         no_dist=True,
     )
-
-
-def _form(name: str, tensor: SavedTensor) -> TensorForm:
-    return TensorForm(name, tensor.dtype, tensor.global_shape)
 
 
 def _count(tensors: Mapping[str, torch.Tensor]) -> Exported:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from holdfast_checkpoint.errors import CheckpointError
 from holdfast_checkpoint.format import keeping
+from holdfast_checkpoint.format.bad_loss import bad_loss_name
 from holdfast_checkpoint.format.history import FIRST, MARKER, folder_name, record_name, recorded
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.format.shard_index import INDEX_PATTERN, step_directory
@@ -16,8 +17,8 @@ from holdfast_checkpoint.store.download import CheckpointDownload
 from holdfast_checkpoint.store.locations import PRIMARY, is_url
 from holdfast_checkpoint.store.object_checkpoints import (
     ObjectCheckpoints,
-    kept_name,
     manifest_name,
+    mark_name,
     step_name,
     steps_of,
 )
@@ -28,7 +29,7 @@ from holdfast_cli.errors import CommandError
 
 
 class CheckpointFolder(Protocol):
-    """Checkpoints as a local folder. The manifest, the mark and one index of each are in it from the start.
+    """Checkpoints as a local folder. The manifest, the marks and one index of each are in it from the start.
 
     ``fetch`` and ``fetch_indexes`` raise CheckpointError: CheckpointUnavailable if something is missing,
     CheckpointUnreadable if it is damaged.
@@ -93,7 +94,7 @@ class DownloadedFolder:
         names = remote.store.listing().keys()
         for number in {FIRST, *recorded(names)}:
             folder = folder_name(number)
-            for name in {record_name(number), f"{folder}/{MARKER}"} & names:
+            for name in {record_name(number), bad_loss_name(number), f"{folder}/{MARKER}"} & names:
                 (path / name).parent.mkdir(exist_ok=True)
                 (path / name).write_bytes(remote.store.read(name))
             part = remote.of_history(number)
@@ -119,7 +120,7 @@ class DownloadedFolder:
 
     def release(self, checkpoint: FoundCheckpoint) -> None:
         """Remove the mark in the store."""
-        self._remote.of_history(checkpoint.history).store.remove([kept_name(checkpoint.step)])
+        self._remote.of_history(checkpoint.history).store.remove([mark_name(checkpoint.step, keeping.KEPT)])
 
     def named(self, text: str) -> str:
         """Return a message with the URL in the place of the temporary folder."""
@@ -133,10 +134,11 @@ class DownloadedFolder:
         return CheckpointDownload(part, checkpoint.step, self.path / folder_name(checkpoint.history))
 
     def _fetch_overview(self, part: ObjectCheckpoints, path: Path, step: int, names: Set[str]) -> None:
-        """Download the manifest, the mark and the index of the last rank, which tells the layout."""
+        """Download the manifest, the marks and the index of the last rank, which tells the layout."""
         step_directory(path, step).mkdir(parents=True)
         indexes = fnmatch.filter(names, f"{step_name(step)}/{INDEX_PATTERN}")
-        for name in {manifest_name(step), kept_name(step), *sorted(indexes)[-1:]} & names:
+        marks = {mark_name(step, mark) for mark in (keeping.KEPT, keeping.PROVEN)}
+        for name in {manifest_name(step), *marks, *sorted(indexes)[-1:]} & names:
             (path / name).write_bytes(part.store.read(name))
 
 

@@ -80,6 +80,9 @@ def _read(source: Path) -> Mapping[str, Any]:
     """Return the state in a file, its tensors mapped."""
     readers = {".safetensors": _read_safetensors, ".pt": _read_pt}
     if source.suffix not in readers:
+        if source.is_dir():
+            fix = "start the trainer with --model.init_from and this folder, if it is a model of Hugging Face"
+            raise ConfigurationError(f"{source}: is a folder: name a file, or {fix}")
         raise ConfigurationError(f"{source}: give it the ending {' or '.join(readers)}, whichever format it has")
     try:
         return readers[source.suffix](source)

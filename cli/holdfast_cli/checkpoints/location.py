@@ -3,13 +3,15 @@
 from pathlib import Path
 
 from holdfast_agent.checkpoints.claim import other_run, owners_of
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable
 from holdfast_checkpoint.store.locations import PRIMARY, SECONDARY, check_location, is_url, open_objects
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
 from holdfast_checkpoint.store.object_store import open_store
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
 from holdfast_checkpoint.store.store_errors import is_final
-from holdfast_cli.errors import CommandError, ConfigurationError
+from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, ConfigurationError
+
+_FIX = "start the run again when the files are back, or name another folder with --checkpoints"
 
 
 def primary_location(location: str) -> str:
@@ -64,9 +66,15 @@ def check_owner(location: str, run: str) -> None:
 
 
 def _before_a_start(error: CheckpointError) -> CommandError:
-    """Return the error of a place that a run names: for a bucket that is missing, say, no retry can help."""
-    is_setting = isinstance(error.__cause__, Exception) and is_final(error.__cause__)
-    return ConfigurationError(str(error)) if is_setting else CommandError(str(error))
+    """Return the error of a place that a run names: for a bucket that is missing, say, no retry can help.
+
+    Without a cause, the error is about checkpoints that are there and lack a file. Else the place cannot be looked at.
+    """
+    if isinstance(error.__cause__, Exception) and is_final(error.__cause__):
+        return ConfigurationError(str(error))
+    if isinstance(error, CheckpointUnavailable) and error.__cause__ is None:
+        return CheckpointsUnavailableError(f"{error}: nothing was started; {_FIX}")
+    return CommandError(str(error))
 
 
 def _opened(location: str, run: str) -> RunCheckpoints:

@@ -108,6 +108,8 @@ def checkpoint_as_json(checkpoint: FoundCheckpoint, found: Sequence[FoundCheckpo
         "bases": list(manifest.bases),
         "kept_for": _builders(checkpoint, found),
         "kept": checkpoint.kept,
+        "proven": checkpoint.is_proven,
+        "suspect": checkpoint.is_suspect,
         "stale": manifest.stale,
         "content_digest": manifest.content_digest,
     }
@@ -155,6 +157,10 @@ def _row(checkpoint: FoundCheckpoint, manifest: Manifest, builders: Sequence[int
         state.append(f"kept for step{'s' if len(builders) > 1 else ''} {', '.join(map(str, builders))}")
     if checkpoint.kept:
         state.append(f"kept: {checkpoint.kept}")
+    if checkpoint.is_proven:
+        state.append("proven")
+    if checkpoint.is_suspect:
+        state.append("suspect")
     return [
         bytes_text(manifest.raw_bytes),
         bytes_text(manifest.stored_bytes),

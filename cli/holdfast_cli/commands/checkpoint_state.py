@@ -1,6 +1,9 @@
 """``holdfast checkpoint drill``, ``export`` and ``import``: they load a whole state, and need torch."""
 
+import math
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -8,7 +11,7 @@ import typer
 from holdfast_checkpoint.errors import CheckpointError
 from holdfast_checkpoint.store.locations import is_url
 from holdfast_cli.checkpoints.drill import drill
-from holdfast_cli.checkpoints.exporting import export_checkpoint
+from holdfast_cli.checkpoints.exporting import Exported, export_checkpoint
 from holdfast_cli.checkpoints.importing import import_checkpoint, import_into_store
 from holdfast_cli.checkpoints.location import open_remote
 from holdfast_cli.checkpoints.tables import bytes_text
@@ -42,16 +45,40 @@ def drill_checkpoint(flags: DrillCheckpointFlags) -> None:
 
 
 def export_step(flags: ExportCheckpointFlags) -> None:
-    """Write the weights of a checkpoint to one file."""
+    """Write the weights of a checkpoint to one file, or to a folder of a Llama model."""
+    export = _export_to(flags)
     with folder_of(flags) as folder, readable():
         chosen = folder.choose(flags.step)
         folder.fetch(chosen)
-        exported = export_checkpoint(chosen.directory, flags.to, everything=flags.everything)
+        exported = export(chosen.directory)
     if flags.json:
         print_json({"step": chosen.step, "file": str(flags.to), **vars(exported)})
     else:
         size = bytes_text(exported.nbytes)
         print(f"step {chosen.step}: {exported.tensors} tensors, {size}, in {flags.to}")
+
+
+def _export_to(flags: ExportCheckpointFlags) -> Callable[[Path], Exported]:
+    """Return what exports the checkpoint in a directory as ``flags`` say. Raises ConfigurationError."""
+    if flags.llama is None:
+        if flags.dtype is not None:
+            raise ConfigurationError(f"--dtype {flags.dtype}: needs --llama: add it or leave --dtype out")
+        return partial(export_checkpoint, target=flags.to, everything=flags.everything)
+    if flags.everything:
+        raise ConfigurationError("--all and --llama exclude each other: leave one out")
+    if not 0 < flags.file_gb < math.inf:
+        raise ConfigurationError(f"--file-size {flags.file_gb:g}: give a number above 0 (GB)")
+    try:
+        from holdfast_cli.checkpoints.llama_folder import export_llama, read_trainer_file
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"--llama needs {error.name}: install the extra trainer of holdfast-torch") from None
+    return partial(
+        export_llama,
+        target=flags.to,
+        settings=read_trainer_file(flags.llama),
+        dtype=flags.dtype,
+        file_bytes=int(flags.file_gb * 1e9),
+    )
 
 
 def import_file(flags: ImportCheckpointFlags) -> None:

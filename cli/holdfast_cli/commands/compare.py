@@ -16,7 +16,7 @@ def compare(flags: CompareFlags) -> None:
     """Print the comparison. Exits with 3 for a regression, and with 1 if a check lacks a number."""
     checks = parse_checks(flags.fail_on or ())
     first, second = (read_facts(find_source(flags.directory, name)) for name in (flags.first, flags.second))
-    compared = compare_runs(first, second, checks)
+    compared = compare_runs(first, second, checks, show_arguments=flags.show_arguments)
     if flags.json:
         print_json(compared.as_json())
     else:

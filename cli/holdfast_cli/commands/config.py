@@ -7,11 +7,13 @@ from typing import Any
 
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.flags.runs import CheckConfigFlags, ShowConfigFlags
+from holdfast_cli.local_run.notify_spec import check_files
 from holdfast_cli.local_run.options import local_run_options
 from holdfast_cli.settings.file import DEFAULT_FILE, has_password, read_file
 from holdfast_cli.settings.resolving import Origin, Resolved, merge, resolve
-from holdfast_cli.settings.schema import schema
+from holdfast_cli.settings.schema import RunSettings, schema
 from holdfast_cli.settings.setting import FileSection
+from holdfast_cli.trainer_command import check_configuration, check_published, check_starts
 from holdfast_cli.views.output import print_json
 
 _VALUE_COLUMNS = 40
@@ -31,7 +33,7 @@ def show(flags: ShowConfigFlags) -> None:
 
 
 def check(flags: CheckConfigFlags) -> None:
-    """Check a file by itself. Raises ConfigurationError if a run with it would be refused."""
+    """Check a file by itself, and what it names on this machine. Raises ConfigurationError if it would be refused."""
     found = read_file(flags.config)
     if found is None:
         raise ConfigurationError(f"{DEFAULT_FILE}: No such file or directory: name a file with --config")
@@ -41,8 +43,37 @@ def check(flags: CheckConfigFlags) -> None:
         local_run_options(resolved, run=settings.run or "unnamed", command=settings.command or ("true",))
     except ConfigurationError as error:
         raise ConfigurationError(f"{found.path}: {error}") from None
+    if settings.nodes == 1:
+        check_files(resolved)  # on several nodes, they are on the machine of the daemon
+    try:
+        _check_command(settings)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{resolved.origins['command'].where}: {error}") from None
     number = len(found.values)
     print(f"{found.path}: {number} setting{'' if number == 1 else 's'}, nothing is wrong")
+    print(f"not checked: {'; '.join(_not_checked(settings))}")
+
+
+def _check_command(settings: RunSettings) -> None:
+    """Check the command as `holdfast run` does, or as `holdfast publish` does for several nodes."""
+    if not settings.command:
+        return
+    is_here = settings.nodes == 1
+    if is_here:
+        check_starts(settings.command)
+    else:
+        check_published(settings.command)
+    check_configuration(settings.command, ranks=settings.nodes * settings.ranks, is_here=is_here)
+
+
+def _not_checked(settings: RunSettings) -> Iterator[str]:
+    if not settings.command:
+        yield "the command, because the file has none"
+    elif settings.nodes > 1:
+        yield "whether the nodes can start the command"
+    if settings.nodes > 1 and (settings.notify_channels or settings.notify_heartbeat_url_file):
+        yield "the files and programs of [notify], which are on the daemon's machine"
+    yield "folders, ports and servers, which a start tries"
 
 
 def lines_of(resolved: Resolved) -> Iterator[str]:

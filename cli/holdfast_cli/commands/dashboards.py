@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from holdfast_cli.errors import CommandError
+from holdfast_cli.errors import CommandError, UsageError
 from holdfast_cli.flags.services import ExportDashboardsFlags
 from holdfast_cli.run_folder.scrape_targets import TARGETS_FOLDER
 from holdfast_proto.atomic_file import replace_file
@@ -22,10 +22,20 @@ _CONFIGURATION, _PROVIDER = "prometheus/prometheus.yml", "grafana/provisioning/d
 _RUNS, _JSON = "../../holdfast-runs/.prometheus/*.json", "dashboards/grafana/json"
 """Paths in the two files above that hold in the repository only."""
 
+_PATTERN_CHARACTERS = frozenset("[*?\\")
+"""What a pattern of Prometheus, which is one of Go's filepath.Match, takes for more than itself."""
+
 
 def export(flags: ExportDashboardsFlags) -> None:
-    """Write all files, or none if one of them exists and --force is not given."""
-    folder, runs = flags.folder.absolute(), flags.directory.absolute()
+    """Write all files, or none if one of them exists and --force is not given.
+
+    Raises CommandError, and UsageError for a folder whose files Prometheus would not find.
+    """
+    folder, runs = _target(flags.folder), flags.directory.absolute()
+    if "*" in str(runs):
+        raise UsageError(
+            f"--directory {runs}: Prometheus finds no targets in a folder with * in its path: use another one"
+        )
     source = find_source()
     texts = {folder / name: _adapted(name, (source / name).read_text(), folder, runs) for name in names(source)}
     try:
@@ -44,6 +54,19 @@ def export(flags: ExportDashboardsFlags) -> None:
     for path in kept:
         print(f"{path} has changed since it was written, and is left as it is")
     print("\n".join(_next_steps(folder, len(texts))))
+
+
+def _target(folder: str) -> Path:
+    """Return the absolute path of the folder to write to. Raises UsageError."""
+    if not folder:
+        raise UsageError("FOLDER is empty: name the folder to write to, or leave it out")
+    path = Path(folder).absolute()
+    if set(str(path)) & _PATTERN_CHARACTERS or not str(path).isprintable():
+        raise UsageError(
+            f"FOLDER {str(path)!r}: Prometheus reads its path as a pattern, and would find no rules there: "
+            "name a folder without any of [ * ? \\ in its path"
+        )
+    return path
 
 
 def _edited(texts: Mapping[Path, str], folder: Path) -> list[Path]:
@@ -79,13 +102,18 @@ def names(source: Path) -> Iterator[str]:
 def _adapted(name: str, text: str, folder: Path, runs: Path) -> str:
     """Return the text of a file with the paths that hold for this export."""
     if name == _CONFIGURATION:
-        return text.replace(_RUNS, _quoted(runs / TARGETS_FOLDER / "*.json"))
-    return text.replace(_JSON, _quoted(folder / "grafana" / "json")) if name == _PROVIDER else text
+        return text.replace(_RUNS, _quoted(f"{_literal(runs / TARGETS_FOLDER)}/*.json"))
+    return text.replace(_JSON, _quoted(str(folder / "grafana" / "json"))) if name == _PROVIDER else text
 
 
-def _quoted(path: Path) -> str:
-    """Return a path as a string of YAML."""
-    return "'" + str(path).replace("'", "''") + "'"
+def _literal(path: Path) -> str:
+    """Return the pattern that matches a path alone. Prometheus takes no * in it, not even an escaped one."""
+    return "".join(f"\\{one}" if one in _PATTERN_CHARACTERS else one for one in str(path))
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a string of YAML."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _next_steps(folder: Path, count: int) -> Iterator[str]:

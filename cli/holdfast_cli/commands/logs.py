@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from holdfast_cli.errors import CommandError
@@ -73,11 +74,10 @@ def _follow(record: RunRecord, ranks: list[int], generation: int | None, count: 
     directory = Path(record.directory)
     follower = Follower(directory, since_unix_s=record.created_unix_s, ranks=ranks, generation=generation)
     shown: int | None = None
-    lines = list(follower.newest(count)) if count is not None else []
+    newest: Iterable[Line] = follower.newest(count) if count is not None else ()
     while True:
         is_over = _is_over(record)  # before the last look, so that it sees all that was printed
-        lines += follower.rest() if is_over else follower.lines()
-        for line in lines:
+        for line in chain(newest, follower.rest() if is_over else follower.lines()):
             if shown is not None and line.generation != shown:
                 sys.stdout.flush()
                 print(f"holdfast: generation {line.generation} of run {record.run}", file=sys.stderr, flush=True)
@@ -86,7 +86,7 @@ def _follow(record: RunRecord, ranks: list[int], generation: int | None, count: 
         sys.stdout.flush()
         if is_over:
             return
-        lines = []
+        newest = ()
         time.sleep(_LOOK_S)
 
 

@@ -11,7 +11,7 @@ from holdfast_cli.flags.watching import NotifyTestFlags
 from holdfast_cli.local_run.notify_spec import notify_message
 from holdfast_cli.local_run.options import local_run_options
 from holdfast_cli.local_run.store import connect
-from holdfast_cli.run_folder.record import find_record
+from holdfast_cli.run_folder.record import RunRecord, find_record
 from holdfast_cli.settings.file import DEFAULT_FILE, read_file
 from holdfast_cli.settings.resolving import merge
 from holdfast_daemon.notify.channels.building import build, secret_files
@@ -27,9 +27,13 @@ from holdfast_proto.v1.store_pb2 import NotifyChannel, RunSpec
 
 def test_channels(flags: NotifyTestFlags) -> None:
     """Send a test message to each channel, and say how that ended. Raises CommandError if one failed."""
-    if flags.run is not None and flags.config is not None:
-        raise ConfigurationError("--run and --config exclude each other: name the run or the file")
-    spec = _of_file(flags.config) if flags.run is None else _of_run(flags.directory, flags.run)
+    record = find_record(flags.directory, flags.run) if flags.run is not None else None
+    if record is None:
+        spec = _of_file(flags.config)
+    elif flags.config is not None:
+        spec = _of_file(flags.config, run=record.run)
+    else:
+        spec = _of_run(record)
     if not spec.HasField("notify"):
         raise ConfigurationError("[notify] names no channel: nobody is notified: see docs/notifications.md")
     for line in filter(None, map(exposure, secret_files(spec.notify))):
@@ -67,26 +71,33 @@ def _ping(spec: RunSpec) -> str:
     return ""
 
 
-def _of_file(config: Path | None) -> RunSpec:
+def _of_file(config: Path | None, *, run: str = "") -> RunSpec:
+    """Return the channels of a file. ``run``: the run that the messages name; "": that of the file."""
     found = read_file(config)
     if found is None:
         raise ConfigurationError(f"{DEFAULT_FILE}: No such file or directory: name a file with --config")
     resolved = merge("config", {}, found)
     settings = resolved.settings
-    options = local_run_options(resolved, run=settings.run or "test", command=settings.command or ("true",))
+    options = local_run_options(resolved, run=run or settings.run or "test", command=settings.command or ("true",))
     return RunSpec(run=options.run, notify=notify_message(options))
 
 
-def _of_run(directory: Path, run: str) -> RunSpec:
-    record = find_record(directory, run)
+def _of_run(record: RunRecord) -> RunSpec:
+    """Return the channels that the daemon of a run has, or had if its Redis outlives it."""
     record.check_own()  # it names a Redis, whose spec names programs to run
     client = connect(record.store_url)
     try:
         data = client.get(keys.spec(record.run))
     except RedisError as error:
-        raise CommandError(f"Redis of run {run} does not answer: name the file with --config: {error}") from None
+        raise CommandError(_not_in_redis(record, f"its Redis does not answer ({error})")) from None
     finally:
         client.close()
     if not isinstance(data, bytes):
-        raise CommandError(f"Redis does not know run {run}: name the file with --config")
+        raise CommandError(_not_in_redis(record, "its Redis does not know it"))
     return RunSpec.FromString(data)
+
+
+def _not_in_redis(record: RunRecord, reason: str) -> str:
+    if record.outcome or not record.supervisor.is_alive():
+        reason = "it has ended, and its Redis keeps them no longer"
+    return f"the channels of run {record.run} are not known: {reason}: name the file that has them with --config"

@@ -1,34 +1,49 @@
 """``holdfast observe``: watches a run that another launcher starts."""
 
+import socket
 import sys
-import time
+from dataclasses import replace
+from functools import partial
 
 import typer
 from rich.console import Console
 
+from holdfast_cli.control import ControlError
+from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_cli.flags.runs import ObserveFlags
 from holdfast_cli.interruption import Interruption
+from holdfast_cli.local_run.automatic import rank_environment, shell_line
 from holdfast_cli.local_run.launcher_watch import Launcher, LauncherWatch, observed_node
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.notify_spec import check_files
 from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
-from holdfast_cli.settings.resolving import resolve
-from holdfast_cli.settings.schema import ModeName
+from holdfast_cli.local_run.requeue_verdict import requeue_code
+from holdfast_cli.observed_nodes.node_observation import NodeObservation
+from holdfast_cli.observed_nodes.per_rank import NodeRanks, become_rank
+from holdfast_cli.run_folder.paths import claim_dated_name, dated_name
+from holdfast_cli.settings.resolving import Resolved, resolve
+from holdfast_cli.settings.schema import ExitCodeName, ModeName
 from holdfast_cli.trainer_command import check_launcher
-from holdfast_cli.views.attachment import FIVE_LINES
+from holdfast_cli.views.attachment import FIVE_LINES, NO_AUTOMATIC_RANK
 from holdfast_cli.views.console_address import start_lines
 from holdfast_cli.views.display import LineDisplay
 from holdfast_cli.views.run_view import Surroundings
+from holdfast_proto.exit_codes import ExitCode
+from holdfast_proto.keys import check_run_name
 
-NO_RANK = f"no rank has said hello: does the training script call holdfast_hooks.attach()? {FIVE_LINES}"
+NO_RANK = (
+    "no rank has said hello: does the training script call holdfast_hooks.attach()?"
+    f" `--auto` attaches without it, and {FIVE_LINES}"
+)
 
 
 def observe(flags: ObserveFlags) -> None:
-    """Watch until the launcher, or the run, has ended. Exits with the launcher's code."""
+    """Watch until the launcher, or the run, has ended. Exits with the launcher's code, or as --exit-code says."""
     resolved = resolve("observe", flags.given, (), flags.config)
+    name = resolved.settings.run
     options = local_run_options(
         resolved,
-        run=time.strftime("run-%Y%m%d-%H%M%S") if resolved.settings.run is None else resolved.settings.run,
+        run=dated_name() if name is None else name,
         ranks=0,
         checkpoint_every=0,
         snapshot_every=0,
@@ -36,31 +51,125 @@ def observe(flags: ObserveFlags) -> None:
         mode=ModeName.OBSERVE,
     )
     check_files(resolved)
+    node = _node(resolved, flags)
+    if options.exit_code == ExitCodeName.VERDICT and not flags.launcher:
+        raise ConfigurationError("--exit-code verdict needs a launcher, whose end it judges: give its command after --")
+    if options.exit_code == ExitCodeName.VERDICT and flags.per_rank:
+        raise ConfigurationError("--exit-code verdict has no effect with --per-rank: each rank ends with its own code")
     if flags.launcher:
         check_launcher(flags.launcher)
-    raise typer.Exit(_observe(options, flags.launcher or []))
+    if flags.per_rank:
+        assert node is not None
+        become_rank(flags.launcher or [], node, options, partial(_observe_ranks, options, node))
+    if node is not None:
+        raise typer.Exit(_observe_node(options, node, flags.launcher or []))
+    if name is None:  # a launcher that is refused leaves no folder behind
+        options = replace(options, run=claim_dated_name(options.directory))
+    raise typer.Exit(_observe_here(options, flags.launcher or []))
 
 
-def _observe(options: LocalRunOptions, command: list[str]) -> int:
+def _node(resolved: Resolved, flags: ObserveFlags) -> str | None:
+    """Return the name of this node in a run over several nodes; None if the run is on this machine alone.
+
+    Raises ConfigurationError if a setting is missing without which the nodes do not find each other.
+    """
+    settings = resolved.settings
+    if settings.nodes == 1 and not flags.per_rank:
+        if flags.node is not None:
+            raise ConfigurationError("--node has no effect without --nodes: leave it out, or give the number of nodes")
+        return None
+    if flags.per_rank and not flags.launcher:
+        raise ConfigurationError("--per-rank needs the command of one rank after --")
+    cause = "--per-rank" if flags.per_rank else f"--nodes {settings.nodes}"
+    if settings.redis_url is None:
+        raise ConfigurationError(
+            f"{cause} needs --redis URL, a Redis that all nodes reach: start one with a password on"
+            ' one of them (docs/multinode.md, "A Redis for all nodes")'
+        )
+    if settings.run is None:
+        raise ConfigurationError(f"{cause} needs --run NAME: the same name on all nodes")
+    node = flags.node or socket.gethostname()
+    try:
+        return check_run_name(node)
+    except ValueError:
+        raise ConfigurationError(
+            f"--node {node[:80]!r}: use 1 to 63 letters, digits, '.', '_' or '-', starting with a letter or digit"
+        ) from None
+
+
+def _observe_here(options: LocalRunOptions, command: list[str]) -> int:
+    with Interruption() as interruption, LocalRun(options, interruption) as local:
+        return _watch(local, interruption, command, start_lines(local.paths.control, sys.stderr))
+
+
+def _observe_node(options: LocalRunOptions, node: str, command: list[str]) -> int:
+    with Interruption() as interruption, NodeObservation(options, node, interruption) as here:
+        return _watch(here, interruption, command, [])
+
+
+def _observe_ranks(options: LocalRunOptions, node: str, ranks: NodeRanks) -> None:
+    """Watch the ranks of this node that other processes start, until they are gone. The ranks never notice."""
+    try:
+        with Interruption() as interruption, NodeObservation(options, node, interruption, ranks.runtime) as here:
+            watch = _launcher_watch(here, interruption)
+            watch.until_gone(ranks.any_alive)
+            if not watch.has_met_ranks:
+                _complain(f"node {node}: {NO_AUTOMATIC_RANK if options.auto else NO_RANK}")
+    except CommandError as error:
+        _complain(f"{error}: the ranks of node {node} are not watched")
+    except Exception as error:  # noqa: BLE001 (nobody else is left to report it, and the ranks must not notice)
+        _complain(f"unexpected error, the ranks of node {node} are not watched: {error!r}")
+    finally:
+        ranks.remove()
+
+
+def _watch(
+    watched: LocalRun | NodeObservation, interruption: Interruption, command: list[str], first_lines: list[str]
+) -> int:
+    for line in first_lines:
+        print(line, file=sys.stderr, flush=True)
+    observation = _launcher_watch(watched, interruption)
+    options = watched.options
+    node = observed_node(options, watched.paths)
+    code = 0
+    if command:
+        code = observation.until_exit(Launcher(command, rank_environment(node)))
+        if options.exit_code == ExitCodeName.VERDICT and not interruption.count:
+            code = _judged(watched, code)
+    else:
+        print(shell_line(node), flush=True)
+        observation.until_end()
+    if not observation.has_met_ranks:
+        _complain(NO_AUTOMATIC_RANK if options.auto else NO_RANK)
+    return code
+
+
+def _launcher_watch(watched: LocalRun | NodeObservation, interruption: Interruption) -> LauncherWatch:
     # On stderr, and never drawn in place: the launcher's own output goes to the same terminal.
     display = LineDisplay(Console(stderr=True))
-    with Interruption() as interruption, LocalRun(options, interruption) as local:
-        observation = LauncherWatch(
-            local,
-            interruption,
-            show=lambda seen: display.update(seen, Surroundings(notes=local.stack.notes())),
-            complain=_complain,
-        )
-        display.say(start_lines(local.paths.control, sys.stderr))
-        node = observed_node(local)
-        code = 0
-        if command:
-            code = observation.until_exit(Launcher(command, node.to_environment()))
-        else:
-            print(node.shell_line(), flush=True)
-            observation.until_end()
-        if not observation.has_met_ranks:
-            _complain(NO_RANK)
+    return LauncherWatch(
+        watched,
+        interruption,
+        show=lambda seen: display.update(seen, Surroundings(notes=[*watched.notes(), *seen.refused_ranks])),
+        complain=_complain,
+    )
+
+
+def _judged(watched: LocalRun | NodeObservation, launcher_code: int) -> int:
+    """Return the exit code that says whether a requeue helps, and print why. Whoever sends a signal knows himself."""
+    status = watched.last_status
+    if status is None:
+        return launcher_code
+    try:
+        incidents = watched.incidents()
+    except (ControlError, CommandError) as error:
+        _complain(f"the launcher's exit code {launcher_code} stands: {error}")
+        return launcher_code
+    ends_badly = status.HasField("nonfinite_since")
+    code, reason = requeue_code(launcher_code, status.generation, incidents, ends_badly=ends_badly)
+    if reason:
+        advice = "a requeue may help" if code == ExitCode.REQUEUE else "do not requeue"
+        _complain(f"exit code {code} ({advice}), the launcher's is {launcher_code}: {reason}")
     return code
 
 

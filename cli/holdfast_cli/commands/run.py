@@ -2,6 +2,8 @@
 
 import sys
 import time
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
@@ -10,10 +12,12 @@ from holdfast_cli.checkpoints.location import check_owner, owner_of
 from holdfast_cli.errors import BadLossError, InterruptionError
 from holdfast_cli.flags.runs import RunFlags
 from holdfast_cli.interruption import Interruption
+from holdfast_cli.local_run.automatic import RESTORES_NOTHING, without_state
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.notify_spec import check_files
 from holdfast_cli.local_run.options import LocalRunOptions, check_name, local_run_options
 from holdfast_cli.rank_logs.follower import Follower
+from holdfast_cli.run_folder.paths import claim_dated_name, dated_name
 from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import LossActionName, RunSettings
 from holdfast_cli.trainer_command import check_configuration, check_starts
@@ -28,19 +32,27 @@ from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 
+_LINES_AT_ONCE = 100
+"""Lines of ranks that are shown together at the end, so that a log of any size needs little memory."""
+
 
 def run(flags: RunFlags) -> None:
     """Train until the run ends."""
     resolved = resolve("run", flags.given, flags.command, flags.config)
-    options = local_run_options(resolved, run=run_name(resolved.settings))
+    name = run_name(resolved.settings)
+    options = local_run_options(resolved, run=name or dated_name())
     check_files(resolved)
     check_starts(options.command)
     check_configuration(options.command, ranks=options.ranks, is_here=True)
+    if name is None:  # a command that is refused leaves no folder behind
+        options = replace(options, run=claim_dated_name(options.directory))
+    if options.auto:
+        options = without_state(options)
     _watch(options, json=flags.json, tee=flags.tee)
 
 
-def run_name(settings: RunSettings) -> str:
-    """Return the run's name: as given, as that of its checkpoints, or a new one. Raises CommandError."""
+def run_name(settings: RunSettings) -> str | None:
+    """Return the run's name: as given, or as that of its checkpoints. None: it has none yet. Raises CommandError."""
     name, checkpoints = settings.run, settings.checkpoint_directory
     if name is not None:
         check_name(name)
@@ -48,13 +60,13 @@ def run_name(settings: RunSettings) -> str:
         name = owner_of(checkpoints)
     elif checkpoints is not None and name is not None and not (settings.adopt or settings.from_scratch):
         check_owner(checkpoints, name)
-    return time.strftime("run-%Y%m%d-%H%M%S") if name is None else name
+    return name
 
 
 def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
     printed = Follower(options.directory / options.run, since_unix_s=time.time())
     printed.skip_present()
-    attachment = AttachmentWatch()
+    attachment = AttachmentWatch(auto=options.auto)
     interruption = Interruption()
     local = LocalRun(options, interruption)
     try:
@@ -68,30 +80,38 @@ def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
                     display.update(seen, Surroundings(notes=local.stack.notes()))
 
                 display.say([f"{options.run} writes its logs to {_near(local.paths.logs)}: see `holdfast logs`"])
+                display.say([RESTORES_NOTHING] * options.auto)
                 display.say(start_lines(local.paths.control, sys.stderr if json else sys.stdout))
                 try:
                     status = local.wait(show)
                 finally:
                     if tee:
-                        display.say([line.prefixed for line in printed.rest()])
+                        rest = printed.rest()
+                        while lines := [line.prefixed for line in islice(rest, _LINES_AT_ONCE)]:
+                            display.say(lines)
             if json:
                 print_json(to_json(status))
     except InterruptionError as error:
         _say_undelivered(local)
         last = local.last_status
-        raise error.with_reason(interrupted_line(last, local.checkpoints) if last is not None else "") from None
+        reason = interrupted_line(last, local.checkpoints, auto=options.auto) if last is not None else ""
+        raise error.with_reason(reason) from None
     if attachment.line():
         print(f"holdfast: {attachment.line()}", file=sys.stderr)
     _say_undelivered(local)
     if status.phase != RUN_PHASE_FINISHED:
         raise ended_badly(status, local.paths.logs)
+    bad = bad_end(status)
+    is_bad = bool(bad) and options.loss_non_finite != LossActionName.NOTE
     if status.HasField("left_step"):
-        line = stopped_line(status, local.checkpoints)
+        line = stopped_line(status, local.checkpoints, is_bad=is_bad)
     else:
         line = closing_line(status, local.checkpoints)
-    bad = bad_end(status)
-    if bad and options.loss_non_finite != LossActionName.NOTE:
-        raise BadLossError(f"{line} · {bad}. `holdfast checkpoint list` shows what is kept: see docs/loss-policy.md")
+    if is_bad:
+        raise BadLossError(
+            f"{line} · {bad}. Start again with --continue-from and a step that `holdfast checkpoint list` calls proven:"
+            " see docs/loss-policy.md"
+        )
     if not json:
         print(f"{line} · {bad}" if bad else line)
 

@@ -18,17 +18,18 @@ _TABLE_COLUMNS = 100
 def spikes(flags: SpikesFlags) -> None:
     """Judge a log."""
     judge = LogJudge()
-    with open_file(flags.file) as file:
-        log = open_log(file, str(flags.file), loss=flags.loss_column, step=flags.step_column)
-        report = LogReport(flags.file, log.columns)
+    with open_file(flags.file) as (file, name):
+        log = open_log(file, name, loss=flags.loss_column, step=flags.step_column)
+        report = LogReport(name, log.columns)
         for row in log.rows:
             for finding in judge.see(row):
                 report.add(finding)
         for finding in judge.end():
             report.add(finding)
+        report.cut_row = log.lines.cut_row
     if not judge.losses:
         raise ConfigurationError(
-            f"{flags.file}: no row has a number in column {log.columns.loss!r}: name another with --loss-column"
+            f"{name}: no row has a number in column {log.columns.loss!r}: name another with --loss-column"
         )
     if flags.json:
         print_json(as_object(report, judge))

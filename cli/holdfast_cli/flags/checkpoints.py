@@ -1,6 +1,7 @@
 """Flags of `holdfast checkpoint`."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 
 from holdfast_cli.flags.common import DEFAULT_DIRECTORY, RUN, Control, Directory, Json, RunName
 
-_CHECKPOINT = "Checkpoint"
+_CHECKPOINT, _LLAMA = "Checkpoint", "Hugging Face folder"
 _Step = Annotated[
     int | None,
     typer.Argument(metavar="STEP", help="Step of the checkpoint.", show_default="the newest", min=0),
@@ -23,6 +24,14 @@ _Checkpoints = Annotated[
         rich_help_panel=RUN,
     ),
 ]
+
+
+class WeightType(StrEnum):
+    """Types of exported weights, as torch names them."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,19 +116,44 @@ class DrillCheckpointFlags(CheckpointPlaceFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportCheckpointFlags(CheckpointPlaceFlags):
-    """Write the model's weights, whole and not in shards, to one file for other programs."""
+    """Write the model's weights, whole and not in shards, for other programs: to one file, or to a folder.
+
+    With --llama, the folder is one that Hugging Face's transformers loads. The run must be one of holdfast_trainer.
+    """
 
     step: _Step = None
     to: Annotated[
         Path,
         typer.Option(
-            help="File to write: .safetensors, or .pt for torch.load.", metavar="FILE", rich_help_panel=_CHECKPOINT
+            help="File to write: .safetensors, or .pt for torch.load. With --llama: a new folder.",
+            metavar="PATH",
+            rich_help_panel=_CHECKPOINT,
         ),
     ]
     everything: Annotated[
         bool,
         typer.Option("--all", help="Write the whole state, not only that of `model`.", rich_help_panel=_CHECKPOINT),
     ] = False
+    llama: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a folder with a Llama model. FILE: the configuration of holdfast_trainer in that run.",
+            metavar="FILE",
+            rich_help_panel=_LLAMA,
+        ),
+    ] = None
+    dtype: Annotated[
+        WeightType | None,
+        typer.Option(
+            help="Type of the weights in the folder.", show_default="that of the checkpoint", rich_help_panel=_LLAMA
+        ),
+    ] = None
+    file_gb: Annotated[
+        float,
+        typer.Option(
+            "--file-size", help="Largest size of a file in the folder, in GB.", metavar="GB", rich_help_panel=_LLAMA
+        ),
+    ] = 5.0
     json: Json = False
 
 

@@ -10,6 +10,15 @@ from holdfast_cli.flags.common import DEFAULT_DIRECTORY, OUTPUT, RUN, Directory,
 
 _PRIVACY = "What it shows"
 
+ShowArguments = Annotated[
+    bool,
+    typer.Option(
+        "--show-arguments",
+        help="Show the values of the command's arguments. Without it, only numbers are shown.",
+        rich_help_panel=_PRIVACY,
+    ),
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFlags:
@@ -42,14 +51,7 @@ class ReportFlags:
             rich_help_panel=_PRIVACY,
         ),
     ] = False
-    show_arguments: Annotated[
-        bool,
-        typer.Option(
-            "--show-arguments",
-            help="Show the values of the command's arguments. Without it, only numbers are shown.",
-            rich_help_panel=_PRIVACY,
-        ),
-    ] = False
+    show_arguments: ShowArguments = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,7 @@ class CompareFlags:
 
     With --fail-on, exit with 3 if the second run is worse than the first one by more than the check allows. If a number
     of a check is not known, exit with 1. `--fail-on default` stands for "loss +2%", "tokens_per_s -5%",
-    "step_p95_s +20%" and "goodput -0.02".
+    "step_p95_s +20%" and "goodput -0.02". Passwords, tokens and values of arguments are hidden.
 
     \b
     Examples:
@@ -79,4 +81,5 @@ class CompareFlags:
             rich_help_panel=RUN,
         ),
     ] = field(default_factory=list)
+    show_arguments: ShowArguments = False
     json: Json = False

@@ -36,14 +36,20 @@ class RunFlags(SettingFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class ObserveFlags(SettingFlags):
-    """Watch a training run on this machine that another launcher starts.
+    """Watch a training run that another launcher starts.
 
-    Holdfast never stops, restarts or changes the run. It exits with the code of the launcher. Without a launcher it
-    prints a line for the launcher's shell, and serves until the ranks have left or Ctrl-C.
+    Holdfast never stops, restarts or changes the run, unless --on-hang abort asks it to end a rank that hangs. It exits
+    with the code of the launcher. Without a launcher it prints a line for the launcher's shell, and serves until the
+    ranks have left or Ctrl-C. For a run over several nodes give the same command on each of them, with --nodes, --redis
+    and --run. With --per-rank, srun or mpirun start this command once for each rank, and it becomes the rank.
 
     \b
-    Example:
+    Examples:
       holdfast observe -- torchrun --nproc-per-node 4 train.py
+      holdfast observe --nodes 2 --redis redis://head:6379 --run big -- \\
+          torchrun --nnodes 2 --rdzv-endpoint head:29400 train.py
+      srun --nodes 2 --ntasks-per-node 8 holdfast observe --per-rank \\
+          --nodes 2 --redis redis://head:6379 --run big -- python train.py
     """
 
     command_name: ClassVar[str] = "observe"
@@ -51,6 +57,24 @@ class ObserveFlags(SettingFlags):
         list[str] | None,
         typer.Argument(help="Launcher: the words after --.", metavar="COMMAND"),
     ] = field(default_factory=list)
+    node: Annotated[
+        str | None,
+        typer.Option(
+            "--node",
+            help="Name of this node, with --nodes.",
+            show_default="its host name",
+            metavar="NAME",
+            rich_help_panel=RUN,
+        ),
+    ] = None
+    per_rank: Annotated[
+        bool,
+        typer.Option(
+            "--per-rank",
+            help="COMMAND is one rank: srun or mpirun starts `holdfast observe` once for each.",
+            rich_help_panel=RUN,
+        ),
+    ] = False
     config: ConfigFile = None
 
 
@@ -87,7 +111,10 @@ class ShowConfigFlags(SettingFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckConfigFlags:
-    """Check a file with settings, and nothing that it names. Exit with 78 if a setting is wrong."""
+    """Check a file with settings, its command and the files of [notify]. Exit with 78 if a run would be refused.
+
+    It starts nothing. Folders, ports and servers are not checked, nor is what only the nodes of a run have.
+    """
 
     config: ConfigFile = None
 

@@ -136,7 +136,8 @@ class DaemonFlags:
     console_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Further name by which browsers may call the console, such as that of a proxy. Can be repeated.",
+            help="Further name by which browsers may call the console, such as that of a proxy; https://NAME: by that"
+            " scheme alone. Can be repeated.",
             metavar="NAME",
             rich_help_panel=_CONSOLE,
         ),
@@ -163,8 +164,8 @@ class ExportDashboardsFlags:
     """
 
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder to write to. It is created if it is missing.")
-    ] = Path("holdfast-dashboards")
+        str, typer.Argument(metavar="FOLDER", help="Folder to write to. It is created if it is missing.")
+    ] = "holdfast-dashboards"
     directory: Annotated[
         Path,
         typer.Option(

@@ -39,9 +39,10 @@ class TierName(StrEnum):
 class SpikesFlags:
     """Judge the loss in the log of any training run: blips, spikes, slow rises, divergence, NaN.
 
-    FILE is CSV with a line of names, or has a JSON object in each line. Holdfast judges it as it judges a run. It knows
-    the usual names of columns, as W&B, TensorBoard, Megatron and others write them. A step that goes back is a resume.
-    The exit code is 0, also with findings, unless --fail-on is given; 78 if the file cannot be read.
+    FILE is CSV with a line of names, has a JSON object in each line, or is an array of objects, such as the
+    trainer_state.json of Hugging Face. Holdfast judges it as it judges a run. It knows the usual names of columns, as
+    W&B, TensorBoard, Megatron and others write them. A step that goes back is a resume. The exit code is 0, also with
+    findings, unless --fail-on is given; 78 if the file cannot be read.
 
     \b
     Examples:
@@ -49,7 +50,7 @@ class SpikesFlags:
       holdfast spikes metrics.jsonl --loss-column train/ce --fail-on spike
     """
 
-    file: Annotated[Path, typer.Argument(help="Log of a run.", metavar="FILE")]
+    file: Annotated[Path, typer.Argument(help="Log of a run. -: stdin.", metavar="FILE")]
     loss_column: Annotated[
         str | None, typer.Option(help="Column of the loss.", show_default="found by its name", metavar="NAME")
     ] = None
@@ -198,7 +199,9 @@ class NotifyTestFlags:
     run: Annotated[
         str | None,
         typer.Option(
-            help="Use the channels of a run, in place of those of a file.", metavar="NAME", rich_help_panel=RUN
+            help="Use the channels of a run. With --config: name it in the messages.",
+            metavar="NAME",
+            rich_help_panel=RUN,
         ),
     ] = None
     directory: Directory = DEFAULT_DIRECTORY

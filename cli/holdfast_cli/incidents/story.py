@@ -112,6 +112,8 @@ def _where(incident: Incident) -> str:
 def _resumed(incident: Incident) -> str:
     if not incident.recovered_unix_s:
         return "-"
+    if not incident.source:  # another launcher has restarted it: only the script knows from what
+        return f"step {incident.resumed_step}" if incident.resumed_step >= 0 else "from its beginning"
     source = enum_phrase(Source, incident.source)
     return f"step {incident.resumed_step} from {source}" if incident.resumed_step >= 0 else "from the seed"
 

@@ -18,7 +18,7 @@ def store_arguments(url: str, password_file: Path | None) -> list[str]:
 def daemon_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) -> list[str]:
     """Return the argv of the daemon of a run. ``store``: from :func:`store_arguments`."""
     arguments: dict[str, Path | str] = {
-        "--name": "local",
+        "--name": paths.node,
         "--directory": paths.directory,
         "--control": paths.control,
         "--console-address": options.console_address,
@@ -43,6 +43,18 @@ def agent_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) -
     if options.checkpoint_staging is not None:
         arguments["--checkpoint-staging"] = options.checkpoint_staging
     return [*HOLDFAST, "agent", *_flatten(arguments), *store]
+
+
+def guard_command(paths: RunPaths, folder: Path) -> list[str]:
+    """Return the argv of the guard of a run, which looks at ``folder``."""
+    return [
+        *HOLDFAST,
+        "guard",
+        "--json",
+        *_flatten({"--metrics-port": "0", "--endpoint": paths.guard_endpoint}),
+        "--",
+        str(folder.absolute()),
+    ]
 
 
 def _flatten(arguments: dict[str, Path | str]) -> list[str]:

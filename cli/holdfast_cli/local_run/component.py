@@ -45,6 +45,8 @@ class ComponentSpec:
     """Signal that asks it to end immediately."""
     umask: int = -1
     """Its umask; -1: that of this process."""
+    is_vital: bool = True
+    """Whether the run ends if the component cannot run at all. Otherwise it is started again and again."""
 
 
 class Component:
@@ -149,7 +151,7 @@ class Component:
     def _exited(self, code: int, now_s: float) -> None:
         if not self._wanted:
             return
-        if code in FINAL_CODES:
+        if code in FINAL_CODES and self.spec.is_vital:
             self.fatal = self.newest_line() or f"{self.spec.name} says that its configuration is wrong"
             self.fatal_code = code
             log.error("%s gave up: %s", self.spec.name, self.fatal)

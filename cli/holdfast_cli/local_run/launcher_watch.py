@@ -1,16 +1,17 @@
-"""Watches a run that another launcher starts, and never touches it."""
+"""Watches a run that another launcher starts. It never touches it: see --on-hang for what the agent may do."""
 
 import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from typing import Protocol
 
-from holdfast_cli.control import ControlError, has_ended
+from holdfast_cli.control import has_ended
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_cli.interruption import Interruption
-from holdfast_cli.local_run.local_run import POLL_S, LocalRun
-from holdfast_cli.local_run.supervised_folder import NODE
+from holdfast_cli.local_run.local_run import POLL_S
+from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.run_folder.paths import RunPaths
 from holdfast_proto.rank_context import ObservedNode
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED
@@ -18,14 +19,26 @@ from holdfast_proto.v1.store_pb2 import LIFE_EXITED
 VERDICT_PATIENCE_S = 5.0
 """Longest wait, after the launcher has ended, for the verdict on a dead world or the end of a stopped one."""
 
-END_PATIENCE_S = 60.0
-"""Time for a launcher to end after a signal. torchrun and Slurm kill after 30 s."""
+_HURRIED = 2
+"""Number of signals after which an observation ends although ranks are alive."""
 
 
-def observed_node(local: LocalRun) -> ObservedNode:
+def observed_node(options: LocalRunOptions, paths: RunPaths) -> ObservedNode:
     """Return what the ranks of a run on this machine need in their environment."""
-    paths = local.paths
-    return ObservedNode.of(local.options.run, NODE, directory=paths.directory, runtime=paths.runtime)
+    return ObservedNode.of(options.run, paths.node, directory=paths.directory, runtime=paths.runtime, auto=options.auto)
+
+
+class Watched(Protocol):
+    """A run on this machine, or this machine's part of a run."""
+
+    def look(self) -> RunStatus | None:
+        """Return the run as it was seen last; None: nobody sees it now. Raises CommandError if Holdfast has failed."""
+
+    def expect_end(self) -> None:
+        """Announce the end of the ranks, so that it is no incident."""
+
+    def launcher_ended(self, code: int) -> None:
+        """Report that the launcher has ended. ``code``: its exit code as in a shell."""
 
 
 class Launcher:
@@ -58,12 +71,12 @@ class LauncherWatch:
 
     def __init__(
         self,
-        local: LocalRun,
+        watched: Watched,
         interruption: Interruption,
         show: Callable[[RunStatus], None],
         complain: Callable[[str], None],
     ) -> None:
-        self._local = local
+        self._watched = watched
         self._interruption = interruption
         self._show = show
         self._complain = complain
@@ -77,10 +90,12 @@ class LauncherWatch:
         while (code := launcher.exit_code) is None:
             if self._interruption.count > forwarded:
                 forwarded = self._interruption.count
-                self._expect_end()
+                self._watched.expect_end()
                 launcher.forward(self._interruption.signal)
             self._look()
             time.sleep(POLL_S)
+        if not self._has_given_up:
+            self._watched.launcher_ended(code)
         self._await_verdict(forwarded)
         return code
 
@@ -92,10 +107,16 @@ class LauncherWatch:
                 return
             time.sleep(POLL_S)
 
-    def _expect_end(self) -> None:
-        """Announce the end of the ranks to the daemon, so that it is no incident."""
-        with suppress(ControlError):  # without a daemon, nothing judges them
-            self._local.control.stop_run(grace_s=END_PATIENCE_S)
+    def until_gone(self, is_alive: Callable[[], bool]) -> None:
+        """Wait until ranks that no process of ours has started are gone. Their launcher signals them itself."""
+        announced = 0
+        while is_alive() and self._interruption.count < _HURRIED:
+            if self._interruption.count > announced:
+                announced = self._interruption.count
+                self._watched.expect_end()
+            self._look()
+            time.sleep(POLL_S)
+        self._await_verdict(announced)
 
     def _await_verdict(self, forwarded: int) -> None:
         """Wait for the verdict on how the run ended. One more signal than ``forwarded`` ends the wait."""
@@ -110,7 +131,7 @@ class LauncherWatch:
         if self._has_given_up:
             return None
         try:
-            status = self._local.look()
+            status = self._watched.look()
         except CommandError as error:  # the run must continue even if Holdfast cannot
             self._has_given_up = True
             self._complain(str(error))

@@ -18,12 +18,15 @@ from holdfast_cli.local_run.supervised_folder import SupervisedFolder
 from holdfast_cli.run_folder.ended import outcome_of
 from holdfast_cli.run_folder.paths import RunPaths
 from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import Incident
 
 POLL_S = 0.1
 AGENT_PATIENCE_S = 150.0
 """Time in which the agent of an ended run commits the last checkpoint."""
 STOP_PATIENCE_S = 15.0
 TERM_PATIENCE_S = 10.0
+END_PATIENCE_S = 60.0
+"""Time for a launcher to end after a signal. torchrun and Slurm kill after 30 s."""
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +95,24 @@ class LocalRun:
     def store_url(self) -> str:
         """URL of the run's Redis."""
         return self.folder.store_url
+
+    def notes(self) -> list[str]:
+        """Return one line for each component that was started again or is down."""
+        return self.stack.notes()
+
+    def expect_end(self) -> None:
+        """Announce the end of ranks that another launcher has started, so that it is no incident."""
+        with suppress(ControlError):  # without a daemon, nothing judges them
+            self.control.stop_run(grace_s=END_PATIENCE_S)
+
+    def launcher_ended(self, code: int) -> None:
+        """Report that the launcher of an observed run has ended. ``code``: its exit code as in a shell."""
+        with suppress(ControlError):  # without a daemon, no incident waits for it
+            self.control.launcher_ended(code)
+
+    def incidents(self) -> list[Incident]:
+        """Return all incidents of the run, oldest first. Raises ControlError while there is no daemon."""
+        return self.control.incidents()
 
     def wait(self, observe: Callable[[RunStatus], None] = _ignore, timeout_s: float | None = None) -> RunStatus:
         """Wait for the end of the run and return its last status; ``observe`` sees every one before.

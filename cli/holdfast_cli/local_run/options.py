@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from holdfast_checkpoint.store.locations import is_url
@@ -20,6 +21,14 @@ def check_name(run: str) -> None:
         keys.check_run_name(run)
     except ValueError as error:
         raise ConfigurationError(f"--run: {error}") from None
+
+
+def check_guarded(folder: Path, shown: str) -> None:
+    """Raise ConfigurationError unless a guard can look at ``folder``. It may not exist yet. ``shown``: its name."""
+    if len(folder.parts) > 1 and folder.parts[0].endswith(":"):  # a path has only one of the slashes of a URL
+        raise ConfigurationError(f"{shown} is a URL: name a folder that this machine has mounted")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"{shown} is a file: name the folder that holds the checkpoints")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +62,21 @@ class LocalRunOptions(RunSettings):
             raise ConfigurationError(
                 "--from-scratch and --adopt exclude each other: one starts from the seed, the other continues"
             )
+        if self.from_scratch and self.continue_from is not None:
+            raise ConfigurationError(
+                "--from-scratch and --continue-from exclude each other: one starts from the seed, the other continues"
+            )
+        if self.auto and (self.adopt or self.continue_from is not None):
+            given = "--adopt" if self.adopt else "--continue-from"
+            raise ConfigurationError(f"--auto restores nothing, and {given} asks for it: leave one of them out")
         self._check_locations()
         check_notify(self)
         if self.redis_url is not None:
             check_url(self.redis_url)
 
     def _check_locations(self) -> None:
+        if self.guard is not None:
+            check_guarded(self.guard, f"--guard {self.guard}")
         primary = self.checkpoint_directory and primary_location(self.checkpoint_directory)
         secondary = secondary_location(self.checkpoints_secondary)
         if secondary is not None and secondary == primary:

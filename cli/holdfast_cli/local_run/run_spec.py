@@ -6,9 +6,11 @@ from importlib.metadata import PackageNotFoundError, version
 from holdfast_cli.checkpoints.location import secondary_location
 from holdfast_cli.local_run.notify_spec import notify_message
 from holdfast_cli.local_run.options import LocalRunOptions
-from holdfast_cli.settings.schema import LossActionName, ModeName, PresetName
+from holdfast_cli.settings.schema import HangActionName, LossActionName, ModeName, PresetName
 from holdfast_proto.loss_tiers import DEFAULTS
 from holdfast_proto.v1.store_pb2 import (
+    HANG_ACTION_ABORT,
+    HANG_ACTION_REPORT,
     LOSS_ACTION_NOTE,
     LOSS_ACTION_NOTIFY,
     LOSS_ACTION_STOP,
@@ -27,6 +29,7 @@ _ACTIONS = {
     LossActionName.NOTIFY: LOSS_ACTION_NOTIFY,
     LossActionName.STOP: LOSS_ACTION_STOP,
 }
+_HANG_ACTIONS = {HangActionName.REPORT: HANG_ACTION_REPORT, HangActionName.ABORT: HANG_ACTION_ABORT}
 _MODES = {ModeName.OBSERVE: MODE_OBSERVE, ModeName.ACT: MODE_ACT}
 _PRESETS = {
     PresetName.FAST: PRESET_FAST,
@@ -47,6 +50,7 @@ def run_spec(
         mode=_MODES[options.mode],
         preset=_PRESETS[options.preset],
         restart_patience=options.restart_patience,
+        on_hang=_HANG_ACTIONS[options.on_hang],
         snapshot_every=options.snapshot_every,
         checkpoint_every=options.checkpoint_every,
         checkpoint_every_s=60 * options.checkpoint_every_minutes,
@@ -60,10 +64,12 @@ def run_spec(
         instance=instance,
         from_scratch=options.from_scratch,
         adopt=options.adopt,
+        continue_from=options.continue_from,
         injection_allowed=options.faults_allowed,
         loss_policy=_loss_policy(options),
         notify=notify_message(options),
         versions=_versions(),
+        auto=options.auto,
     )
 
 

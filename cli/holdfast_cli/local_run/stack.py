@@ -1,4 +1,4 @@
-"""The processes of a local run: Redis, daemon and agent."""
+"""The processes of a local run: Redis, daemon, agent and guard."""
 
 import os
 import signal
@@ -12,6 +12,7 @@ from holdfast_cli.errors import CommandError
 from holdfast_cli.local_run import command_lines
 from holdfast_cli.local_run.component import Component, ComponentSpec
 from holdfast_cli.local_run.component_keeper import ComponentKeeper
+from holdfast_cli.local_run.guard_findings import GuardFindings
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.local_run.redis_server import UMASK, answers, find_server, server_command
 from holdfast_cli.local_run.store import connect, publish_run
@@ -46,33 +47,52 @@ class LocalStack:
         self._environment = {**_threads(options.ranks), **options.environment, MARKER: folder.instance}
         self._check = check
         self._keeper = ComponentKeeper()
+        self._guard_findings = GuardFindings(process_log(folder.paths.directory, "guard"))
 
     def start(self, spec: RunSpec, *, is_agent_done: Callable[[int], bool]) -> None:
         """Start what is missing, publish ``spec``, and return when the daemon and the agent serve.
 
         Raises CommandError, with the log to read, if one does not come up.
         """
-        options, paths = self._options, self._paths
-        if options.redis_url is None:
+        if self._options.redis_url is None:
+            paths = self._paths
             empty_redis_data(paths)  # an earlier run's state is useless: its ranks are gone
             command = server_command(find_server(), paths.redis_data, paths.redis_socket)
             self._add("redis", command, umask=UMASK)
-        self._wait_for_redis()
+        self.wait_for_redis()
         self._publish(spec)
-        store = command_lines.store_arguments(self._store_url, options.redis_password_file)
-        self._add("daemon", command_lines.daemon_command(paths, options, store))
-        agent = command_lines.agent_command(paths, options, store)
-        self._add("agent", agent, is_agent_done, signal.SIGINT)  # after SIGTERM it would wait for a last checkpoint
+        self.begin_daemon()
+        self.begin_agent(is_agent_done)
+        if self._options.guard is not None:
+            self._add("guard", command_lines.guard_command(self._paths, self._options.guard), is_vital=False)
         for name in ("daemon", "agent"):
-            self._wait_until(partial(self._has_served, name), f"the {name} does not come up", name)
+            self.wait_for(name)
+
+    def begin_daemon(self) -> None:
+        """Start the daemon, and do not wait for it."""
+        self._add("daemon", command_lines.daemon_command(self._paths, self._options, self._store_arguments))
+
+    def begin_agent(self, is_agent_done: Callable[[int], bool]) -> None:
+        """Start the agent, and do not wait for it."""
+        command = command_lines.agent_command(self._paths, self._options, self._store_arguments)
+        self._add("agent", command, is_agent_done, signal.SIGINT)  # after SIGTERM it would wait for a last checkpoint
+
+    def wait_for(self, name: str) -> None:
+        """Return when "daemon" or "agent" serves. Raises CommandError, with the log to read, if it does not come up."""
+        self._wait_until(partial(self._has_served, name), f"the {name} does not come up", name)
+
+    @property
+    def _store_arguments(self) -> list[str]:
+        return command_lines.store_arguments(self._store_url, self._options.redis_password_file)
 
     def component(self, name: str) -> Component:
-        """Return "redis", "daemon" or "agent". Raises KeyError if it is not ours."""
+        """Return "redis", "daemon", "agent" or "guard". Raises KeyError if it is not ours."""
         return self._keeper.components[name]
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """Return the endpoints of the daemon and the agent that run now."""
-        files = {"daemon": self._paths.daemon_endpoint, "agent": self._paths.agent_endpoint}
+        """Return the endpoints of the daemon, the agent and the guard that run now."""
+        paths = self._paths
+        files = {"daemon": paths.daemon_endpoint, "agent": paths.agent_endpoint, "guard": paths.guard_endpoint}
         found = {name: (self._keeper.components.get(name), read_endpoint(path)) for name, path in files.items()}
         return {
             name: endpoint
@@ -85,8 +105,8 @@ class LocalStack:
         return {name: component.pid for name, component in self._keeper.components.items() if component.pid}
 
     def notes(self) -> list[str]:
-        """Return one line for each component that was started again or is down."""
-        return self._keeper.notes()
+        """Return one line for each component that was started again or is down, and for each finding of the guard."""
+        return [*self._keeper.notes(), *self._guard_findings.newest()]
 
     def raise_if_fatal(self) -> None:
         """Raise ConfigurationError if a component gave up."""
@@ -106,6 +126,8 @@ class LocalStack:
         is_final: Callable[[int], bool] = never,
         end_signal: signal.Signals = signal.SIGTERM,
         umask: int = -1,
+        *,
+        is_vital: bool = True,
     ) -> None:
         self._keeper.add(
             ComponentSpec(
@@ -116,6 +138,7 @@ class LocalStack:
                 is_final=is_final,
                 end_signal=end_signal,
                 umask=umask,
+                is_vital=is_vital,
             )
         )
 
@@ -128,7 +151,8 @@ class LocalStack:
         finally:
             client.close()
 
-    def _wait_for_redis(self) -> None:
+    def wait_for_redis(self) -> None:
+        """Return when Redis answers. Raises CommandError, which names --redis, if it does not."""
         ours = self._options.redis_url is None
         self._wait_until(
             lambda: answers(self._store_url, self._options.redis_password_file),

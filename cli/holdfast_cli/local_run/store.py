@@ -37,12 +37,10 @@ def publish_run(client: "redis.Redis", spec: RunSpec) -> None:
     Removes what an earlier run of this name left, except its fencing number. Raises
     ConfigurationError if that run still has agents, redis.RedisError if Redis cannot be reached.
     """
-    # redis-py types its answers for the asynchronous client too: hence the casts by iteration.
-    nodes = [name.decode() for name in _members(client, keys.nodes(spec.run))]
-    alive = [node for node in nodes if client.exists(keys.node(spec.run, node))]
+    alive = live_nodes(client, spec.run)
     if alive:
         raise ConfigurationError(
-            f"run {spec.run} already runs on {', '.join(sorted(alive))} with this Redis: choose another --run, "
+            f"run {spec.run} already runs on {', '.join(alive)} with this Redis: choose another --run, "
             f"or stop it with `holdfast stop --run {spec.run}`"
         )
     leftovers = [keys.state(spec.run), keys.events(spec.run), keys.incidents(spec.run), keys.nodes(spec.run)]
@@ -57,6 +55,13 @@ def publish_run(client: "redis.Redis", spec: RunSpec) -> None:
     client.sadd(keys.RUNS, spec.run)  # no hash tag: on a cluster it is on another node
 
 
+def live_nodes(client: "redis.Redis", run: str) -> list[str]:
+    """Return the nodes of a run whose agents are alive, sorted. Raises redis.RedisError."""
+    names = [name.decode() for name in _members(client, keys.nodes(run))]
+    return sorted(name for name in names if client.exists(keys.node(run, name)))
+
+
 def _members(client: "redis.Redis", key: str) -> Iterable[bytes]:
+    # redis-py types its answers for the asynchronous client too.
     members: Iterable[bytes] = client.smembers(key)  # type: ignore[assignment]
     return members

@@ -17,6 +17,7 @@ from holdfast_cli.run_folder.record import RunRecord, load_record
 from holdfast_cli.run_folder.scrape_targets import write_targets
 from holdfast_cli.run_folder.sweep import forget_ranks, sweep
 from holdfast_proto.endpoint import Endpoint
+from holdfast_proto.private_files import make_private_directory
 from holdfast_proto.run_files import process_log
 from holdfast_proto.v1.control_pb2 import RunStatus
 
@@ -32,11 +33,23 @@ class SupervisedFolder:
     folder, ConfigurationError if a path cannot be used.
     """
 
-    def __init__(self, options: LocalRunOptions) -> None:
+    def __init__(
+        self, options: LocalRunOptions, *, node: str = NODE, name: str = "", runtime: Path | None = None
+    ) -> None:
+        """Take the folder.
+
+        Args:
+            options: of the run.
+            node: name of its agent.
+            name: of the folder; empty: that of the run.
+            runtime: folder for sockets; None: one that no other process knows.
+        """
+        self._node = node
+        self._runtime = runtime
         self.instance = secrets.token_hex(8)
         """Random name of this start, in the environment of all its processes."""
         self._run = options.run
-        directory = prepare_directory(options.directory / options.run)
+        directory = prepare_directory(options.directory / (name or options.run))
         self._lock = RunLock(directory, options.run)
         try:
             self.paths = self._paths(options, directory)
@@ -87,7 +100,9 @@ class SupervisedFolder:
             sweep(earlier)
         forget_ranks(directory)
         memory = make_memory_directory(options.shm_directory, options.run, self.instance)
-        return RunPaths(directory, make_runtime_directory(), memory, NODE)
+        runtime = self._runtime or make_runtime_directory()
+        make_private_directory(runtime, "TMPDIR")
+        return RunPaths(directory, runtime, memory, self._node)
 
     def _begin_log(self) -> logging.FileHandler:
         handler = logging.FileHandler(process_log(self.paths.directory, "holdfast"))
@@ -104,7 +119,7 @@ class SupervisedFolder:
             instance=self.instance,
             pid=own.pid,
             start_ticks=own.start_ticks,
-            node=NODE,
+            node=self._node,
             directory=str(self.paths.directory),
             runtime_directory=str(self.paths.runtime),
             shm_directory=str(self.paths.memory),

@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -21,11 +20,14 @@ MOST_FINDINGS = 1000
 class LogReport:
     """What was found in one log."""
 
-    path: Path
+    name: str
+    """The file, for people."""
     columns: LogColumns
     findings: list[LogFinding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     """Word of the tier, or the kind of what is not about the loss -> number."""
+    cut_row: int = 0
+    """Last row, if it was left out because it is cut off; else 0."""
 
     def add(self, finding: LogFinding) -> None:
         """Count a finding, and keep it if it is one of the first."""
@@ -60,13 +62,15 @@ def summary_lines(report: LogReport, judge: LogJudge) -> Iterator[str]:
         yield f"{report.left_out} more findings are counted and not shown"
     found = [f"{report.counts[name]} {name}" for name in _in_order(report.counts)]
     facts = [
-        f"{report.path}: {judge.losses} losses of column {report.columns.loss!r}",
+        f"{report.name}: {judge.losses} losses of column {report.columns.loss!r}",
         ", ".join(found) or "nothing found",
     ]
     if judge.resumes:
         facts.append(f"the step goes back {judge.resumes} {'time' if judge.resumes == 1 else 'times'}")
     if judge.repeated_rows:
         facts.append(f"{judge.repeated_rows} rows repeat a step, and only its first loss counts")
+    if report.cut_row:
+        facts.append(f"row {report.cut_row}, the last one, is cut off and left out")
     if not report.columns.step:
         facts.append("no column of steps: the rows are counted")
     if not judge.ends_finite:
@@ -79,11 +83,12 @@ def summary_lines(report: LogReport, judge: LogJudge) -> Iterator[str]:
 def as_object(report: LogReport, judge: LogJudge) -> dict[str, Any]:
     """Return the report for scripts. Numbers that are not finite are null."""
     return {
-        "file": str(report.path),
+        "file": report.name,
         "columns": report.columns.named(),
         "losses": judge.losses,
         "resumes": judge.resumes,
         "repeated_rows": judge.repeated_rows,
+        "cut_row": report.cut_row or None,
         "ends_finite": judge.ends_finite,
         "counts": {name: report.counts[name] for name in _in_order(report.counts)},
         "findings": [{name: _plain(value) for name, value in vars(one).items()} for one in report.findings],

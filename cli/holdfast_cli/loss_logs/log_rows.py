@@ -1,21 +1,25 @@
-"""Reads a training log row by row: CSV with any usual separator, or one JSON object in each line.
+"""Reads a training log row by row: CSV with any usual separator, one JSON object in each line, or one JSON document.
 
-Nothing but the present row is kept, so a log may be of any length. A refusal names the file, the row and the column.
+Nothing but the present row is kept, so a log may be of any length, unless it is one JSON document. A refusal names the
+file, the row and the column.
 """
 
 import csv
-import io
 import json
 import math
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
 
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.loss_logs.log_columns import LogColumns, find_columns
+from holdfast_cli.loss_logs.log_document import begins_document, read_document
+from holdfast_cli.loss_logs.log_lines import LogLines, NumberedLine
 
-_MOST_LINE_CHARACTERS = 1 << 20
 _SEPARATORS = (",", "\t", ";", "|")
 _EMPTY = frozenset({"", "null", "none", "n/a", "na", "-"})
 _LARGEST_STEP = 1 << 53
@@ -26,7 +30,7 @@ class LogRow:
     """The numbers of one row. None: the cell is empty. A loss may be NaN or infinite."""
 
     row: int
-    """Number of the line in the file, the first is 1."""
+    """Number of the line in the file, or of the object in a JSON document; the first is 1."""
     step: int
     loss: float | None = None
     validation_loss: float | None = None
@@ -42,56 +46,51 @@ class OpenLog:
     columns: LogColumns
     rows: Iterator[LogRow]
     """They come once."""
+    lines: LogLines
+    """Its ``cut_row`` is known once the rows are read."""
 
 
 def open_log(file: BinaryIO, path: str, *, loss: str | None, step: str | None) -> OpenLog:
     """Return the columns and rows of a log. Raises ConfigurationError; so may the rows, when they are read."""
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-    lines = _lines(text, path)
-    first = next(lines, None)
+    lines = LogLines(file, path)
+    first = lines.first()
     if first is None:
         raise ConfigurationError(f"{path}: the file is empty: give a log with a line of names and a row for each step")
-    records = (
-        _json_records(first, lines, path) if first[1].lstrip().startswith("{") else _csv_records(first, lines, path)
-    )
-    names = next(records)[1]
-    columns = find_columns([str(name) for name in names], loss=loss, step=step, path=path)
-    return OpenLog(columns, _rows(records, [str(name) for name in names], columns, path))
+    if begins_document(first[1]):
+        records = _records_of(enumerate(read_document(lines, path), 1))
+    else:
+        lines.check_length(*first)
+        lines.check(*first)
+        is_json = first[1].lstrip().startswith("{")
+        records = _records_of(_json_lines(first, lines, path)) if is_json else _csv_records(first, lines, path)
+    names = [str(name) for name in next(records)[1]]
+    columns = find_columns(names, loss=loss, step=step, path=path)
+    return OpenLog(columns, _rows(records, names, columns, lines, path), lines)
 
 
-def open_file(path: Path) -> BinaryIO:
-    """Open a log. Raises ConfigurationError."""
+@contextmanager
+def open_file(path: Path) -> Iterator[tuple[BinaryIO, str]]:
+    """Open a log, and return its name for people too. ``-`` is stdin.
+
+    Raises ConfigurationError.
+    """
+    if str(path) == "-":
+        if sys.stdin is None:
+            raise ConfigurationError("stdin is closed: give the log there, or name a file")
+        yield sys.stdin.buffer, "stdin"
+        return
     try:
-        return path.open("rb")
+        file = path.open("rb")
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}: name a file that you can read") from None
+    with file:
+        yield file, str(path)
 
 
-_Line = tuple[int, str]
 _Record = tuple[int, Sequence[object]]
 
 
-def _lines(text: io.TextIOWrapper, path: str) -> Iterator[_Line]:
-    """Yield the lines that are not blank, with their numbers."""
-    number = 0
-    try:
-        while line := text.readline(_MOST_LINE_CHARACTERS):
-            number += 1
-            if len(line) >= _MOST_LINE_CHARACTERS:
-                raise ConfigurationError(f"{path}: row {number}: longer than {_MOST_LINE_CHARACTERS} characters")
-            if "\0" in line:
-                raise ConfigurationError(f"{path}: row {number}: not text: give a CSV file, or JSON lines")
-            if line.strip():
-                yield number, line
-    except UnicodeDecodeError:
-        raise ConfigurationError(
-            f"{path}: row {number + 1} or later: not text in UTF-8: save the log as UTF-8"
-        ) from None
-    except OSError as error:
-        raise ConfigurationError(f"{path}: row {number + 1}: {error.strerror}: name a file that you can read") from None
-
-
-def _csv_records(first: _Line, lines: Iterator[_Line], path: str) -> Iterator[_Record]:
+def _csv_records(first: NumberedLine, lines: LogLines, path: str) -> Iterator[_Record]:
     """Yield the names, then the cells of each row."""
     separator = max(_SEPARATORS, key=first[1].count)
     number, names = first[0], next(csv.reader([first[1]], delimiter=separator), [])
@@ -108,8 +107,10 @@ def _csv_records(first: _Line, lines: Iterator[_Line], path: str) -> Iterator[_R
         try:
             cells = next(reader, None)
         except csv.Error as error:
+            if lines.leave_out(current):
+                return
             raise ConfigurationError(f"{path}: row {current}: {error}") from None
-        if cells is None:
+        if cells is None or (len(cells) < len(names) and lines.leave_out(current)):
             return
         if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
             raise ConfigurationError(
@@ -118,49 +119,61 @@ def _csv_records(first: _Line, lines: Iterator[_Line], path: str) -> Iterator[_R
         yield current, cells
 
 
-def _json_records(first: _Line, lines: Iterator[_Line], path: str) -> Iterator[_Record]:
+def _records_of(entries: Iterator[tuple[int, dict[str, object]]]) -> Iterator[_Record]:
     """Yield the names, then the values of each object in their order. Names are those of the first 100 objects.
 
     Trackers write the loss and the evaluation in objects of their own, so one object does not show all names.
     """
-    head = [(first[0], _parsed(first, path))]
-    for line in lines:
-        head.append((line[0], _parsed(line, path)))
-        if len(head) >= 100:
-            break
+    head = list(islice(entries, 100))
     names = list(dict.fromkeys(name for _, entry in head for name in entry))
-    yield first[0], names
-    for number, entry in head:
+    yield head[0][0], names
+    for number, entry in chain(head, entries):
         yield number, [entry.get(name) for name in names]
-    for line in lines:
-        entry = _parsed(line, path)
-        yield line[0], [entry.get(name) for name in names]
 
 
-def _parsed(line: _Line, path: str) -> dict[str, object]:
-    try:
-        entry = json.loads(line[1])
-    except (ValueError, RecursionError):
-        raise ConfigurationError(f"{path}: row {line[0]}: not valid JSON: give one object in each line") from None
-    if not isinstance(entry, dict):
-        raise ConfigurationError(f"{path}: row {line[0]}: not a JSON object: give one object in each line")
-    return entry
+def _json_lines(first: NumberedLine, lines: LogLines, path: str) -> Iterator[tuple[int, dict[str, object]]]:
+    for number, line in chain([first], lines):
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            if lines.leave_out(number):
+                return
+            raise ConfigurationError(f"{path}: row {number}: not valid JSON: give one object in each line") from None
+        if not isinstance(entry, dict):
+            raise ConfigurationError(f"{path}: row {number}: not a JSON object: give one object in each line")
+        lines.open_row = 0  # the brace at its end shows that it is whole
+        yield number, entry
 
 
-def _rows(records: Iterator[_Record], names: Sequence[str], columns: LogColumns, path: str) -> Iterator[LogRow]:
+def _rows(
+    records: Iterator[_Record], names: Sequence[str], columns: LogColumns, lines: LogLines, path: str
+) -> Iterator[LogRow]:
+    """Yield the rows, without a last one that its writer has not finished.
+
+    A last line without a line end may be a whole row. It counts as one unless it cannot be read, or its step goes
+    back: half of a number is a smaller number.
+    """
     places = {quantity: names.index(column) for quantity, column in columns.named().items()}
     step_place = places.pop("step", None)
+    newest = -1
     for index, (number, cells) in enumerate(records):
-        values = {
-            quantity: _number(cells[place], number, names[place], path) if place < len(cells) else None
-            for quantity, place in places.items()
-        }
-        step = index
-        if step_place is not None:
-            known = _step(cells[step_place] if step_place < len(cells) else None, number, names[step_place], path)
-            if known is None:
-                continue  # a row without a step belongs to none: a summary, or a setting
-            step = known
+        try:
+            values = {
+                quantity: _number(cells[place], number, names[place], path) if place < len(cells) else None
+                for quantity, place in places.items()
+            }
+            step: int | None = index
+            if step_place is not None:
+                step = _step(cells[step_place] if step_place < len(cells) else None, number, names[step_place], path)
+        except ConfigurationError:
+            if lines.leave_out(number):
+                return
+            raise
+        if step is None:
+            continue  # a row without a step belongs to none: a summary, or a setting
+        if step < newest and lines.leave_out(number):
+            return
+        newest = step
         yield LogRow(number, step, **values)
 
 

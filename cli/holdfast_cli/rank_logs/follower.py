@@ -1,6 +1,6 @@
 """Follows the output of a run's ranks from one generation to the next."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,7 +81,7 @@ class Follower:
         wanted = [rank for rank in logs if rank not in self._tails and (rank in self._ranks or not self._ranks)]
         return {rank: LogTail(logs[rank], self._offsets.get(logs[rank], 0)) for rank in wanted}
 
-    def _each(self, read: Callable[[LogTail], list[str]]) -> Iterator[Line]:
+    def _each(self, read: Callable[[LogTail], Iterable[str]]) -> Iterator[Line]:
         if self.generation is not None:
             for rank, tail in self._tails.items():
                 yield from (Line(self.generation, rank, text) for text in read(tail))

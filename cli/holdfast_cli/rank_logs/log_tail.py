@@ -1,13 +1,20 @@
 """Reads the lines by which a log grows."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 READ_BYTES = 1 << 16
 """Most bytes of one log that are read at once. A rank that prints faster is shown later, and delays no other."""
 
 LONGEST_LINE_BYTES = 1 << 15
-"""A longer line is shown in pieces."""
+"""A longer line may be shown in pieces."""
+
+LINE_CUT = "[line cut by holdfast]"
+"""Mark in a shown line, where a part of it is missing or is shown as the next line."""
+
+_LONGEST_KEPT_BYTES = LONGEST_LINE_BYTES + len(LINE_CUT) + 1
+"""The longest line, with a mark and a space."""
 
 
 class LogTail:
@@ -28,20 +35,20 @@ class LogTail:
             return []
         self._offset += len(data)
         *complete, self._unfinished = (self._unfinished + data).split(b"\n")
-        if len(self._unfinished) > LONGEST_LINE_BYTES:
-            complete.append(self._unfinished)
+        if len(self._unfinished) > _LONGEST_KEPT_BYTES:
+            complete.append(b"%s %s" % (self._unfinished, LINE_CUT.encode()))
             self._unfinished = b""
         return [_shown(line) for line in complete]
 
-    def rest(self) -> list[str]:
-        """Return all lines that are left, the unfinished last one too."""
-        lines: list[str] = []
-        while more := self.lines():
-            lines += more
+    def rest(self) -> Iterator[str]:
+        """Yield all lines that are left, the unfinished last one too. Only READ_BYTES of them are kept at a time."""
+        offset = -1
+        while self._offset != offset:
+            offset = self._offset
+            yield from self.lines()
         if self._unfinished:
-            lines.append(_shown(self._unfinished))
+            yield _shown(self._unfinished)
             self._unfinished = b""
-        return lines
 
     def newest(self, count: int) -> list[str]:
         """Skip to the end of the log; return the newest ``count`` lines of what is skipped, complete ones only.
@@ -62,10 +69,23 @@ class LogTail:
         except OSError:  # the rank has not begun to write
             return []
         *complete, unfinished = b"".join(reversed(blocks)).split(b"\n")
-        self._unfinished = unfinished[-LONGEST_LINE_BYTES:]
-        return [_shown(line) for line in complete[-count:]]
+        self._unfinished = _end_of(unfinished)
+        if start > 0 and complete:
+            complete[0] = b"%s %s" % (LINE_CUT.encode(), complete[0][-LONGEST_LINE_BYTES:])
+        return [_shown(_end_of(line)) for line in complete[-count:]]
+
+
+def _end_of(line: bytes) -> bytes:
+    """Return a line, or the mark and its end if it is long."""
+    return line if len(line) <= _LONGEST_KEPT_BYTES else b"%s %s" % (LINE_CUT.encode(), line[-LONGEST_LINE_BYTES:])
 
 
 def _shown(line: bytes) -> str:
-    """Return what a terminal would leave of the line: a progress bar has drawn over itself with carriage returns."""
+    """Return what a terminal would leave of the line: a progress bar has drawn over itself with carriage returns.
+
+    Of such a line, the mark goes with what is drawn over.
+    """
+    mark = f" {LINE_CUT}".encode()
+    if b"\r" in line:
+        line = line.removesuffix(mark)
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast_cli.reports.figures import FIGURES, figures_of, last_step, spoiled_figures, time_use
-from holdfast_cli.reports.redaction import command_line, without_secrets
+from holdfast_cli.reports.redaction import Redaction
 from holdfast_cli.reports.regressions import RegressionCheck
 from holdfast_cli.reports.run_source import RunFacts
 from holdfast_cli.reports.wording import duration, short_number
@@ -29,7 +29,7 @@ class RunComparison:
     figures: tuple[Mapping[str, float], Mapping[str, float]]
     time_use_s: tuple[Mapping[str, float], Mapping[str, float]]
     settings: Mapping[str, tuple[str, str]]
-    """Settings that differ, with both values."""
+    """Settings that differ, with both values as they are shown. What differs may be hidden in both."""
     outcomes: Sequence[tuple[RegressionCheck, str]]
     gaps: Sequence[str]
 
@@ -93,8 +93,10 @@ class RunComparison:
         return table
 
 
-def compare_runs(first: RunFacts, second: RunFacts, checks: Sequence[RegressionCheck]) -> RunComparison:
-    """Compare the second run with the first one."""
+def compare_runs(
+    first: RunFacts, second: RunFacts, checks: Sequence[RegressionCheck], *, show_arguments: bool = False
+) -> RunComparison:
+    """Compare the second run with the first one. ``show_arguments``: show the values of the commands' arguments."""
     steps = [last_step(facts) for facts in (first, second)]
     common = min((step for step in steps if step is not None), default=None) if None not in steps else None
     figures = (figures_of(first, common_step=common), figures_of(second, common_step=common))
@@ -107,7 +109,7 @@ def compare_runs(first: RunFacts, second: RunFacts, checks: Sequence[RegressionC
         common_step=common,
         figures=figures,
         time_use_s=(time_use(first), time_use(second)),
-        settings=_different(_settings(first), _settings(second)),
+        settings=_different(*(_settings(facts, show_arguments=show_arguments) for facts in (first, second))),
         outcomes=[(check, check.outcome(*figures, spoiled=spoiled)) for check in checks],
         gaps=[f"{facts.name}: {gap}" for facts in (first, second) for gap in facts.gaps],
     )
@@ -120,22 +122,29 @@ def _names(first: RunFacts, second: RunFacts) -> tuple[str, str]:
     return str(first.source.directory), str(second.source.directory)
 
 
-def _settings(facts: RunFacts) -> dict[str, str]:
-    """Return settings, versions and the command as text. Secrets in them are hidden."""
-    found = {name: without_secrets(str(value)) for name, value in facts.spec.items() if name not in _OF_ONE_RUN}
-    found |= {f"version of {name}": str(text) for name, text in (facts.spec.get("versions") or {}).items()}
+def _settings(facts: RunFacts, *, show_arguments: bool) -> dict[str, tuple[str, str]]:
+    """Return settings, versions and the command: of each the value, and the text that is shown for it."""
+    hidden = Redaction({})
+    plain = {name: str(value) for name, value in facts.spec.items() if name not in _OF_ONE_RUN}
+    found = {name: (value, hidden.text(value)) for name, value in plain.items()}
+    for name, version in (facts.spec.get("versions") or {}).items():
+        found[f"version of {name}"] = (str(version), str(version))
     if "command" in facts.spec:
-        found["command"] = command_line(map(str, facts.spec["command"]), show_arguments=True)
+        words = facts.spec["command"]
+        found["command"] = (str(words), hidden.command(words, show_arguments=show_arguments))
     return found
 
 
-def _different(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def _different(
+    first: Mapping[str, tuple[str, str]], second: Mapping[str, tuple[str, str]]
+) -> dict[str, tuple[str, str]]:
+    """Return what is shown for the settings whose values differ, though what is shown may not."""
     if not first or not second:  # a gap says so
         return {}
     names = {**first, **second}
-    return {
-        name: (first.get(name, "-"), second.get(name, "-")) for name in names if first.get(name) != second.get(name)
-    }
+    none = ("-", "-")
+    pairs = {name: (first.get(name, none), second.get(name, none)) for name in names}
+    return {name: (a[1], b[1]) for name, (a, b) in pairs.items() if a[0] != b[0]}
 
 
 def _change(a: float | None, b: float | None) -> float | None:

@@ -91,6 +91,10 @@ class Redaction:
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", alias, text)
         return _ADDRESS.sub("[address]", _PATH.sub(r"[folder]/\g<last>", text))
 
+    def command(self, words: Iterable[object], *, show_arguments: bool) -> str:
+        """Return a run's command as reports and comparisons show it. See :func:`command_line`."""
+        return self.text(command_line(map(str, words), show_arguments=show_arguments))
+
 
 def redaction(hosts: Iterable[str], *, redact_hosts: bool) -> Redaction:
     """Return what to take out. ``hosts``: names of nodes that the run had."""

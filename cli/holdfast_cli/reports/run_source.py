@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.ended import incidents_in_log, load_last_status, state_at_end
-from holdfast_cli.run_folder.record import RunRecord, find_record, load_record
+from holdfast_cli.run_folder.record import RunRecord, find_record, known_runs, load_record
 from holdfast_cli.run_folder.target import Target
 from holdfast_daemon.history.reader import HistoryError, RunHistory
 from holdfast_daemon.history.rows import CheckpointRow, Curve, RunStart
@@ -91,15 +91,21 @@ def find_source(directory: Path, name: str | None) -> RunSource:
             return RunSource(found.run, folder, found)
     if run_files.history(directory, name).is_file() or run_files.incident_log(directory, name).is_file():
         return RunSource(name, directory, None)
-    histories = sorted(run_files.history(Path(name), "*").parent.glob("*.sqlite"))
-    names = [path.stem for path in histories if ".damaged-" not in path.name]
+    names = _histories(Path(name))
     if len(names) == 1:
         return RunSource(names[0], Path(name), None)
     if names:
         raise CommandError(f"{name} has the histories of {', '.join(names)}: name one of them, with --directory {name}")
     raise CommandError(
-        f"no run {name} under {directory}: name the folder of its runs, or that of its daemon, with --directory"
+        f"no run {name} under {directory.absolute()}, {known_runs(directory, _histories(directory))}, and none in a "
+        f"folder {Path(name).absolute()}: name one of its runs, or with --directory another folder, such as a daemon's"
     )
+
+
+def _histories(directory: Path) -> list[str]:
+    """Return the names of the runs whose history a daemon keeps in its folder ``directory``."""
+    found = sorted(run_files.history(directory, "*").parent.glob("*.sqlite"))
+    return [path.stem for path in found if not run_files.is_set_aside_history(path)]
 
 
 def read_facts(source: RunSource) -> RunFacts:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from holdfast_cli.reports.figures import time_use, wall_s
 from holdfast_cli.reports.markup import Markup, element, joined, table
-from holdfast_cli.reports.redaction import Redaction, command_line
+from holdfast_cli.reports.redaction import Redaction
 from holdfast_cli.reports.run_source import RunFacts
 from holdfast_cli.reports.wording import clock, duration, short_number, size
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, verdict_word
@@ -112,8 +112,7 @@ def settings_section(facts: RunFacts, redaction: Redaction, *, show_arguments: b
     heading = element("h2", "Settings and versions")
     if not facts.spec:
         return heading, element("p", "They are not known.")
-    words = [str(word) for word in facts.spec.get("command") or ()]
-    command = redaction.text(command_line(words, show_arguments=show_arguments))
+    command = redaction.command(facts.spec.get("command") or (), show_arguments=show_arguments)
     versions = [(name, str(text)) for name, text in sorted((facts.spec.get("versions") or {}).items())]
     settings = [
         (_words(name), redaction.text(value if isinstance(value, str) else json.dumps(value)) or "-")
@@ -130,6 +129,16 @@ def settings_section(facts: RunFacts, redaction: Redaction, *, show_arguments: b
     )
 
 
+def _resumed(incident: Incident) -> str:
+    if not incident.source:  # another launcher has restarted it: only the script knows from what
+        return f"step {incident.resumed_step}" if incident.resumed_step >= 0 else "its beginning"
+    return (
+        f"step {incident.resumed_step} from {enum_phrase(Source, incident.source)}"
+        if incident.resumed_step >= 0
+        else "the seed"
+    )
+
+
 def _story(incident: Incident, redaction: Redaction) -> Markup:
     verdict = incident.verdict
     facts = [
@@ -142,8 +151,7 @@ def _story(incident: Incident, redaction: Redaction) -> Markup:
         ("lost steps", str(incident.lost_steps)),
     ]
     if incident.recovered_unix_s:
-        resumed = f"step {incident.resumed_step} from {enum_phrase(Source, incident.source)}"
-        facts.append(("resumed at", resumed if incident.resumed_step >= 0 else "the seed"))
+        facts.append(("resumed at", _resumed(incident)))
     parts = [
         element("h3", f"{incident.id}: {redaction.text(verdict.message or verdict_word(incident))}"),
         element("dl", *(joined([element("dt", name), element("dd", text)]) for name, text in facts)),

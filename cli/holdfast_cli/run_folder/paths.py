@@ -1,8 +1,11 @@
 """Paths of all files of a local run."""
 
+import hashlib
 import os
 import shutil
 import tempfile
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +65,19 @@ class RunPaths:
         """Endpoint file of the agent."""
         return run_files.agent_endpoint(self.runtime, self.node)
 
+    @property
+    def guard_endpoint(self) -> Path:
+        """Endpoint file of the guard."""
+        return run_files.guard_endpoint(self.runtime)
+
+
+def node_folder(run: str, node: str) -> str:
+    """Return the name of the folder of one node of a run that several nodes observe. No run can have this name.
+
+    Each node has its own, because ``--directory`` may be on a file system that the nodes share.
+    """
+    return f"{run}@{node}"
+
 
 def prepare_directory(directory: Path) -> Path:
     """Create a run's directory with its folders and return its absolute path."""
@@ -69,10 +85,38 @@ def prepare_directory(directory: Path) -> Path:
     try:
         make_directory(run_files.logs(absolute))
     except OSError as error:
-        raise ConfigurationError(
-            f"--directory {directory.parent}: {error.filename}: {error.strerror}: name a folder that you can write to"
-        ) from None
+        raise _cannot_use(directory.parent, error) from None
     return absolute
+
+
+def claim_dated_name(directory: Path) -> str:
+    """Return a name with the present date and time that no other run in ``directory`` has, and create its folder.
+
+    Runs that start within one second get ``-2``, ``-3`` and so on. Raises ConfigurationError if no folder can be made.
+    """
+    dated = name = dated_name()
+    number = 1
+    try:
+        make_directory(directory.absolute())
+        while True:
+            try:
+                make_directory(directory.absolute() / name, exist_ok=False)
+                return name
+            except FileExistsError:
+                number += 1
+                name = f"{dated}-{number}"
+    except OSError as error:
+        raise _cannot_use(directory, error) from None
+
+
+def dated_name() -> str:
+    """Return a name with the present date and time. Another run may have it: see :func:`claim_dated_name`."""
+    return time.strftime("run-%Y%m%d-%H%M%S")
+
+
+def _cannot_use(directory: Path, error: OSError) -> ConfigurationError:
+    problem = f"{error.filename}: {error.strerror}"
+    return ConfigurationError(f"--directory {directory}: {problem}: name a folder that you can write to")
 
 
 def empty_redis_data(paths: RunPaths) -> None:
@@ -83,11 +127,21 @@ def empty_redis_data(paths: RunPaths) -> None:
 
 def make_runtime_directory() -> Path:
     """Create a directory for sockets (mode 0700) whose path is short enough for them."""
+    return Path(tempfile.mkdtemp(prefix=RUNTIME_PREFIX, dir=_place_for_sockets()))
+
+
+def shared_runtime_directory(words: Iterable[str]) -> Path:
+    """Return the path of a directory for sockets that all processes of this user find by the same words."""
+    digest = hashlib.blake2b("\0".join(words).encode(), digest_size=6).hexdigest()
+    return _place_for_sockets() / f"{RUNTIME_PREFIX}{os.geteuid()}-{digest}"
+
+
+def _place_for_sockets() -> Path:
     preferred = os.environ.get("XDG_RUNTIME_DIR", "")
     for parent in (preferred, tempfile.gettempdir(), "/tmp"):
         longest = len(os.fsencode(parent)) + len(RUNTIME_PREFIX) + 10 + _LONGEST_SOCKET_NAME
         if parent and longest <= _LONGEST_SOCKET_PATH and os.access(parent, os.W_OK | os.X_OK):
-            return Path(tempfile.mkdtemp(prefix=RUNTIME_PREFIX, dir=parent))
+            return Path(parent)
     raise ConfigurationError(
         "no place for sockets: set XDG_RUNTIME_DIR or TMPDIR to a short path that you can write to"
     )

@@ -3,15 +3,19 @@
 import dataclasses
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.processes import ProcessIdentity
+from holdfast_proto import keys
 from holdfast_proto.atomic_file import replace_file
 from holdfast_proto.private_files import distrust
 
 _FILE = "run.json"
+_MOST_NAMES = 8
+"""Runs that an error names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +82,12 @@ def load_record(run_directory: Path) -> RunRecord | None:
 def find_record(directory: Path, run: str | None) -> RunRecord:
     """Return the record of ``run``, or of the newest run under ``directory``. Raises CommandError if there is none."""
     if run is not None:
-        record = load_record(directory / run)
+        record = load_record(directory / run) or _record_of_node(directory, run)
         if record is None:
-            raise CommandError(f"no run {run} under {directory}: name the folder of its runs with --directory")
+            raise CommandError(
+                f"no run {run} under {directory.absolute()}, {known_runs(directory)}: "
+                "name one of its runs, or another folder with --directory"
+            )
         return record
     records = find_records(directory)
     if not records:
@@ -89,6 +96,30 @@ def find_record(directory: Path, run: str | None) -> RunRecord:
             "or name the folder of your runs with --directory"
         )
     return records[0]
+
+
+def _record_of_node(directory: Path, run: str) -> RunRecord | None:
+    """Return the record of a node of a run that several nodes observe: one that runs here, else the newest."""
+    records = [record for record in find_records(directory) if record.run == run]
+    return next((record for record in records if record.supervisor.is_alive()), next(iter(records), None))
+
+
+def known_runs(directory: Path, others: Iterable[str] = ()) -> str:
+    """Return, as part of an error, which runs there are under ``directory``: the newest ones, then ``others``."""
+    found = dict.fromkeys([*(record.run for record in find_records(directory)), *others])
+    names = [name for name in found if _is_run_name(name)]
+    if not names:
+        return "which has no run" if directory.is_dir() else "which is no folder"
+    more = len(names) - _MOST_NAMES
+    return f"which has {', '.join(names[:_MOST_NAMES])}" + (f" and {more} more" if more > 0 else "")
+
+
+def _is_run_name(name: str) -> bool:
+    try:
+        keys.check_run_name(name)
+    except ValueError:
+        return False
+    return True
 
 
 def find_records(directory: Path) -> list[RunRecord]:

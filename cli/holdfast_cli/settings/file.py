@@ -59,16 +59,15 @@ def parse_file(text: str, path: Path) -> FileSettings:
     """Return what ``text``, the content of ``path``, sets. Raises ConfigurationError at the first wrong key."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and arrays in arrays
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
     fields = {setting.key: field for field, setting in schema().items() if setting.key}
     values: dict[str, object] = {}
     _take_channels(document, text, path, values)
     lines = _lines(text)
-    for section, name, value in _entries(document, path):
+    for section, name, value in _entries(document, path, lines):
         field = fields.get(f"{section}.{name}")
-        line = lines.get(f"{section}.{name}") if section == FileSection.NOTIFY else None
-        place = Path(f"{path}:{line}") if line else path
+        place = _place(path, lines, f"{section}.{name}")
         if field is None:
             raise ConfigurationError(f"{place}: {_unknown_key(section, name)}")
         try:
@@ -95,19 +94,25 @@ def _is_table(content: object) -> bool:
     return isinstance(content, dict) or (isinstance(content, list) and any(isinstance(one, dict) for one in content))
 
 
-def _entries(document: dict[str, object], path: Path) -> Iterator[tuple[str, str, object]]:
+def _entries(document: dict[str, object], path: Path, lines: dict[str, int]) -> Iterator[tuple[str, str, object]]:
     for section, content in document.items():
+        place = _place(path, lines, section)
         if section not in list(FileSection):
             if not isinstance(content, dict):
-                raise ConfigurationError(f"{path}: {_unknown_key('', section)}")
+                raise ConfigurationError(f"{place}: {_unknown_key('', section)}")
             near = max(FileSection, key=lambda known: _likeness(section, known))
             raise ConfigurationError(
-                f"{path}: [{section}] is not a section: the nearest is [{near}]; use one of {', '.join(FileSection)}"
+                f"{place}: [{section}] is not a section: the nearest is [{near}]; use one of {', '.join(FileSection)}"
             )
         if not isinstance(content, dict):
-            raise ConfigurationError(f"{path}: {section} is a section: write [{section}], and its keys below")
+            raise ConfigurationError(f"{place}: {section} is a section: write [{section}], and its keys below")
         for name, value in content.items():
             yield section, name, value
+
+
+def _place(path: Path, lines: dict[str, int], key: str) -> str:
+    """Return PATH:LINE of a key or a section, where its line is easily found, else PATH."""
+    return f"{path}:{lines[key]}" if key in lines else str(path)
 
 
 def _unknown_key(section: str, name: str) -> str:
@@ -193,12 +198,13 @@ def has_password(url: str) -> bool:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Return SECTION.NAME -> number of its line, as far as that shows without parsing TOML."""
+    """Return SECTION.NAME, or SECTION -> number of its line, as far as that shows without parsing TOML."""
     section = ""
     found: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if heading := _SECTION_LINE.match(line):
             section = f"{heading[1]}."
+            found.setdefault("".join(heading[1].split()), number)
         elif key := _KEY_LINE.match(line):
             found.setdefault(section + "".join(key[1].split()), number)
     return found

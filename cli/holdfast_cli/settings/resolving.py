@@ -9,7 +9,7 @@ from typing import Any
 from holdfast_cli.errors import ConfigurationError, UsageError
 from holdfast_cli.settings.file import DEFAULT_FILE, FileSettings, read_file
 from holdfast_cli.settings.schema import RunSettings, schema
-from holdfast_cli.settings.setting import FileSection, Setting
+from holdfast_cli.settings.setting import Setting
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def merge(command: str, given: Mapping[str, object], file: FileSettings | None) 
 
 
 def _is_named(setting: Setting, message: str) -> bool:
-    name = setting.flag or (setting.key if setting.section == FileSection.NOTIFY else "")
+    name = setting.shown
     return bool(name) and re.search(rf"{re.escape(name)}(?![\w-])", message) is not None
 
 

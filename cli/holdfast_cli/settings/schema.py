@@ -15,6 +15,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 from holdfast_checkpoint.codec.registry import Compression
 from holdfast_cli.settings.channels import ChannelSettings
 from holdfast_cli.settings.setting import FileSection, Setting
+from holdfast_proto.limits import STOP_GRACE_S
 from holdfast_proto.loss_tiers import DEFAULTS, MOST_BUDGET
 from holdfast_proto.notify_words import EVENTS
 
@@ -35,6 +36,20 @@ class LossActionName(StrEnum):
     NOTE = "note"
     NOTIFY = "notify"
     STOP = "stop"
+
+
+class HangActionName(StrEnum):
+    """What to do about a hang in a run that another launcher starts."""
+
+    REPORT = "report"
+    ABORT = "abort"
+
+
+class ExitCodeName(StrEnum):
+    """What the exit code of `holdfast observe` tells."""
+
+    LAUNCHER = "launcher"
+    VERDICT = "verdict"
 
 
 class ModeName(StrEnum):
@@ -88,7 +103,8 @@ class RunSettings:
             flag="--nodes",
             metavar="N",
             help="Nodes that train. More agents than that are spares.",
-            commands=("publish",),
+            observe_help="Nodes of the run. Above 1, it needs --redis and --run. [default: 1; 1 to 100000]",
+            commands=("publish", "observe"),
             required_by=("publish",),
             least=1,
             most=100_000,
@@ -116,7 +132,7 @@ class RunSettings:
             commands=("run",),
             least=0,
         ),
-    ] = 30.0
+    ] = STOP_GRACE_S
     faults_allowed: Annotated[
         bool,
         Setting(
@@ -124,6 +140,18 @@ class RunSettings:
             name="allow_faults",
             flag="--allow-faults",
             help="Let `holdfast inject` harm the ranks of this run.",
+        ),
+    ] = False
+
+    auto: Annotated[
+        bool,
+        Setting(
+            section=FileSection.RUN,
+            name="auto",
+            flag="--auto",
+            help="Attach to the ranks without a line in their script. Holdfast then saves and restores nothing.",
+            commands=("run", "observe"),
+            observe_help="Attach to the ranks without a line in their script.",
         ),
     ] = False
 
@@ -241,6 +269,17 @@ class RunSettings:
             least=0,
         ),
     ] = 0.0
+    guard: Annotated[
+        Path | None,
+        Setting(
+            section=FileSection.CHECKPOINTS,
+            name="guard",
+            flag="--guard",
+            metavar="DIR",
+            help="Folder in which the training framework writes its own checkpoints: judge each of them.",
+            commands=("run", "observe"),
+        ),
+    ] = None
     from_scratch: Annotated[
         bool,
         Setting(
@@ -259,6 +298,19 @@ class RunSettings:
             help="Continue from the checkpoints of a run of another name.",
         ),
     ] = False
+
+    continue_from: Annotated[
+        int | None,
+        Setting(
+            section=FileSection.CHECKPOINTS,
+            name="",
+            flag="--continue-from",
+            metavar="STEP",
+            help="Continue from the checkpoint of this step. Newer ones stay, and are not used.",
+            least=0,
+            unset="the newest",
+        ),
+    ] = None
 
     snapshot_every: Annotated[
         int,
@@ -311,10 +363,33 @@ class RunSettings:
             flag="--restart-patience",
             metavar="FACTOR",
             help="Factor on the time that a standstill without a certain sign of a fault lasts before a restart.",
+            commands=_EVERYWHERE,
+            observe_help="Factor on the time that a standstill without a certain sign of a fault lasts before "
+            "--on-hang abort ends a rank. [default: 1]",
             least=0.01,
             most=1000,
         ),
     ] = 1.0
+    on_hang: Annotated[
+        HangActionName,
+        Setting(
+            section=FileSection.RECOVERY,
+            name="on_hang",
+            flag="--on-hang",
+            help="report: incidents and evidence. abort: also end the hung rank, so that the launcher acts.",
+            commands=("observe",),
+        ),
+    ] = HangActionName.REPORT
+    exit_code: Annotated[
+        ExitCodeName,
+        Setting(
+            section=FileSection.RECOVERY,
+            name="exit_code",
+            flag="--exit-code",
+            help="launcher: the launcher's code. verdict: 75 if a requeue may help, 93 if not, else the launcher's.",
+            commands=("observe",),
+        ),
+    ] = ExitCodeName.LAUNCHER
 
     loss_blip: Annotated[
         LossActionName,

@@ -17,8 +17,9 @@ from holdfast_cli.top.line_view import LineView
 from holdfast_cli.top.poller import Lost, Poller
 from holdfast_cli.top.rank_screen import RankScreen
 from holdfast_cli.top.run_screen import RunScreen
-from holdfast_cli.top.run_source import STOP_GRACE_S, Look, RunSource, reason_of
+from holdfast_cli.top.run_source import Look, RunSource, reason_of
 from holdfast_cli.views.clean_text import one_line
+from holdfast_proto.limits import STOP_GRACE_S
 
 _LIVE_SCREENS = (IncidentsScreen, StoryScreen, RankScreen)
 _NOTICE_S = 10.0
@@ -103,7 +104,8 @@ class TopApp(App[None]):
         self._main.show_connection(None)
         self._main.show(look)
         for screen in self.screen_stack:
-            if isinstance(screen, _LIVE_SCREENS) and screen.is_attached:
+            # One that is opened just now has no widgets yet. It shows what it was opened with, and then the next look.
+            if isinstance(screen, _LIVE_SCREENS) and screen.is_attached and screen.is_mounted:
                 screen.show(look)
 
     def on_done(self, message: Done) -> None:

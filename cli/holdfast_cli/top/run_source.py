@@ -7,14 +7,11 @@ from holdfast_cli.control import ControlError
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.ended import load_incidents, load_last_status
 from holdfast_cli.run_folder.target import Target, find_target
-from holdfast_cli.settings.schema import RunSettings
 from holdfast_cli.top.oddity import JudgedRanks, judge_ranks
 from holdfast_cli.views.phrases import numbers_line
+from holdfast_proto.limits import STOP_GRACE_S
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident
-
-STOP_GRACE_S = RunSettings.preemption_grace_s
-"""Seconds that a run has for its last checkpoint when it is stopped from here, as after SIGTERM."""
 
 _INCIDENTS_EVERY = 10
 """Looks after which all incidents are read again: an older one may have changed."""

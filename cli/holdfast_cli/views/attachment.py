@@ -4,13 +4,21 @@ from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, LIFE_RUNNING, VERDICT_KIND_BAD_CONFIGURATION
 
 FIVE_LINES = "docs/own-trainer.md shows the five lines that a script needs"
-NEVER_ATTACHED = f"no rank has called holdfast_hooks.attach(), so Holdfast saw no step and saved nothing: {FIVE_LINES}"
+NEVER_ATTACHED = (
+    f"no rank has called holdfast_hooks.attach(), so Holdfast saw no step and saved nothing: {FIVE_LINES}; or start the"
+    " run with `--auto`, which watches a script as it is and saves nothing"
+)
+NO_AUTOMATIC_RANK = (
+    "--auto: no rank has attached. A rank attaches when it calls torch.distributed.init_process_group() in the Python"
+    " that Holdfast is installed in, without -I, -E or -S: see docs/no-line.md"
+)
 
 
 class AttachmentWatch:
-    """Sees every status of a run."""
+    """Sees every status of a run. ``auto``: the ranks were to attach by themselves."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, auto: bool = False) -> None:
+        self._never_attached = NO_AUTOMATIC_RANK if auto else NEVER_ATTACHED
         self._has_attached = False
         self._has_ended_without = False
         self._is_explained = False
@@ -25,7 +33,7 @@ class AttachmentWatch:
     def line(self) -> str:
         """Return the line for the end of the run; "" if a rank has attached, or if none has ended by itself."""
         is_due = self._has_ended_without and not (self._has_attached or self._is_explained)
-        return NEVER_ATTACHED if is_due else ""
+        return self._never_attached if is_due else ""
 
 
 def _has_attached(rank: RankView) -> bool:

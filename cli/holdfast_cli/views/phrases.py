@@ -158,6 +158,7 @@ def refusal_line(refused: FaultRefused) -> str:
 
 
 def _step(status: RunStatus, total_steps: int | None) -> str:
+    """Return how many steps are completed. That is one more than the number of the newest one: the first is step 0."""
     if status.newest_step < 0:
         return "no step yet"
     done = status.newest_step + 1
@@ -165,17 +166,14 @@ def _step(status: RunStatus, total_steps: int | None) -> str:
 
 
 def _resumed(status: RunStatus, total_steps: int | None) -> str:
-    """Return the step of a run that continues an earlier state, which may be behind the newest step that it had."""
+    """Return how many steps are completed of a run that continues an earlier state, which had completed some."""
     first = status.resumed_step + 1
-    # A rank is in a step, or has finished the one that ends the run.
-    step = min(max((rank.step for rank in status.ranks), default=status.newest_step), status.newest_step)
-    if step < first:
+    if status.newest_step < first:
         if status.phase == RUN_PHASE_FINISHED:
             return f"no step after step {status.resumed_step}, from which it resumed"
         is_resumed = any(rank.step >= first for rank in status.ranks)
         return f"resumed at step {first}" if is_resumed else f"resuming at step {first}"
-    of_all = "" if total_steps is None else f" ({step + 1} of {total_steps})"
-    return f"step {step}{of_all} · resumed at step {first}"
+    return f"{_step(status, total_steps)} · resumed at step {first}"
 
 
 def _saved(step: int) -> str:

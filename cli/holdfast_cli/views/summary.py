@@ -78,8 +78,8 @@ def _last_step(rank_exit: RankExit) -> int:
     return rank_exit.step if rank_exit.phase == PHASE_IDLE else rank_exit.step - 1
 
 
-def stopped_line(status: RunStatus, checkpoints: str) -> str:
-    """Return where a run that stopped as planned will continue.
+def stopped_line(status: RunStatus, checkpoints: str, *, is_bad: bool = False) -> str:
+    """Return where a run that stopped as planned will continue; not if a bad loss makes its next start ask for that.
 
     Raises LastCheckpointError if its last checkpoint was not committed in time.
     """
@@ -89,6 +89,8 @@ def stopped_line(status: RunStatus, checkpoints: str) -> str:
             f"run {status.run} stopped after step {status.left_step}, but its checkpoint was not written:"
             f" {_newest(usable, checkpoints)}. Allow more time with --preemption-grace-s"
         )
+    if is_bad:
+        return f"{status.run} stopped after step {status.left_step}, as asked"
     return (
         f"{status.run} stopped after step {status.left_step}, as asked: with --run {status.run} it continues from "
         f"its last checkpoint, in {checkpoints}"
@@ -105,8 +107,11 @@ def bad_end(status: RunStatus) -> str:
     return f"the loss was not finite from step {status.nonfinite_since} to the end: {last}"
 
 
-def interrupted_line(status: RunStatus, checkpoints: str) -> str:
-    """Return after which step an interrupted run stopped, and what is lost of it; "" if it had done no step."""
+def interrupted_line(status: RunStatus, checkpoints: str, *, auto: bool = False) -> str:
+    """Return after which step an interrupted run stopped, and what is lost of it; "" if it had done no step.
+
+    ``auto``: under ``--auto`` only the script knows what it has saved.
+    """
     if status.newest_step < 0:
         return ""
     try:
@@ -114,6 +119,8 @@ def interrupted_line(status: RunStatus, checkpoints: str) -> str:
     except CommandError:  # the place cannot be read just now: the daemon has seen it earlier
         newest = status.newest_checkpoint
     stopped = f"{status.run} stopped after step {status.newest_step}"
+    if newest < 0 and auto:
+        return f"{stopped}; Holdfast has saved nothing of it"
     if newest < 0:
         return f"{stopped}; there is no checkpoint, so {_lost(status.newest_step + 1)}"
     lost = _lost(max(0, status.newest_step - newest))
@@ -132,9 +139,11 @@ def ended_badly(status: RunStatus, logs: Path) -> CommandError:
     # An incident that was overcome is not what ended the run, and what is damaged is part of why it was refused.
     is_other = status.refused or newest.state == INCIDENT_STATE_RECOVERED
     reason = status.outcome or ("" if is_other else newest.verdict.message) or "no reason was given"
-    line = f"run {status.run} failed: {' '.join(reason.split()).removeprefix('holdfast: ')} (logs: {logs})"
+    reason = " ".join(reason.split()).removeprefix("holdfast: ")
     if status.refused:
-        return CheckpointsUnavailableError(line)
+        why = reason.removeprefix("the run was not started: ")
+        return CheckpointsUnavailableError(f"run {status.run} was not started: {why} (logs: {logs})")
+    line = f"run {status.run} failed: {reason} (logs: {logs})"
     if status.stopped_by_loss:
         return BadLossError(line)
     is_configuration = newest.verdict.kind == VERDICT_KIND_BAD_CONFIGURATION

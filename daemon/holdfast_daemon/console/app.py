@@ -17,7 +17,7 @@ from holdfast_daemon.console.boards import MOST_PAGES, Boards
 from holdfast_daemon.console.pages import incident_pages, past_runs
 from holdfast_daemon.console.pages.checkpoint_pages import checkpoint_list
 from holdfast_daemon.console.pages.holdfast_page import holdfast_page
-from holdfast_daemon.console.ranks import rank_page
+from holdfast_daemon.console.ranks import generation_logs, rank_page
 from holdfast_daemon.console.ranks.rank_cells import COLOURS, RankCells
 from holdfast_daemon.console.serving.answers import (
     Handler,
@@ -36,6 +36,7 @@ from holdfast_daemon.console.serving.streams import Feed
 from holdfast_daemon.console.watched import Watched, WatchedRun
 from holdfast_daemon.core.model import CoreState
 from holdfast_proto import keys, run_files
+from holdfast_proto.limits import STOP_GRACE_S
 
 STATIC = Path(__file__).parent / "static"
 LOG_BYTES = 20_000
@@ -130,7 +131,12 @@ class Console:
     async def _session(self, request: Request) -> Response:
         options = self._watched.options
         console = {"port": self._port, "pages_open": self.boards.pages, "pages_most": MOST_PAGES}
-        about = {"version": version("holdfast-torch"), "daemon": options.name, "console": console}
+        about = {
+            "version": version("holdfast-torch"),
+            "daemon": options.name,
+            "console": console,
+            "stop_grace_s": STOP_GRACE_S,
+        }
         return json_answer({"role": self._role(request), **about})
 
     # Runs
@@ -212,13 +218,14 @@ class Console:
         return json_answer(await anyio.to_thread.run_sync(details))
 
     async def _rank_log(self, request: Request) -> Response:
-        wanted = number_of_query(request, "bytes", LOG_BYTES)
+        generation = number_of_query(request, "generation", 0) if "generation" in request.query_params else None
         tail = partial(
-            rank_page.log_tail,
+            generation_logs.log_tail,
             self._state(request),
             request.path_params["rank"],
             self._watched.options.directory,
-            wanted,
+            number_of_query(request, "bytes", LOG_BYTES),
+            generation,
         )
         return json_answer(await anyio.to_thread.run_sync(tail))
 

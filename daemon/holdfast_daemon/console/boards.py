@@ -1,5 +1,6 @@
 """The live pages: a feed for the list of runs, one for each run, and one for each colour of its ranks."""
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,9 +14,13 @@ from holdfast_daemon.console.serving.streams import EndedError, Event, Feed
 from holdfast_daemon.console.watched import Watched, WatchedRun
 from holdfast_proto import run_files
 
+log = logging.getLogger(__name__)
+
 RANKS_PAUSE_S = 1.0
 MOST_PAGES = 32
 """Streams that are open at a time, over all pages."""
+_MOST_FAREWELLS = 100
+"""Most runs whose last state is sent at the end."""
 
 
 class Boards:
@@ -25,7 +30,7 @@ class Boards:
         self._watched = watched
         self._readers: dict[str, RankReader] = {}
         self._runs_shown: dict[str, Any] = {}
-        self._runs = Feed(self._first_runs, self._changed_runs, RANKS_PAUSE_S)
+        self._runs = Feed(self._first_runs, self._changed_runs, RANKS_PAUSE_S, self._urgent_runs)
         self._of_run: dict[str, _RunBoard] = {}
         self._of_ranks: dict[tuple[str, str], _RanksBoard] = {}
 
@@ -71,9 +76,16 @@ class Boards:
         return run_frame(run, self.reader(run.run_name), self._watched.clock.now())
 
     def close(self) -> None:
-        """End all streams."""
+        """End all streams, because the daemon ends. Each page gets the last state of the runs."""
+        try:
+            rows = self.list_of_runs()["runs"][:_MOST_FAREWELLS]
+        except Exception as error:  # noqa: BLE001 (the streams must end)
+            log.warning("pages are not told how the runs were: %r", error)
+            rows = []
+        names = ("run", "state", "state_text")
+        farewell = ("farewell", {"runs": [{name: row[name] for name in names} for row in rows]})
         for feed in self._feeds():
-            feed.end()
+            feed.end(farewell)
 
     def _feeds(self) -> list[Feed]:
         of_runs = [board.feed for board in self._of_run.values()]
@@ -94,6 +106,9 @@ class Boards:
             self._runs_shown = runs
             yield "runs", runs
 
+    def _urgent_runs(self) -> object:
+        return [_urgent(run) for run in list(self._watched.runs.values())]
+
 
 class _RunBoard:
     """One run: frame, changes, and the rows of its steps."""
@@ -104,7 +119,7 @@ class _RunBoard:
         self._reader = reader
         self._shown: dict[str, Any] = {}
         self._rows = StepRows(run_files.history(watched.options.directory, name))
-        self.feed = Feed(self._first, self._changes)
+        self.feed = Feed(self._first, self._changes, urgent=lambda: _urgent(watched.runs.get(name)))
 
     def _first(self, alone: bool) -> Sequence[Event]:
         if alone or not self._shown:
@@ -151,6 +166,14 @@ class _RanksBoard:
         change = self._cells.change(state) if state is not None else None
         if change is not None:
             yield change
+
+
+def _urgent(run: WatchedRun | None) -> object:
+    """Return what a page must show at once, however long its pause is: incidents, and the phase of a run."""
+    if run is None or run.state is None:
+        return None
+    record = run.state.record
+    return record.phase, record.incident_count, record.open_incident, record.standstill_incident
 
 
 def _known(watched: Watched, name: str) -> WatchedRun:

@@ -47,7 +47,8 @@ class ConsoleServer:
                 replace_file(remembered, str(self.port).encode(), mode=0o600)
         self._console = Console(watched, sessions, self.port)
         connections = _Connections()
-        hosts = (options.console_address, *options.console_hosts)
+        address = f"[{options.console_address}]" if ":" in options.console_address else options.console_address
+        hosts = (f"http://{address}", *options.console_hosts)
         config = Config(
             Guard(self._console.app(), hosts, connections.drop),
             loop="asyncio",

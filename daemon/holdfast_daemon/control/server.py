@@ -2,6 +2,8 @@
 
 import functools
 import logging
+import time
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -10,8 +12,10 @@ import grpc
 
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.control.status import status_of, unknown_status
+from holdfast_daemon.core.model import LiveAnswered, ProfileRequest, StacksRequest
 from holdfast_daemon.leadership.run_shell import RunShell
-from holdfast_daemon.validation.rules import RefusedError, check_fault, check_seconds
+from holdfast_daemon.validation.rules import RefusedError, check_fault, check_profile, check_rank, check_seconds
+from holdfast_proto.limits import MOST_RANKS
 from holdfast_proto.sockets import claimed
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import control_pb2_grpc
@@ -121,6 +125,17 @@ class ControlService(control_pb2_grpc.ControlServicer):
         return control.StopRunResponse()
 
     @_guarded
+    async def LauncherEnded(  # noqa: N802
+        self, request: control.LauncherEndedRequest, context: "grpc.aio.ServicerContext"
+    ) -> control.LauncherEndedResponse:
+        """Pass on that the launcher of an observed run has ended."""
+        shell = await self._leading(request.run, context)
+        refusal = await shell.requests.launcher_ended(request.code)
+        if refusal:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+        return control.LauncherEndedResponse()
+
+    @_guarded
     async def InjectFault(  # noqa: N802
         self, request: control.InjectFaultRequest, context: "grpc.aio.ServicerContext"
     ) -> control.InjectFaultResponse:
@@ -131,6 +146,47 @@ class ControlService(control_pb2_grpc.ControlServicer):
         if answer.refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, answer.refusal)
         return control.InjectFaultResponse(waits_for=answer.waits_for)
+
+    @_guarded
+    async def TakeStacks(  # noqa: N802
+        self, request: control.TakeStacksRequest, context: "grpc.aio.ServicerContext"
+    ) -> control.TakeStacksResponse:
+        """Request the stacks of ranks; answer with those that came in time."""
+        shell = await self._leading(request.run, context)
+        for rank in request.ranks:
+            await _checked(context, check_rank, rank, MOST_RANKS, "ranks")
+        wanted = StacksRequest(_new_id(), tuple(dict.fromkeys(request.ranks)), request.native)
+        answer = await self._live(shell, wanted, context)
+        return control.TakeStacksResponse(
+            nodes=[control.NodeStacks(node=event.node, taken=event.stacks_taken) for event in answer.events]
+        )
+
+    @_guarded
+    async def TakeProfile(  # noqa: N802
+        self, request: control.TakeProfileRequest, context: "grpc.aio.ServicerContext"
+    ) -> control.TakeProfileResponse:
+        """Request a profile; answer once its files are written."""
+        shell = await self._leading(request.run, context)
+        await _checked(context, check_profile, request.rank, request.steps, request.patience_s)
+        wanted = ProfileRequest(_new_id(), request.rank, request.steps, request.patience_s)
+        [event] = (await self._live(shell, wanted, context)).events
+        if not event.profile_taken.files:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, event.profile_taken.problem)
+        return control.TakeProfileResponse(node=event.node, taken=event.profile_taken)
+
+    @staticmethod
+    async def _live(
+        shell: RunShell, wanted: StacksRequest | ProfileRequest, context: "grpc.aio.ServicerContext"
+    ) -> LiveAnswered:
+        answer = await shell.requests.live(wanted)
+        if answer.refusal:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, answer.refusal)
+        return answer
+
+
+def _new_id() -> str:
+    """Return an id that names a folder of files: by its time, so that people find the newest."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
 
 
 async def _checked(context: "grpc.aio.ServicerContext", check: Callable[..., None], *value: object) -> None:

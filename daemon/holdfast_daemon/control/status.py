@@ -45,8 +45,11 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         tokens_per_s=telemetry.tokens_per_s,
         faults=[event.fault_injected for event in state.newest_faults if event.HasField("fault_injected")],
         faults_refused=[event.fault_refused for event in state.newest_faults if event.HasField("fault_refused")],
-        ranks=[_view(ranks[number], node_of[number], _shown_exit(state, ranks[number])) for number in sorted(ranks)],
+        ranks=[
+            rank_view(ranks[number], node_of[number], _shown_exit(state, ranks[number])) for number in sorted(ranks)
+        ],
     )
+    status.refused_ranks.extend(node.refused_ranks for node in state.nodes.values() if node.refused_ranks)
     if record.generation and record.resumed_step >= 0:
         status.resumed_step = record.resumed_step
     if planned_steps := max((rank.planned_steps for rank in ranks.values()), default=0):
@@ -81,7 +84,8 @@ def _shown_exit(state: CoreState, rank: store.RankState) -> store.RankExit | Non
     return rank.exit if is_cause else None
 
 
-def _view(rank: store.RankState, node: str, shown_exit: store.RankExit | None) -> control.RankView:
+def rank_view(rank: store.RankState, node: str, shown_exit: store.RankExit | None) -> control.RankView:
+    """Return what operators see of a rank."""
     return control.RankView(
         rank=rank.rank,
         node=node,

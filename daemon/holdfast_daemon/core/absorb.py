@@ -2,11 +2,19 @@
 
 from dataclasses import replace
 
-from holdfast_daemon.core import evidence, fault_requests, incidents
+from holdfast_daemon.core import evidence, fault_requests, incidents, live_requests
 from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.deaths.death import is_clean
 from holdfast_daemon.core.model import CheckpointCounted, Observation
-from holdfast_daemon.core.recovery import checkpoint_commands, checkpoint_failures, checkpoint_reads, observed
+from holdfast_daemon.core.recovery import (
+    checkpoint_commands,
+    checkpoint_failures,
+    checkpoint_reads,
+    hang_aborts,
+    leaving,
+    observed,
+    proven_steps,
+)
 from holdfast_daemon.core.step_numbers import count_step, merge
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
@@ -25,8 +33,12 @@ def absorb(tick: Tick, observation: Observation) -> None:
 
 
 def _nodes(tick: Tick, observation: Observation) -> None:
-    before = tick.ranks
-    nodes, state, members = dict(observation.nodes), tick.state, tick.record.nodes
+    ledger.see_clocks(tick, observation.nodes)
+    generation = tick.record.generation
+    nodes = dict(observation.nodes)
+    if tick.observes:
+        generation, nodes = observed.see_launches(tick, nodes)
+    state, members = tick.state, tick.record.nodes
     tick.state = replace(
         tick.state,
         nodes=nodes,
@@ -34,7 +46,7 @@ def _nodes(tick: Tick, observation: Observation) -> None:
         missed_unix_s={name: state.missed_unix_s.get(name, tick.now) for name in members if name not in nodes},
     )
     ledger.open_account(tick)
-    observed.follow(tick, before)
+    observed.follow(tick, generation)
 
 
 def _event(tick: Tick, event: store.Event) -> None:
@@ -49,6 +61,7 @@ def _event(tick: Tick, event: store.Event) -> None:
             checkpoint_failures.committed(tick, event.checkpoint_committed.step)
             checkpoint_commands.restart_timer(tick)
             checkpoint_commands.keep_if_wanted(tick, event.checkpoint_committed.step)
+            proven_steps.see_committed(tick, event.checkpoint_committed.step)
         case "checkpoint_failed":
             checkpoint_failures.failed(tick, event)
         case "checkpoint_unreadable":
@@ -62,11 +75,26 @@ def _event(tick: Tick, event: store.Event) -> None:
         case "evidence_captured":
             _stacks(tick, event.evidence_captured)
             _evidence(tick, event.node, event.evidence_captured)
-        case "fault_injected" | "fault_refused":
-            fault_requests.absorb(tick, event)
         case "command_refused":
             totals = tick.state.totals
             tick.state = replace(tick.state, totals=replace(totals, refused_commands=totals.refused_commands + 1))
+        case "end_announced" | "launcher_end" if tick.observes:
+            _launcher(tick, event)
+        case "fault_injected" | "fault_refused":
+            fault_requests.absorb(tick, event)
+        case "stacks_taken" | "profile_taken":
+            live_requests.absorb(tick, event)
+
+
+def _launcher(tick: Tick, event: store.Event) -> None:
+    """Take in what a node says about the launcher of an observed run."""
+    if event.HasField("launcher_end"):
+        # Launchers end one after another. What is left of the run on other nodes may continue without this one.
+        if observed.has_left(tick):
+            hang_aborts.see_launcher_end(tick, event.launcher_end.code)
+    elif tick.record.phase != store.RUN_PHASE_WAITING and event.end_announced.within_s > 0:
+        # Before a world has begun, nothing is judged, and the launchers of other nodes may still wait for this one.
+        leaving.ask(tick, event.end_announced.within_s)
 
 
 def _unreadable(tick: Tick, unreadable: store.CheckpointUnreadable) -> None:
@@ -106,7 +134,7 @@ def _evidence(tick: Tick, node: str, captured: store.EvidenceCaptured) -> None:
 def _merge_summary(tick: Tick, node: str, summary: store.StepSummary) -> None:
     """Merge the nodes' summaries of one step; count the step once all nodes have sent theirs."""
     state = tick.state
-    if summary.generation != tick.record.generation or summary.step <= state.counted_steps.get(node, -1):
+    if summary.generation != observed.own_generation(tick, node) or summary.step <= state.counted_steps.get(node, -1):
         return  # the summary is of an earlier generation, or was sent twice
     tick.state = replace(tick.state, counted_steps={**state.counted_steps, node: summary.step})
     summary = ledger.by_leaders_clock(tick, node, summary)

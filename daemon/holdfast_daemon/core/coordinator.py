@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import replace
 
-from holdfast_daemon.core import absorb, fault_requests, incidents
+from holdfast_daemon.core import absorb, fault_requests, incidents, live_requests
 from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.model import (
@@ -11,12 +11,15 @@ from holdfast_daemon.core.model import (
     CheckpointRequest,
     CoreState,
     FaultRequest,
+    LauncherEnded,
     Observation,
+    ProfileRequest,
     Request,
+    StacksRequest,
     StopRequest,
 )
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
-from holdfast_daemon.core.recovery import checkpoint_commands, leaving, lifecycle
+from holdfast_daemon.core.recovery import checkpoint_commands, hang_aborts, leaving, lifecycle, observed
 from holdfast_daemon.core.recovery.ending import ENDED, finish
 from holdfast_daemon.core.tick import Tick, Timed
 from holdfast_proto.v1 import store_pb2 as store
@@ -47,6 +50,8 @@ def step(
     ledger.watch(tick)
     for request in observation.requests:
         _serve(tick, request)
+    if tick.state.live_requests:
+        live_requests.follow(tick)
     leaving.follow_nodes(tick)
     if tick.state.left_down_by:
         tick.state = replace(tick.state, left_down_by=frozenset())
@@ -55,7 +60,7 @@ def step(
     while phase != tick.record.phase:
         phase = tick.record.phase
         lifecycle.HANDLERS[phase](tick)
-    return tick.state, tick.actions
+    return tick.state, observed.in_own_numbers(tick) if tick.observes else tick.actions
 
 
 def _serve(tick: Tick, request: Request) -> None:
@@ -70,3 +75,9 @@ def _serve(tick: Tick, request: Request) -> None:
             checkpoint_commands.serve(tick)
         case FaultRequest(fault=fault):
             fault_requests.serve(tick, fault)
+        case StacksRequest():
+            live_requests.serve_stacks(tick, request)
+        case ProfileRequest():
+            live_requests.serve_profile(tick, request)
+        case LauncherEnded(code=code):
+            hang_aborts.see_launcher_end(tick, code)

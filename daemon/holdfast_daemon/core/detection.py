@@ -96,9 +96,17 @@ def _last_heard(tick: Tick, name: str) -> store.NodeState:
     if heard is not None and heard.generation == generation:
         return heard
     first = list(tick.record.nodes).index(name) * per_node
-    ranks = [store.RankState(rank=number) for number in range(first, first + per_node)]
+    numbers = _unclaimed(tick) if tick.observes else range(first, first + per_node)
+    ranks = [store.RankState(rank=number) for number in numbers]
     missed_unix_s = tick.state.missed_unix_s.get(name, tick.now)
     return store.NodeState(node=name, generation=generation, ranks=ranks, reported_unix_s=missed_unix_s)
+
+
+def _unclaimed(tick: Tick) -> list[int]:
+    """Return the ranks of the world that no node of an observed run reports; [] if several nodes may have them."""
+    if sum(name not in tick.state.nodes for name in tick.record.nodes) > 1:
+        return []
+    return [number for number in range(tick.world_size) if number not in tick.ranks]
 
 
 def _show(tick: Tick, name: str, look: Callable[[Detector], DetectorResult]) -> tuple[Finding, ...]:

@@ -116,7 +116,8 @@ def close(tick: Tick, state: "store.IncidentState", what: str, *, recovered_unix
 def _count_recovery(tick: Tick, incident: store.Incident) -> None:
     incident.resumed_step = tick.record.resumed_step
     incident.source = tick.record.source
-    incident.lost_steps = max(0, incident.reached_step - incident.resumed_step)
+    incident.lost_unknown = tick.record.counts_anew
+    incident.lost_steps = 0 if incident.lost_unknown else max(0, incident.reached_step - incident.resumed_step)
     lost_s = max(0.0, incident.recovered_unix_s - incident.last_progress_unix_s)
     kind, totals = kind_name(incident.verdict.kind), tick.state.totals
     totals = replace(

@@ -32,7 +32,35 @@ class FaultRequest:
     fault: Fault
 
 
-Request: TypeAlias = CheckpointRequest | StopRequest | FaultRequest
+@dataclass(frozen=True)
+class StacksRequest:
+    """An operator's request for the stacks of live ranks."""
+
+    id: str
+    """Unique: agents serve each request once."""
+    ranks: tuple[int, ...] = ()
+    """Empty: all that are alive."""
+    native: bool = False
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """An operator's request to profile the next full steps of a rank."""
+
+    id: str
+    rank: int
+    steps: int
+    patience_s: float
+
+
+@dataclass(frozen=True)
+class LauncherEnded:
+    """The launcher of an observed run has ended, with an exit code as in a shell."""
+
+    code: int
+
+
+Request: TypeAlias = CheckpointRequest | StopRequest | FaultRequest | StacksRequest | ProfileRequest | LauncherEnded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +109,17 @@ class FaultAnswered:
 
 
 @dataclass(frozen=True)
+class LiveAnswered:
+    """Answer a request for stacks or for a profile."""
+
+    id: str
+    refusal: str = ""
+    """Why there is no answer; empty: there is one."""
+    events: tuple[store.Event, ...] = ()
+    """What the nodes have sent."""
+
+
+@dataclass(frozen=True)
 class DetectorFailed:
     """Log and count a detector that has raised. It keeps the state that it had."""
 
@@ -105,7 +144,14 @@ class CheckpointCounted:
 _Kind = TypeVar("_Kind", bound=Detector)
 
 Action: TypeAlias = (
-    Send | SaveIncident | CheckpointAnswered | FaultAnswered | DetectorFailed | StepCounted | CheckpointCounted
+    Send
+    | SaveIncident
+    | CheckpointAnswered
+    | FaultAnswered
+    | LiveAnswered
+    | DetectorFailed
+    | StepCounted
+    | CheckpointCounted
 )
 
 
@@ -170,6 +216,38 @@ class Suspicion:
     """Whether a verdict has confirmed it. It then lasts until the ranks move."""
 
 
+@dataclass(frozen=True)
+class Launch:
+    """Processes that a launcher has started together on one node of an observed run."""
+
+    generation: int
+    """The node's own number of the launch. Launchers do not count alike on all nodes."""
+    pids: Mapping[int, int]
+    """Rank -> pid of the ranks that have said hello."""
+
+    def continues(self, known: "Launch | None") -> bool:
+        """Return whether this is ``known`` as it is now: its number is the same, and no rank was replaced."""
+        if known is None or self.generation != known.generation:
+            return False
+        return all(known.pids.get(rank, pid) == pid for rank, pid in self.pids.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveRequest:
+    """A request for stacks or a profile that some nodes have not answered yet."""
+
+    id: str
+    waiting: Mapping[str, store.NodeCommand]
+    """Node -> command that it has not answered."""
+    began_unix_s: float
+    sent_unix_s: float
+    until_unix_s: float
+    """Unix time at which the request is given up."""
+    began_step: int = -1
+    """Step that the rank to profile was in."""
+    answers: tuple[store.Event, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class CoreState:
     """All that the core knows. It is replaced, never changed."""
@@ -221,6 +299,14 @@ class CoreState:
     """Node -> newest step of which it has sent the summary."""
     pending_steps: Mapping[int, store.StepSummary] = field(default_factory=dict)
     """Step -> summary as merged so far, while not all nodes have sent theirs."""
+    clock_leads_s: Mapping[str, float] = field(default_factory=dict)
+    """Node -> seconds by which its clock is ahead of the leader's, as its newest states have shown."""
+    launches: Mapping[str, Launch] = field(default_factory=dict)
+    """Node of an observed run -> its launch that belongs to the present generation."""
+    earlier_launches: Mapping[str, Launch] = field(default_factory=dict)
+    """Node of an observed run -> its launch of the generation before, while its ranks have not been replaced."""
+    live_requests: Mapping[str, LiveRequest] = field(default_factory=dict)
+    """Requests for stacks and profiles that are not answered yet, by id."""
     watched: tuple[Stretch, ...] = ()
     """What the ranks were seen to do since the newest step in the account of the run's time."""
 
@@ -241,10 +327,18 @@ class CoreState:
         return not self.spec.ranks_per_node
 
     @property
+    def ends_hung_ranks(self) -> bool:
+        """Whether ranks of an observed run that hang are ended, so that its launcher ends or restarts the run."""
+        return self.observes and self.spec.on_hang == store.HANG_ACTION_ABORT
+
+    @property
     def world_size(self) -> int:
         """Number of ranks. The ranks of an observed run report it; until then it is 1."""
         if self.observes:
-            return max([1, *(node.world_size for node in self.nodes.values())])
+            present = self.record.generation
+            # Nodes that a launcher has left out may still show the size of an earlier world.
+            sizes = (node.world_size for node in self.nodes.values() if not present or node.generation == present)
+            return max([1, *sizes])
         return self.spec.nodes * self.spec.ranks_per_node
 
 
@@ -259,7 +353,7 @@ def present_step(state: CoreState) -> int:
     ``newest_step`` of the record also counts steps that a later generation has yet to repeat.
     """
     record = state.record
-    if record.newest_step > record.step_at_restart:
+    if record.newest_step > record.step_at_restart or record.counts_anew:
         return record.newest_step
     counted = min((state.counted_steps.get(name, -1) for name in record.nodes), default=-1)
     ranks = ranks_of(state.nodes, record.generation).values()

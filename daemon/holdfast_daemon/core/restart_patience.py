@@ -43,6 +43,9 @@ PAUSES = (
 )
 """Phases that may take long for good reasons, whatever the process does in them."""
 
+MARKED = (common.PHASE_EVAL, common.PHASE_CHECKPOINT)
+"""Phases that scripts enter to say that they do something long other than training."""
+
 _PRESETS = (store.PRESET_FAST, store.PRESET_DEFAULT, store.PRESET_PATIENT)
 _LIKELY_S = dict(zip(_PRESETS, (10.0, 60.0, 300.0), strict=True))
 _COMPUTING_S = dict(zip(_PRESETS, (60.0, 600.0, 1800.0), strict=True))
@@ -84,6 +87,10 @@ class RestartPatience:
         """Return how long a rank may take in a phase, whatever it does there."""
         return self._of(self.table_pauses_s if phase in PAUSES else self.table_computing_s, phase)
 
+    def at_work_s(self, phase: int) -> float:
+        """Return how long ranks may work in a marked phase before that is reported: well before the restart."""
+        return self.time_alone_s(phase) / 2
+
     @property
     def suspended_s(self) -> float:
         """Seconds that all ranks may be stopped together: the run has been suspended on purpose."""
@@ -100,4 +107,16 @@ class RestartPatience:
 
 def uncertain_restarts(record: store.CoordinatorState) -> int:
     """Return how many restarts for uncertain signs the present step has already had."""
-    return record.uncertain_restarts if record.newest_step <= record.step_at_restart else 0
+    return 0 if has_progressed(record) else record.uncertain_restarts
+
+
+def has_progressed(record: store.CoordinatorState) -> bool:
+    """Return whether the newest generation has completed a step that the run did not have before.
+
+    Numbers that begin at 0 in each generation do not show that. But a fault that comes back at one place of the program
+    comes after as many steps as before, give or take the one step whose report a killed rank takes with it.
+    """
+    newest, before = record.newest_step, record.step_at_restart
+    if record.counts_anew:
+        return newest >= 0 and abs(newest - before) > 1
+    return newest > before

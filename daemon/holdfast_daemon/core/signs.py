@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.naming import phase_name
-from holdfast_daemon.core.restart_patience import PAUSES, RestartPatience, Sign
+from holdfast_daemon.core.restart_patience import MARKED, PAUSES, RestartPatience, Sign
 from holdfast_daemon.core.texts.gpus import after
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -40,9 +40,48 @@ def judge(view: View, verdict: store.Verdict, patience: RestartPatience) -> Judg
         case store.VERDICT_KIND_TRANSPORT:
             return _transport(view, verdict, patience)
         case store.VERDICT_KIND_STANDSTILL:
-            return _nobody_waits(view, patience)
+            return by_time_alone(view, patience)
     judged = [_culprit(view, rank, patience) for rank in verdict.culprits]
     return min(judged, key=lambda one: (not one.is_due, one.sign), default=_WAIT)
+
+
+def is_at_work(
+    view: View, verdict: store.Verdict, patience: RestartPatience, *, phases_are_guessed: bool = False
+) -> bool:
+    """Whether what stands still is a phase that the script has marked, and the ranks in question work in it.
+
+    Only two kinds of verdicts rest on time alone: that others wait for a rank, and that nobody is known to wait.
+    ``phases_are_guessed``: the script marks nothing. If then nobody is known to wait, any phase may be an evaluation.
+    """
+    match verdict.kind:
+        case store.VERDICT_KIND_HUNG_COLLECTIVE:
+            culprits = [view.ranks.get(rank) for rank in verdict.culprits]
+            return bool(culprits) and all(rank is not None and _works(view, rank, patience) for rank in culprits)
+        case store.VERDICT_KIND_STANDSTILL:
+            alive = [rank for rank in view.ranks.values() if rank.life != store.LIFE_EXITED]
+            working = [_works(view, rank, patience, is_guess=phases_are_guessed) for rank in alive]
+            # A rank that waits for its device spins, and looks like one that works. So one that is still counts there.
+            return any(working) and (all(working) or not view.uses_devices)
+    return False
+
+
+def is_any_at_work(view: View, verdict: store.Verdict) -> bool:
+    """Whether something moves in the processes of one of the culprits, or of any rank if there is no culprit."""
+    numbers = verdict.culprits or list(view.ranks)
+    return any(_moves(view, view.ranks[number]) for number in numbers if number in view.ranks)
+
+
+def _works(view: View, rank: store.RankState, patience: RestartPatience, *, is_guess: bool = False) -> bool:
+    """Whether the rank works in a marked phase, and not for too long. ``is_guess``: any phase may be a marked one."""
+    phase = rank.progress.phase if rank.progress.phase in MARKED or not is_guess else common.PHASE_EVAL
+    return phase in MARKED and _moves(view, rank) and rank.stalled_s < patience.at_work_s(phase)
+
+
+def _moves(view: View, rank: store.RankState) -> bool:
+    """Whether something has moved in the rank's process tree within the deadline of its phase."""
+    if rank.traced or rank.process_state == "T" or rank.HasField("exit") or not rank.moved:
+        return False
+    return not _still_for(rank, view.deadlines.deadline_s(rank.progress.phase, rank.steps_done))
 
 
 def _has_left_training(verdict: store.Verdict) -> bool:
@@ -85,7 +124,8 @@ def _waits_for(rank: store.RankState, patience: RestartPatience) -> bool:
     return (spins and rank.stalled_s >= least_s) or _still_for(rank, least_s)
 
 
-def _nobody_waits(view: View, patience: RestartPatience) -> Judgement:
+def by_time_alone(view: View, patience: RestartPatience) -> Judgement:
+    """Judge a run in which no rank is known to be the cause."""
     ranks = [rank for rank in view.ranks.values() if rank.life != store.LIFE_EXITED]
     if view.all_stopped:
         since_s = min((rank.stalled_s for rank in ranks), default=0.0)

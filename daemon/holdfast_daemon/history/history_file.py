@@ -21,7 +21,7 @@ from holdfast_proto import run_files
 log = logging.getLogger(__name__)
 
 MOST_SET_ASIDE = 3
-"""Damaged files of one run that a daemon sets aside. A disk that damages each new file must not fill up with them."""
+"""Files of one run that a daemon sets aside. A disk that damages each new file must not fill up with them."""
 
 _STEP = f"INSERT OR IGNORE INTO steps VALUES ({', '.join('?' * (5 + len(schema.QUANTITIES)))})"
 _GENERATION = (
@@ -55,6 +55,7 @@ class HistoryFile:
 
     def __init__(self, directory: Path, run: str) -> None:
         self._path = run_files.history(directory, run)
+        self._directory, self._run = directory, run
         self._set_aside = 0
 
     def write(self, batches: Sequence[tuple[str, Batch]]) -> None:
@@ -80,12 +81,16 @@ class HistoryFile:
 
     def _put_aside(self, error: Exception) -> None:
         self._set_aside += 1
-        other = self._path.with_name(f"{self._path.stem}.damaged-{time.time_ns()}.sqlite")
+        why = f"version-{error.version}" if isinstance(error, schema.OtherVersionError) else "damaged"
+        other = run_files.set_aside_history(self._directory, self._run, why, time.time_ns())
         self._path.rename(other)
         journal = self._path.with_name(f"{self._path.name}-journal")
         with contextlib.suppress(FileNotFoundError):  # a journal that stays would be played back into the new file
             journal.rename(other.with_name(f"{other.name}-journal"))
-        log.error("%s is damaged, and is now %s; a new one begins: %s", self._path, other.name, error)
+        if isinstance(error, schema.OtherVersionError):
+            log.warning("%s; it is now %s, and a new one begins", error, other.name)
+        else:
+            log.error("%s is damaged, and is now %s; a new one begins: %s", self._path, other.name, error)
 
 
 def _is_damage(error: Exception) -> bool:

@@ -75,6 +75,17 @@ class ForeignFileError(Exception):
     """A file that is no history, or the history of another version of Holdfast."""
 
 
+class OtherVersionError(ForeignFileError):
+    """The history of another version of Holdfast. It is not damaged."""
+
+    def __init__(self, path: Path, version: int) -> None:
+        super().__init__(
+            f"{path} is a history of version {version}, and this Holdfast reads version {VERSION}: "
+            "read it with the version of Holdfast that wrote it"
+        )
+        self.version = version
+
+
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """Return a connection to an existing file; create the tables if it is empty. The caller manages transactions.
 
@@ -122,7 +133,7 @@ def check(connection: sqlite3.Connection, path: Path) -> None:
     if found != APPLICATION_ID:
         raise ForeignFileError(f"{path} is not a history of Holdfast")
     if version != VERSION:
-        raise ForeignFileError(f"{path} is of version {version}, and this Holdfast reads version {VERSION}")
+        raise OtherVersionError(path, version)
 
 
 def _uri(path: Path, mode: str) -> str:

@@ -12,6 +12,7 @@ from holdfast_daemon.core.model import (
     CheckpointCounted,
     DetectorFailed,
     FaultAnswered,
+    LiveAnswered,
     SaveIncident,
     Send,
     StepCounted,
@@ -112,7 +113,7 @@ class Outbox:
             case SaveIncident(incident=incident):
                 self._to.log.append(incident)
                 self._to.archive.keep(incident)
-            case CheckpointAnswered() | FaultAnswered():
+            case CheckpointAnswered() | FaultAnswered() | LiveAnswered():
                 self._to.requests.answer(action)
             case DetectorFailed(detector=name, reason=reason):
                 self._to.metrics.detector_failed(name)

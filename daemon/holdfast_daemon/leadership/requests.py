@@ -8,7 +8,11 @@ from holdfast_daemon.core.model import (
     CheckpointRequest,
     FaultAnswered,
     FaultRequest,
+    LauncherEnded,
+    LiveAnswered,
+    ProfileRequest,
     Request,
+    StacksRequest,
     StopRequest,
 )
 from holdfast_proto.v1.fault_pb2 import Fault
@@ -24,7 +28,10 @@ class Requests:
         """Requests that the core has not seen."""
         self._checkpoints: list[asyncio.Future[CheckpointAnswered]] = []
         self._faults: list[tuple[Fault, asyncio.Future[FaultAnswered]]] = []
-        self._stops: list[tuple[StopRequest, asyncio.Future[str]]] = []
+        self._live: dict[str, asyncio.Future[LiveAnswered]] = {}
+        """Request id -> answer to a request for stacks or a profile."""
+        self._stops: list[tuple[StopRequest | LauncherEnded, asyncio.Future[str]]] = []
+        """Requests that need no more than to be taken in."""
 
     async def checkpoint(self) -> CheckpointAnswered:
         """Ask for a checkpoint; return the step at which it will be, or why there is none."""
@@ -38,7 +45,14 @@ class Requests:
 
         The future holds "" once the core has taken the request in, or why it has not.
         """
-        request, answer = StopRequest(grace_s), asyncio.get_running_loop().create_future()
+        return self._tell(StopRequest(grace_s))
+
+    def launcher_ended(self, code: int) -> "asyncio.Future[str]":
+        """Report the end of an observed run's launcher. The future holds what that of :meth:`stop` does."""
+        return self._tell(LauncherEnded(code))
+
+    def _tell(self, request: StopRequest | LauncherEnded) -> "asyncio.Future[str]":
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._stops.append((request, answer))
         self._new.append(request)
         return answer
@@ -54,6 +68,16 @@ class Requests:
         finally:
             self._faults.remove(waiter)
 
+    async def live(self, request: StacksRequest | ProfileRequest) -> LiveAnswered:
+        """Ask for stacks or for a profile; return the answer once the nodes have sent theirs, or why there is none."""
+        answer: asyncio.Future[LiveAnswered] = asyncio.get_running_loop().create_future()
+        self._live[request.id] = answer
+        self._new.append(request)
+        try:
+            return await answer
+        finally:
+            del self._live[request.id]
+
     def take(self) -> tuple[Request, ...]:
         """Return the requests that the core has not seen; from now on it has."""
         requests, self._new = tuple(self._new), []
@@ -62,19 +86,21 @@ class Requests:
     def settle(self, shown: Iterable[Request], failed: Collection[Request]) -> None:
         """Answer those of the requests shown to the core in a tick that the core itself does not answer.
 
-        These are all requests to stop, which need no more than to be taken in, and the ones that the core failed on.
+        These are those that need no more than to be taken in, and the ones that the core failed on.
         """
         for request in shown:
             reason = _FAILED if any(one is request for one in failed) else ""
             match request:
-                case StopRequest():
+                case StopRequest() | LauncherEnded():
                     self._answer_stop(request, reason)
                 case CheckpointRequest() if reason:
                     self.answer(CheckpointAnswered(-1, reason))
                 case FaultRequest(fault=fault) if reason:
                     self.answer(FaultAnswered(fault, reason))
+                case StacksRequest() | ProfileRequest() if reason:
+                    self.answer(LiveAnswered(request.id, reason))
 
-    def answer(self, answer: CheckpointAnswered | FaultAnswered) -> None:
+    def answer(self, answer: CheckpointAnswered | FaultAnswered | LiveAnswered) -> None:
         """Hand an answer of the core to the operators who wait for it."""
         match answer:
             case CheckpointAnswered():
@@ -89,6 +115,10 @@ class Requests:
                 first = next(waiting, None)
                 if first is not None:
                     first.set_result(answer)
+            case LiveAnswered():
+                live = self._live.get(answer.id)  # none: the operator has gone
+                if live is not None and not live.done():
+                    live.set_result(answer)
 
     def refuse_all(self, reason: str) -> None:
         """Answer every request that has no answer yet with a refusal."""
@@ -96,10 +126,12 @@ class Requests:
         self.answer(CheckpointAnswered(-1, reason))
         for fault, _ in list(self._faults):
             self.answer(FaultAnswered(fault, reason))
+        for name in self._live:
+            self.answer(LiveAnswered(name, reason))
         for request, _ in list(self._stops):
             self._answer_stop(request, reason)
 
-    def _answer_stop(self, request: StopRequest, reason: str) -> None:
+    def _answer_stop(self, request: StopRequest | LauncherEnded, reason: str) -> None:
         for waiter in [one for one in self._stops if one[0] is request]:
             self._stops.remove(waiter)
             if not waiter[1].done():

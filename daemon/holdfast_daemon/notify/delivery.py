@@ -1,6 +1,10 @@
-"""Delivers the messages of one channel: in order, with retries, on a thread that nothing waits for."""
+"""Delivers the messages of one channel: in order, with retries, on a thread that nothing waits for.
+
+After an outage of the receiver, what has waited for long is sent as one message.
+"""
 
 import collections
+import itertools
 import logging
 import random
 import threading
@@ -8,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from holdfast_daemon.notify.channels.sending import Channel, DeliveryDelayedError, DeliveryRefusedError
+from holdfast_daemon.notify.grouping import late_message
 from holdfast_daemon.notify.message import Message
 
 log = logging.getLogger(__name__)
@@ -19,6 +24,8 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 300.0
 LONGEST_RETRY_AFTER_S = 900.0
 """Longest wait that a service can ask for."""
+LATE_S = 180.0
+"""Age from which messages that wait are sent as one."""
 GIVE_UP_S = 3600.0
 """Age of a message after which it is not tried again."""
 
@@ -59,17 +66,22 @@ class DeliveryQueue:
         counts: DeliveryCounts,
         on_change: Callable[[], None],
         *,
+        status_now: Callable[[str], str] = lambda _: "",
         unix_s: Callable[[], float] = time.time,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
+        """``status_now`` returns the present status of the incident with a notice's key, or "" if it is not known."""
         self.name = name
         self._run = run
         self._channel = channel
         self._counts = counts
         self._on_change = on_change
+        self._status_now = status_now
         self._unix_s = unix_s
         self._first_pause_s = first_pause_s
         self._waiting: collections.deque[Message] = collections.deque()
+        self._tried = 0
+        """How many of the first in ``_waiting`` are on their way now."""
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -82,7 +94,7 @@ class DeliveryQueue:
             if self._is_closed:
                 return
             if len(self._waiting) >= MOST_WAITING:
-                del self._waiting[1]  # the first one may be on its way
+                del self._waiting[1 if self._tried == 1 else 0]  # a single message that is on its way stays
                 self._counts.end(self.name, "dropped")
             self._waiting.append(message)
             if self._thread is None:
@@ -108,51 +120,71 @@ class DeliveryQueue:
             self._condition.notify_all()
 
     def _work(self) -> None:
+        pause_s = self._first_pause_s
         while True:
             with self._condition:
                 if self._is_closed or not self._waiting:
                     self._thread = None
                     self._condition.notify_all()
                     return
-                message = self._waiting[0]
-            outcome = self._deliver(message)
-            if not outcome:
-                continue  # it is closed
-            with self._condition:
-                self._waiting.popleft()
-                self._counts.end(self.name, outcome)
-                self._condition.notify_all()
-            self._on_change()
-
-    def _deliver(self, message: Message) -> str:
-        """Return the outcome of a message; "" if the queue was closed before there was one."""
-        pause_s = self._first_pause_s
-        while True:
-            self._counts.attempt(self.name)
-            asked_s = 0.0
-            try:
-                self._channel.send(message)
-            except DeliveryRefusedError as error:
-                self._complain(f"{error}: the message is dropped")
-                return "refused"
-            except DeliveryDelayedError as error:
-                self._complain(f"{error}: it is tried again")
-                asked_s = min(error.retry_after_s or 0.0, LONGEST_RETRY_AFTER_S)
-            except Exception as error:
-                log.error("run %s: channel %s failed", self._run, self.name, exc_info=error)
-                return "refused"
-            else:
-                self._thrive()
-                return "sent"
+                tried = self._next()
+                self._tried = len(tried)
+            outcome, asked_s = self._attempt(tried)
+            if outcome:
+                pause_s = self._first_pause_s
+                self._end(tried, outcome)
+                continue
             # Jitter: many daemons may have lost the same service at the same time.
             wait_s = max(pause_s * random.uniform(0.75, 1.25), asked_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            if self._unix_s() + wait_s > message.sent_unix_s + GIVE_UP_S:
-                self._complain(f"a message is dropped: it could not be sent within {GIVE_UP_S / 60:.0f} minutes")
-                return "gave_up"
+            self._give_up(tried, self._unix_s() + wait_s)
             with self._condition:
-                if self._condition.wait_for(lambda: self._is_closed, wait_s):
-                    return ""
+                self._tried = 0
+                self._condition.wait_for(lambda: self._is_closed or not self._waiting, wait_s)
+
+    def _next(self) -> list[Message]:
+        """Return the first messages: all that are late, else one."""
+        late_s = self._unix_s() - LATE_S
+        late = list(itertools.takewhile(lambda message: message.sent_unix_s <= late_s, self._waiting))
+        return late or [self._waiting[0]]
+
+    def _attempt(self, tried: list[Message]) -> tuple[str, float]:
+        """Send messages; return their outcome, or "" and the seconds that the service asks to wait."""
+        self._counts.attempt(self.name)
+        try:
+            now_s = self._unix_s()
+            is_late = now_s - tried[0].sent_unix_s >= LATE_S
+            self._channel.send(late_message(tried, now_s, self._status_now) if is_late else tried[0])
+        except DeliveryRefusedError as error:
+            self._complain(f"{error}: the message is dropped")
+            return "refused", 0.0
+        except DeliveryDelayedError as error:
+            self._complain(f"{error}: it is tried again")
+            return "", min(error.retry_after_s or 0.0, LONGEST_RETRY_AFTER_S)
+        except Exception as error:
+            log.error("run %s: channel %s failed", self._run, self.name, exc_info=error)
+            return "refused", 0.0
+        self._thrive()
+        return "sent", 0.0
+
+    def _give_up(self, tried: list[Message], next_s: float) -> None:
+        """End the messages that are too old for an attempt at ``next_s``."""
+        old = [message for message in tried if next_s > message.sent_unix_s + GIVE_UP_S]
+        if old:
+            self._complain(f"a message is dropped: it could not be sent within {GIVE_UP_S / 60:.0f} minutes")
+            self._end(old, "gave_up")
+
+    def _end(self, ended: list[Message], outcome: str) -> None:
+        """Take messages out that have an outcome. One that was dropped since then has one already."""
+        with self._condition:
+            identities = set(map(id, ended))
+            kept = [message for message in self._waiting if id(message) not in identities]
+            for _ in range(len(self._waiting) - len(kept)):
+                self._counts.end(self.name, outcome)
+            self._waiting = collections.deque(kept)
+            self._tried = 0
+            self._condition.notify_all()
+        self._on_change()
 
     def _complain(self, reason: str) -> None:
         if reason != self._complaint:

@@ -1,9 +1,10 @@
 """Groups notices into messages, so that many incidents are few messages. Pure: time is an argument."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
-from holdfast_daemon.notify.message import MOST_NOTICES, Message, Notice
+from holdfast_daemon.notify.message import MOST_NOTICES, Message, Notice, shortened
 
 _MOST_WAITING = 1000
 _CLOSING = ("resolved", "failed")
@@ -70,13 +71,65 @@ def message_of(run: str, host: str, now_s: float, notices: Iterable[Notice], *, 
     )
 
 
-def _title(run: str, notices: tuple[Notice, ...]) -> str:
+def late_message(messages: Sequence[Message], now_s: float, status_now: Callable[[str], str]) -> Message:
+    """Return one message in the place of those that could not be sent for a while, the oldest first.
+
+    ``status_now`` returns the present status of the incident with a key, or "". Of several notices about one incident,
+    the newest is left. An incident that is over by now calls nobody: its notice says so. Notices that still need a
+    person come last, because the last one gives a message its title and status.
+    """
+    oldest_s = min(message.sent_unix_s for message in messages)
+    newest: dict[str, Notice] = {}
+    unannounced = set()
+    for message in messages:
+        for notice in message.notices:
+            if notice.key not in newest and notice.event == "incident":
+                unannounced.add(notice.key)
+            newest.pop(notice.key, None)
+            newest[notice.key] = notice
+    notices = [_as_it_is_now(notice, key in unannounced, status_now(key)) for key, notice in newest.items()]
+    if len(messages) == 1 and tuple(notices) == messages[0].notices:
+        return messages[0]
+    notices.sort(key=_need)
+    left_out = sum(message.left_out for message in messages)
+    made = message_of(messages[0].run, messages[0].host, now_s, notices, left_out=left_out)
+    late_s = max(1.0, now_s - oldest_s)
+    title = _title(made.run, tuple(notices), f"up to {late_s / 60:.0f} min late: ")
+    return replace(made, title=title, late_s=round(late_s, 1))
+
+
+def _need(notice: Notice) -> int:
+    """Return how much a notice needs a person: 2 is the most."""
+    if not notice.kind or notice.status in ("open", "failed"):
+        return 2
+    return int(notice.status != "resolved")
+
+
+def _as_it_is_now(notice: Notice, is_unannounced: bool, status: str) -> Notice:
+    """Return a late notice. If its incident was over before anybody could act, the notice says that alone.
+
+    ``is_unannounced``: no message about the incident was sent before.
+    """
+    is_overtaken = notice.status in ("open", "noted") and status == "resolved"
+    if not (is_overtaken or (notice.status == "resolved" and is_unannounced)):
+        return notice
+    identity = notice.key.rpartition("/")[2]
+    return replace(
+        notice,
+        event="recovery",
+        status="resolved",
+        what=shortened(f"Incident {identity}, recovered meanwhile: {notice.what}"),
+        next="Nothing.",
+    )
+
+
+def _title(run: str, notices: tuple[Notice, ...], before: str = "") -> str:
     newest = notices[-1]
     if len(notices) == 1 or not newest.kind:  # the end of a run is no incident
-        return f"[{newest.status}] {run}: {newest.what}"
+        return f"[{newest.status}] {run}: {before}{newest.what}"
     incidents = Counter(notice.kind.replace("_", " ") for notice in notices if notice.kind)
     number = sum(incidents.values())
     parts = ", ".join(f"{count} {kind}" for kind, count in incidents.most_common(4))
     more = f" ({parts}{', ...' if len(incidents) > 4 else ''})" if len(incidents) > 1 else f" ({parts})"
     counted = f"{number} incident{'' if number == 1 else 's'}{more}"
-    return f"[{newest.status}] {run}: {counted}, newest: {newest.what}"
+    return f"[{newest.status}] {run}: {before}{counted}, newest: {newest.what}"

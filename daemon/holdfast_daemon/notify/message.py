@@ -53,14 +53,21 @@ class Message:
     sent_unix_s: float
     """Time at which the message was made. It may be delivered later."""
     notices: tuple[Notice, ...]
-    """The newest last."""
+    """The newest last. In a late message, those that are still open come after the others."""
     left_out: int = 0
     """Further notices that are older than these."""
+    late_s: float = 0.0
+    """Age of the oldest notice that could not be sent when it was due; 0: all were."""
 
     @property
     def newest(self) -> Notice:
-        """The notice that happened last."""
+        """The notice that counts: the one that happened last, or in a late message the last that is still open."""
         return self.notices[-1]
+
+    def in_reading_order(self, most: int) -> tuple[Notice, ...]:
+        """Return at most the ``most`` newest notices as people read them: of a late message, the newest first."""
+        shown = self.notices[-most:]
+        return shown[::-1] if self.late_s else shown
 
     @property
     def text(self) -> str:
@@ -70,7 +77,7 @@ class Message:
 
 def _lines(message: Message) -> list[str]:
     lines = [message.title, ""] if len(message.notices) > 1 else []
-    for notice in message.notices:
+    for notice in message.in_reading_order(MOST_NOTICES):
         place = ", ".join(
             part
             for part in (
@@ -116,6 +123,7 @@ def from_json(data: Mapping[str, Any]) -> Message:
         sent_unix_s=float(data["sent_unix_s"]),
         notices=notices,
         left_out=int(data["left_out"]),
+        late_s=float(data.get("late_s", 0.0)),  # files of earlier versions have none
     )
 
 

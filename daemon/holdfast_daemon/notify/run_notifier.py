@@ -47,7 +47,14 @@ class _Notified:
         self.counts = DeliveryCounts([*names, HEARTBEAT] if notify.HasField("heartbeat") else names)
         self.saver = ReportedSaver(path, self._text)
         self.queues = [
-            DeliveryQueue(spec.run, channel.name, build(channel), self.counts, self.saver.save_soon)
+            DeliveryQueue(
+                spec.run,
+                channel.name,
+                build(channel),
+                self.counts,
+                self.saver.save_soon,
+                status_now=self._status_now,
+            )
             for channel in notify.channels
         ]
         self.heartbeat = (
@@ -72,6 +79,11 @@ class _Notified:
         for queue in self.queues:
             queue.put(message)
         return True
+
+    def _status_now(self, key: str) -> str:
+        """Return the newest status of the incident with a key; "" for the run itself, and for an earlier one."""
+        run, _, incident = key.rpartition("/")
+        return self.reported.statuses.get(incident, "") if run == self.wording.key else ""
 
     def _text(self) -> str:
         # On the saver's thread: each part is a copy, or replaced and not changed, while the event loop continues.

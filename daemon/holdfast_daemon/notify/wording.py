@@ -77,7 +77,7 @@ class RunWording:
             key=f"{self.key}/{incident.id}",
             kind=kind_name(incident.verdict.kind),
             what=shortened(f"{incident.verdict.message}: {last}"),
-            next=f"End the run with `holdfast stop --run {self.spec.run}`, or let it continue.",
+            next=f"{self._how_to_end()}, or let it continue.",
             ranks=tuple(incident.verdict.culprits),
             step=incident.verdict.step,
             generation=incident.generation,
@@ -137,6 +137,8 @@ class RunWording:
         what = incident.verdict.message or kind_name(incident.verdict.kind).replace("_", " ")
         if incident.state == store.INCIDENT_STATE_RECOVERED and incident.recovered_unix_s:
             took_s = max(0.0, incident.recovered_unix_s - incident.detected_unix_s)
+            if incident.lost_unknown:
+                return f"Recovered {took_s:.1f} s after detection, from what the script itself restored: {what}"
             steps = "1 step" if incident.lost_steps == 1 else f"{incident.lost_steps} steps"
             return f"Recovered {took_s:.1f} s after detection, {steps} lost: {what}"
         ending = incident.actions[-1].what if incident.actions and status in ("resolved", "failed") else ""
@@ -146,10 +148,15 @@ class RunWording:
             return f"Not recovered: {what}" + (f" ({ending})" if ending else "")
         return what
 
+    def _how_to_end(self) -> str:
+        if not self.spec.ranks_per_node:
+            return "End the run with its launcher"
+        return f"End the run with `holdfast stop --run {self.spec.run}`"
+
     def _next(self, incident: store.Incident, status: str) -> str:
         if status in _CLOSED_NEXT:
             return _CLOSED_NEXT[status]
-        return next_line(incident, acts=self.spec.mode == store.MODE_ACT and bool(self.spec.ranks_per_node))
+        return next_line(incident, self.spec)
 
 
 def _last_action_unix_s(incident: store.Incident, status: str) -> float:

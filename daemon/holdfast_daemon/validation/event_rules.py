@@ -10,6 +10,8 @@ from typing import Any
 from holdfast_daemon.validation.recorder_rules import check_recorder
 from holdfast_daemon.validation.rules import (
     ACTIVITIES,
+    LARGEST_PID,
+    PATH_CHARACTERS,
     PHASES,
     RefusedError,
     check_blocked_on,
@@ -20,6 +22,7 @@ from holdfast_daemon.validation.rules import (
     check_id,
     check_known,
     check_length,
+    check_line,
     check_node_name,
     check_pending,
     check_phase_times,
@@ -33,6 +36,7 @@ from holdfast_proto.limits import FINGERPRINT_BYTES, MOST_RANKS, NAME_CHARACTERS
 from holdfast_proto.step_quantities import MEANS, NONFINITE
 from holdfast_proto.v1 import store_pb2 as store
 
+_LARGEST_EXIT_CODE = 255
 _REPORTS_PER_RANK = 16
 """Of one number of one step on one node. A rank reports each once; sums over nodes must fit into 32 bits."""
 
@@ -153,6 +157,46 @@ def _fault_refused(refused: store.FaultRefused, _: int) -> None:
     check_text(refused.reason, "reason")
 
 
+def _end_announced(announced: store.EndAnnounced, _: int) -> None:
+    check_seconds(announced.within_s, "within_s")
+
+
+def _launcher_end(ended: store.LauncherEnd, _: int) -> None:
+    check_count(ended.code, "code", _LARGEST_EXIT_CODE)
+
+
+def _stacks_taken(taken: store.StacksTaken, world_size: int) -> None:
+    check_id(taken.request, "request")
+    check_length(taken.frames, "frames")
+    for frame in taken.frames:
+        check_line(frame.function, "frames.function", PATH_CHARACTERS)
+        check_line(frame.file, "frames.file", PATH_CHARACTERS)
+    check_length(taken.ranks, "ranks", MOST_RANKS)
+    for rank in taken.ranks:
+        check_rank(rank.rank, world_size, "ranks")
+        check_count(rank.pid, "ranks.pid", LARGEST_PID)
+        check_line(rank.problem, "ranks.problem", PATH_CHARACTERS)
+        check_known(rank.activity, ACTIVITIES, "ranks.activity")
+        check_length(rank.threads, "ranks.threads")
+        for thread in rank.threads:
+            check_line(thread.name, "ranks.threads.name", NAME_CHARACTERS)
+            check_count(thread.id, "ranks.threads.id", LARGEST_PID)
+            check_length(thread.frames, "ranks.threads.frames")
+            if thread.frames and max(thread.frames) >= len(taken.frames):
+                raise RefusedError(f"ranks.threads.frames names frame {max(thread.frames)} of {len(taken.frames)}")
+
+
+def _profile_taken(taken: store.ProfileTaken, world_size: int) -> None:
+    check_id(taken.request, "request")
+    check_rank(taken.rank, world_size, "rank")
+    check_length(taken.files, "files")
+    for path in taken.files:
+        check_line(path, "files", PATH_CHARACTERS)
+    check_line(taken.problem, "problem", PATH_CHARACTERS)
+    check_step(taken.first_step, "first_step")
+    check_step(taken.last_step, "last_step")
+
+
 _RULES: dict[str, Callable[[Any, int], None]] = {
     "rank_exited": _rank_exited,
     "step_summary": _step_summary,
@@ -164,4 +208,8 @@ _RULES: dict[str, Callable[[Any, int], None]] = {
     "snapshot_memory_refused": _memory_refused,
     "fault_injected": _fault_injected,
     "fault_refused": _fault_refused,
+    "end_announced": _end_announced,
+    "launcher_end": _launcher_end,
+    "stacks_taken": _stacks_taken,
+    "profile_taken": _profile_taken,
 }

@@ -118,6 +118,7 @@ def check_node(
     check_seconds(node.leave_in_s, "leave_in_s")
     check_text(node.instance, "instance", NAME_CHARACTERS)
     check_text(node.failure, "failure")
+    check_text(node.refused_ranks, "refused_ranks")
     check_count(node.world_size, "world_size", MOST_RANKS)
     world_size = _world_size(node, spec)
     numbers = set()

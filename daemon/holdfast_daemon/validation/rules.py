@@ -7,7 +7,15 @@ import re
 from collections.abc import Collection, Iterable, Sized
 from pathlib import PurePosixPath
 
-from holdfast_proto.limits import LARGEST_COUNT, LATEST_UNIX_S, LONGEST_S, MOST_RANKS, NAME_CHARACTERS
+from holdfast_proto.limits import (
+    LARGEST_COUNT,
+    LATEST_UNIX_S,
+    LONGEST_PROFILE_S,
+    LONGEST_S,
+    MOST_PROFILED_STEPS,
+    MOST_RANKS,
+    NAME_CHARACTERS,
+)
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
@@ -38,6 +46,8 @@ VERDICT_KINDS = frozenset(store.VerdictKind.values())
 LOSS_ACTIONS = frozenset(store.LossAction.values())
 LOSS_TIERS = frozenset(store.LossTier.values())
 INCIDENT_STATES = frozenset(store.IncidentState.values())
+HANG_ACTIONS = frozenset(store.HangAction.values())
+LAUNCHER_REACTIONS = frozenset(store.LauncherReaction.values())
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FAULT_KIND = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -205,3 +215,12 @@ def check_fault(fault: Fault, field: str = "fault") -> None:
         raise RefusedError(f"{field}.duration_s is {fault.duration_s:g} s")
     if not 0.0 <= fault.factor <= 1e6:
         raise RefusedError(f"{field}.factor is {fault.factor:g}")
+
+
+def check_profile(rank: int, steps: int, patience_s: float) -> None:
+    """Check a request to profile a rank."""
+    check_rank(rank, MOST_RANKS, "rank")
+    if not 1 <= steps <= MOST_PROFILED_STEPS:
+        raise RefusedError(f"steps is {steps}: profile 1 to {MOST_PROFILED_STEPS} steps")
+    if not 1.0 <= patience_s <= LONGEST_PROFILE_S:
+        raise RefusedError(f"patience_s is {patience_s:g}: wait 1 to {LONGEST_PROFILE_S:g} s")

@@ -4,7 +4,9 @@ from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_daemon.validation.detail_rules import check_detail
 from holdfast_daemon.validation.rules import (
     ACTIVITIES,
+    HANG_ACTIONS,
     INCIDENT_STATES,
+    LAUNCHER_REACTIONS,
     LOSS_ACTIONS,
     LOSS_TIERS,
     MODES,
@@ -58,6 +60,8 @@ def check_spec(spec: store.RunSpec, run: str) -> None:
         raise RefusedError(f"checkpoint_upload_bytes_per_s is {spec.checkpoint_upload_bytes_per_s:g}")
     if not 0.0 <= spec.restart_patience <= 1e6:
         raise RefusedError(f"restart_patience is {spec.restart_patience:g}")
+    check_step(spec.continue_from, "continue_from")
+    check_known(spec.on_hang, HANG_ACTIONS, "on_hang")
     _check_loss_policy(spec.loss_policy)
     check_text(spec.checkpoint_directory, "checkpoint_directory")
     check_text(spec.checkpoints_secondary, "checkpoints_secondary")
@@ -110,6 +114,11 @@ def check_record(record: store.CoordinatorState, run: str) -> None:
     check_known(record.loss_counts.stopped_by, LOSS_TIERS, "loss_counts.stopped_by")
     for field in ("judged_step", "nonfinite_since", "finite_step"):
         check_step(getattr(record.loss_counts, field), f"loss_counts.{field}")
+    check_step(record.proven.before_step, "proven.before_step")
+    check_steps(record.proven.open, "proven.open")
+    check_step(record.bad_loss.from_step, "bad_loss.from_step")
+    check_text(record.bad_loss.reason, "bad_loss.reason")
+    check_unix_s(record.bad_loss.since_unix_s, "bad_loss.since_unix_s")
 
 
 def _check_time_use(book: store.TimeUse) -> None:
@@ -153,7 +162,20 @@ def check_incident(incident: store.Incident, run: str, key: str) -> None:
         check_unix_s(action.unix_s, "actions.unix_s")
         check_text(action.what, "actions.what")
     check_files(incident.evidence, "evidence")
+    _check_abort(incident.abort)
     _check_verdict(incident.verdict)
+
+
+def _check_abort(abort: store.HangAbort) -> None:
+    check_known(abort.reaction, LAUNCHER_REACTIONS, "abort.reaction")
+    check_unix_s(abort.sent_unix_s, "abort.sent_unix_s")
+    check_seconds(abort.after_s, "abort.after_s")
+    check_count(abort.generation, "abort.generation")
+    check_length(abort.ranks, "abort.ranks", MOST_RANKS)
+    for ended in abort.ranks:
+        check_rank(ended.rank, MOST_RANKS, "abort.ranks")
+        check_node_name(ended.node, "abort.ranks.node")
+        check_seconds(ended.stalled_s, "abort.ranks.stalled_s")
 
 
 def _check_verdict(verdict: store.Verdict) -> None:

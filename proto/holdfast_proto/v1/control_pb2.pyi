@@ -51,6 +51,18 @@ class StopRunResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class LauncherEndedRequest(_message.Message):
+    __slots__ = ("run", "code")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    code: int
+    def __init__(self, run: _Optional[str] = ..., code: _Optional[int] = ...) -> None: ...
+
+class LauncherEndedResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class InjectFaultRequest(_message.Message):
     __slots__ = ("run", "fault")
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +76,50 @@ class InjectFaultResponse(_message.Message):
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     waits_for: str
     def __init__(self, waits_for: _Optional[str] = ...) -> None: ...
+
+class TakeStacksRequest(_message.Message):
+    __slots__ = ("run", "ranks", "native")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    NATIVE_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    native: bool
+    def __init__(self, run: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., native: bool = ...) -> None: ...
+
+class TakeStacksResponse(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeStacks]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeStacks, _Mapping]]] = ...) -> None: ...
+
+class NodeStacks(_message.Message):
+    __slots__ = ("node", "taken")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    taken: _store_pb2.StacksTaken
+    def __init__(self, node: _Optional[str] = ..., taken: _Optional[_Union[_store_pb2.StacksTaken, _Mapping]] = ...) -> None: ...
+
+class TakeProfileRequest(_message.Message):
+    __slots__ = ("run", "rank", "steps", "patience_s")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_S_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    rank: int
+    steps: int
+    patience_s: float
+    def __init__(self, run: _Optional[str] = ..., rank: _Optional[int] = ..., steps: _Optional[int] = ..., patience_s: _Optional[float] = ...) -> None: ...
+
+class TakeProfileResponse(_message.Message):
+    __slots__ = ("node", "taken")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    taken: _store_pb2.ProfileTaken
+    def __init__(self, node: _Optional[str] = ..., taken: _Optional[_Union[_store_pb2.ProfileTaken, _Mapping]] = ...) -> None: ...
 
 class RankView(_message.Message):
     __slots__ = ("rank", "node", "life", "step", "phase", "process_state", "stalled_s", "coordinates", "pid", "exit", "memory_bytes", "memory_limit_bytes", "recorders", "own_time_source", "own_time_reason")
@@ -107,7 +163,7 @@ class RankView(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., life: _Optional[_Union[_store_pb2.Life, str]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., process_state: _Optional[str] = ..., stalled_s: _Optional[float] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., pid: _Optional[int] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "planned_steps", "refused", "time_use_s", "wall_s", "nonfinite_since", "finite_loss_step", "stopped_by_loss")
+    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "planned_steps", "refused", "time_use_s", "wall_s", "nonfinite_since", "finite_loss_step", "stopped_by_loss", "refused_ranks")
     class TimeUseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +205,7 @@ class RunStatus(_message.Message):
     NONFINITE_SINCE_FIELD_NUMBER: _ClassVar[int]
     FINITE_LOSS_STEP_FIELD_NUMBER: _ClassVar[int]
     STOPPED_BY_LOSS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_RANKS_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: _store_pb2.RunPhase
     generation: int
@@ -183,4 +240,5 @@ class RunStatus(_message.Message):
     nonfinite_since: int
     finite_loss_step: int
     stopped_by_loss: _store_pb2.LossTier
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., planned_steps: _Optional[int] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ..., nonfinite_since: _Optional[int] = ..., finite_loss_step: _Optional[int] = ..., stopped_by_loss: _Optional[_Union[_store_pb2.LossTier, str]] = ...) -> None: ...
+    refused_ranks: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., planned_steps: _Optional[int] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ..., nonfinite_since: _Optional[int] = ..., finite_loss_step: _Optional[int] = ..., stopped_by_loss: _Optional[_Union[_store_pb2.LossTier, str]] = ..., refused_ranks: _Optional[_Iterable[str]] = ...) -> None: ...

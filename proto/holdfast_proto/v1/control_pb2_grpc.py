@@ -54,10 +54,25 @@ class ControlStub(object):
                 request_serializer=holdfast__proto_dot_v1_dot_control__pb2.StopRunRequest.SerializeToString,
                 response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.StopRunResponse.FromString,
                 _registered_method=True)
+        self.LauncherEnded = channel.unary_unary(
+                '/holdfast.v1.Control/LauncherEnded',
+                request_serializer=holdfast__proto_dot_v1_dot_control__pb2.LauncherEndedRequest.SerializeToString,
+                response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.LauncherEndedResponse.FromString,
+                _registered_method=True)
         self.InjectFault = channel.unary_unary(
                 '/holdfast.v1.Control/InjectFault',
                 request_serializer=holdfast__proto_dot_v1_dot_control__pb2.InjectFaultRequest.SerializeToString,
                 response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.InjectFaultResponse.FromString,
+                _registered_method=True)
+        self.TakeStacks = channel.unary_unary(
+                '/holdfast.v1.Control/TakeStacks',
+                request_serializer=holdfast__proto_dot_v1_dot_control__pb2.TakeStacksRequest.SerializeToString,
+                response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.TakeStacksResponse.FromString,
+                _registered_method=True)
+        self.TakeProfile = channel.unary_unary(
+                '/holdfast.v1.Control/TakeProfile',
+                request_serializer=holdfast__proto_dot_v1_dot_control__pb2.TakeProfileRequest.SerializeToString,
+                response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.TakeProfileResponse.FromString,
                 _registered_method=True)
 
 
@@ -90,9 +105,30 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LauncherEnded(self, request, context):
+        """Reports that the launcher of an observed run has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def InjectFault(self, request, context):
         """Has a fault injected. Answers once the rank has accepted it; FAILED_PRECONDITION says why it will not strike.
         What comes of it is seen in the run's incidents.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakeStacks(self, request, context):
+        """Takes the stacks of live ranks. Answers once all nodes have sent theirs, or after a time limit with those that came.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakeProfile(self, request, context):
+        """Profiles the next steps of a rank. Answers once the files are written; FAILED_PRECONDITION says why there are none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,10 +157,25 @@ def add_ControlServicer_to_server(servicer, server):
                     request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.StopRunRequest.FromString,
                     response_serializer=holdfast__proto_dot_v1_dot_control__pb2.StopRunResponse.SerializeToString,
             ),
+            'LauncherEnded': grpc.unary_unary_rpc_method_handler(
+                    servicer.LauncherEnded,
+                    request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.LauncherEndedRequest.FromString,
+                    response_serializer=holdfast__proto_dot_v1_dot_control__pb2.LauncherEndedResponse.SerializeToString,
+            ),
             'InjectFault': grpc.unary_unary_rpc_method_handler(
                     servicer.InjectFault,
                     request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.InjectFaultRequest.FromString,
                     response_serializer=holdfast__proto_dot_v1_dot_control__pb2.InjectFaultResponse.SerializeToString,
+            ),
+            'TakeStacks': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeStacks,
+                    request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.TakeStacksRequest.FromString,
+                    response_serializer=holdfast__proto_dot_v1_dot_control__pb2.TakeStacksResponse.SerializeToString,
+            ),
+            'TakeProfile': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeProfile,
+                    request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.TakeProfileRequest.FromString,
+                    response_serializer=holdfast__proto_dot_v1_dot_control__pb2.TakeProfileResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -246,6 +297,33 @@ class Control(object):
             _registered_method=True)
 
     @staticmethod
+    def LauncherEnded(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/holdfast.v1.Control/LauncherEnded',
+            holdfast__proto_dot_v1_dot_control__pb2.LauncherEndedRequest.SerializeToString,
+            holdfast__proto_dot_v1_dot_control__pb2.LauncherEndedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def InjectFault(request,
             target,
             options=(),
@@ -262,6 +340,60 @@ class Control(object):
             '/holdfast.v1.Control/InjectFault',
             holdfast__proto_dot_v1_dot_control__pb2.InjectFaultRequest.SerializeToString,
             holdfast__proto_dot_v1_dot_control__pb2.InjectFaultResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeStacks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/holdfast.v1.Control/TakeStacks',
+            holdfast__proto_dot_v1_dot_control__pb2.TakeStacksRequest.SerializeToString,
+            holdfast__proto_dot_v1_dot_control__pb2.TakeStacksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeProfile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/holdfast.v1.Control/TakeProfile',
+            holdfast__proto_dot_v1_dot_control__pb2.TakeProfileRequest.SerializeToString,
+            holdfast__proto_dot_v1_dot_control__pb2.TakeProfileResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,7 +26,7 @@ from holdfast_proto.v1 import common_pb2 as holdfast__proto_dot_v1_dot_common__p
 from holdfast_proto.v1 import fault_pb2 as holdfast__proto_dot_v1_dot_fault__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fholdfast_proto/v1/session.proto\x12\x0bholdfast.v1\x1a\x1eholdfast_proto/v1/common.proto\x1a\x1dholdfast_proto/v1/fault.proto\"\xbb\x01\n\x0bRankMessage\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.holdfast.v1.HelloH\x00\x12%\n\x06report\x18\x02 \x01(\x0b\x32\x13.holdfast.v1.ReportH\x00\x12\x30\n\x0cslot_request\x18\x03 \x01(\x0b\x32\x18.holdfast.v1.SlotRequestH\x00\x12&\n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x17.holdfast.v1.CommandAckH\x00\x42\x06\n\x04kind\"\x9a\x01\n\x0c\x41gentMessage\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.holdfast.v1.WelcomeH\x00\x12,\n\nslot_grant\x18\x02 \x01(\x0b\x32\x16.holdfast.v1.SlotGrantH\x00\x12+\n\x07\x63ommand\x18\x03 \x01(\x0b\x32\x18.holdfast.v1.RankCommandH\x00\x42\x06\n\x04kind\"\x97\x02\n\x05Hello\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x12\n\nlocal_rank\x18\x05 \x01(\r\x12\x0b\n\x03pid\x18\x06 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x07 \x01(\t\x12\x38\n\x0b\x63oordinates\x18\x08 \x03(\x0b\x32#.holdfast.v1.Hello.CoordinatesEntry\x12\x18\n\x10local_world_size\x18\t \x01(\r\x12\x12\n\nstore_port\x18\n \x01(\r\x1a\x32\n\x10\x43oordinatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\xf5\x06\n\nStepRecord\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x14\n\x0c\x65nded_unix_s\x18\x02 \x01(\x01\x12\x12\n\nduration_s\x18\x03 \x01(\x01\x12\x11\n\x04loss\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x1c\n\x0fvalidation_loss\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tgrad_norm\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x1a\n\rlearning_rate\x18\x07 \x01(\x01H\x03\x88\x01\x01\x12\x13\n\x06tokens\x18\x08 \x01(\x04H\x04\x88\x01\x01\x12\x34\n\x07phase_s\x18\t \x03(\x0b\x32#.holdfast.v1.StepRecord.PhaseSEntry\x12\x18\n\x0bupdate_norm\x18\n \x01(\x01H\x05\x88\x01\x01\x12\x17\n\nloss_scale\x18\x0b \x01(\x01H\x06\x88\x01\x01\x12\x10\n\x08overflow\x18\x0c \x01(\x08\x12\x10\n\x03mfu\x18\r \x01(\x01H\x07\x88\x01\x01\x12\x1c\n\x0fpipeline_bubble\x18\x0e \x01(\x01H\x08\x88\x01\x01\x12\x19\n\x0c\x62\x61lance_loss\x18\x0f \x01(\x01H\t\x88\x01\x01\x12\x1b\n\x0e\x64ropped_tokens\x18\x10 \x01(\x04H\n\x88\x01\x01\x12\x0f\n\x07samples\x18\x11 \x01(\x0c\x12*\n\x08replicas\x18\x12 \x03(\x0b\x32\x18.holdfast.v1.ReplicaHash\x12\x36\n\x10nonfinite_origin\x18\x13 \x01(\x0b\x32\x1c.holdfast.v1.NonFiniteOrigin\x12.\n\x0c\x62\x61\x64_gradient\x18( \x01(\x0b\x32\x18.holdfast.v1.BadGradient\x12\'\n\x05plain\x18- \x03(\x0b\x32\x18.holdfast.v1.ReplicaHash\x12.\n\x08\x63overage\x18. \x01(\x0b\x32\x1c.holdfast.v1.ReplicaCoverage\x1a-\n\x0bPhaseSEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05_lossB\x12\n\x10_validation_lossB\x0c\n\n_grad_normB\x10\n\x0e_learning_rateB\t\n\x07_tokensB\x0e\n\x0c_update_normB\r\n\x0b_loss_scaleB\x06\n\x04_mfuB\x12\n\x10_pipeline_bubbleB\x0f\n\r_balance_lossB\x11\n\x0f_dropped_tokens\"V\n\x0fReplicaCoverage\x12\x15\n\rreplica_bytes\x18\x01 \x01(\x04\x12\x13\n\x0bplain_bytes\x18\x02 \x01(\x04\x12\x17\n\x0fparameter_bytes\x18\x03 \x01(\x04\")\n\x0bReplicaHash\x12\x0c\n\x04part\x18\x01 \x01(\t\x12\x0c\n\x04hash\x18\x02 \x01(\x06\"1\n\x0fNonFiniteOrigin\x12\x0e\n\x06module\x18\x01 \x01(\t\x12\x0e\n\x06unix_s\x18\x02 \x01(\x01\"=\n\x0b\x42\x61\x64Gradient\x12\x11\n\tparameter\x18\x01 \x01(\t\x12\x0b\n\x03own\x18\x02 \x01(\x08\x12\x0e\n\x06unix_s\x18\x03 \x01(\x01\"u\n\rSnapshotTaken\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x0f\n\x07persist\x18\x03 \x01(\x08\x12\x0f\n\x07stall_s\x18\x04 \x01(\x01\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\x12\x17\n\x0funchanged_bytes\x18\x06 \x01(\x04\"y\n\x0cMemoryStatus\x12\x17\n\x0f\x61llocated_bytes\x18\x01 \x01(\x04\x12\x16\n\x0ereserved_bytes\x18\x02 \x01(\x04\x12\x15\n\ralloc_retries\x18\x03 \x01(\x04\x12\x0c\n\x04ooms\x18\x04 \x01(\x04\x12\x13\n\x0blimit_bytes\x18\x05 \x01(\x04\"\xd8\x06\n\x06Report\x12\'\n\x08progress\x18\x01 \x01(\x0b\x32\x15.holdfast.v1.Progress\x12&\n\x05steps\x18\x02 \x03(\x0b\x32\x17.holdfast.v1.StepRecord\x12-\n\tsnapshots\x18\x03 \x03(\x0b\x32\x1a.holdfast.v1.SnapshotTaken\x12)\n\x06memory\x18\x04 \x01(\x0b\x32\x19.holdfast.v1.MemoryStatus\x12\x15\n\rdropped_total\x18\x05 \x01(\x04\x12\x1f\n\x17snapshots_skipped_total\x18\x06 \x01(\x04\x12\x16\n\x0ereporter_cpu_s\x18\x07 \x01(\x01\x12\x0f\n\x07modules\x18\x08 \x03(\t\x12\x17\n\nlast_words\x18\t \x01(\tH\x00\x88\x01\x01\x12\x1f\n\x17recorder_failures_total\x18\n \x01(\x04\x12\x1f\n\x17recorder_attempts_total\x18\x0b \x01(\x04\x12\x10\n\x08\x66inished\x18\x0c \x01(\x08\x12)\n\x07pending\x18\r \x03(\x0b\x32\x18.holdfast.v1.PendingCall\x12\x34\n\toutside_s\x18\x37 \x03(\x0b\x32!.holdfast.v1.Report.OutsideSEntry\x12\x13\n\x0b\x64\x65vice_uuid\x18\x38 \x01(\t\x12\x12\n\nown_wait_s\x18( \x01(\x01\x12\x13\n\x0b\x63\x61ll_wait_s\x18) \x01(\x01\x12\x0e\n\x06\x64\x65vice\x18P \x01(\t\x12\x14\n\x0c\x64\x65vice_own_s\x18Z \x01(\x01\x12\x14\n\x0c\x64\x65vice_steps\x18[ \x01(\x04\x12\x33\n\x0fown_time_source\x18\\ \x01(\x0e\x32\x1a.holdfast.v1.OwnTimeSource\x12\x17\n\x0fown_time_reason\x18] \x01(\t\x12\x13\n\x0bsteps_until\x18< \x01(\x04\x12(\n\trecorders\x18\x46 \x03(\x0b\x32\x15.holdfast.v1.Recorder\x12\x16\n\rplanned_steps\x18\x82\x01 \x01(\x04\x12\x15\n\rworker_socket\x18G \x01(\t\x1a/\n\rOutsideSEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\r\n\x0b_last_words\"4\n\x0bSlotRequest\x12\x16\n\x0e\x62ytes_per_slot\x18\x01 \x01(\x04\x12\r\n\x05slots\x18\x02 \x01(\r\";\n\tSlotGrant\x12\r\n\x05paths\x18\x01 \x03(\t\x12\x0f\n\x07on_disk\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"$\n\x07Welcome\x12\x19\n\x11report_interval_s\x18\x01 \x01(\x01\"\xf9\x01\n\x0bRankCommand\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x38\n\x10\x63\x61pture_evidence\x18\x03 \x01(\x0b\x32\x1c.holdfast.v1.CaptureEvidenceH\x00\x12.\n\x0bsnapshot_at\x18\x04 \x01(\x0b\x32\x17.holdfast.v1.SnapshotAtH\x00\x12&\n\x07stop_at\x18\x05 \x01(\x0b\x32\x13.holdfast.v1.StopAtH\x00\x12*\n\x0cinject_fault\x18\x06 \x01(\x0b\x32\x12.holdfast.v1.FaultH\x00\x42\x06\n\x04kindJ\x04\x08\x07\x10\x08\"$\n\x0f\x43\x61ptureEvidence\x12\x11\n\tdirectory\x18\x01 \x01(\t\"\x1a\n\nSnapshotAt\x12\x0c\n\x04step\x18\x01 \x01(\x03\"\x16\n\x06StopAt\x12\x0c\n\x04step\x18\x01 \x01(\x03\":\n\nCommandAck\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t2O\n\tRankAgent\x12\x42\n\x07Session\x12\x18.holdfast.v1.RankMessage\x1a\x19.holdfast.v1.AgentMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fholdfast_proto/v1/session.proto\x12\x0bholdfast.v1\x1a\x1eholdfast_proto/v1/common.proto\x1a\x1dholdfast_proto/v1/fault.proto\"\xee\x01\n\x0bRankMessage\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.holdfast.v1.HelloH\x00\x12%\n\x06report\x18\x02 \x01(\x0b\x32\x13.holdfast.v1.ReportH\x00\x12\x30\n\x0cslot_request\x18\x03 \x01(\x0b\x32\x18.holdfast.v1.SlotRequestH\x00\x12&\n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x17.holdfast.v1.CommandAckH\x00\x12\x31\n\x0cprofile_done\x18\xd2\x01 \x01(\x0b\x32\x18.holdfast.v1.ProfileDoneH\x00\x42\x06\n\x04kind\"\x9a\x01\n\x0c\x41gentMessage\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.holdfast.v1.WelcomeH\x00\x12,\n\nslot_grant\x18\x02 \x01(\x0b\x32\x16.holdfast.v1.SlotGrantH\x00\x12+\n\x07\x63ommand\x18\x03 \x01(\x0b\x32\x18.holdfast.v1.RankCommandH\x00\x42\x06\n\x04kind\"\xda\x02\n\x05Hello\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x12\n\nlocal_rank\x18\x05 \x01(\r\x12\x0b\n\x03pid\x18\x06 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x07 \x01(\t\x12\x38\n\x0b\x63oordinates\x18\x08 \x03(\x0b\x32#.holdfast.v1.Hello.CoordinatesEntry\x12\x18\n\x10local_world_size\x18\t \x01(\r\x12\x12\n\nstore_port\x18\n \x01(\r\x12\x16\n\rpid_namespace\x18\xdc\x01 \x01(\x04\x12\x14\n\x0bstart_ticks\x18\xe6\x01 \x01(\x04\x12\x13\n\nattachment\x18\xf0\x01 \x01(\r\x1a\x32\n\x10\x43oordinatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\xf5\x06\n\nStepRecord\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x14\n\x0c\x65nded_unix_s\x18\x02 \x01(\x01\x12\x12\n\nduration_s\x18\x03 \x01(\x01\x12\x11\n\x04loss\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x1c\n\x0fvalidation_loss\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tgrad_norm\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x1a\n\rlearning_rate\x18\x07 \x01(\x01H\x03\x88\x01\x01\x12\x13\n\x06tokens\x18\x08 \x01(\x04H\x04\x88\x01\x01\x12\x34\n\x07phase_s\x18\t \x03(\x0b\x32#.holdfast.v1.StepRecord.PhaseSEntry\x12\x18\n\x0bupdate_norm\x18\n \x01(\x01H\x05\x88\x01\x01\x12\x17\n\nloss_scale\x18\x0b \x01(\x01H\x06\x88\x01\x01\x12\x10\n\x08overflow\x18\x0c \x01(\x08\x12\x10\n\x03mfu\x18\r \x01(\x01H\x07\x88\x01\x01\x12\x1c\n\x0fpipeline_bubble\x18\x0e \x01(\x01H\x08\x88\x01\x01\x12\x19\n\x0c\x62\x61lance_loss\x18\x0f \x01(\x01H\t\x88\x01\x01\x12\x1b\n\x0e\x64ropped_tokens\x18\x10 \x01(\x04H\n\x88\x01\x01\x12\x0f\n\x07samples\x18\x11 \x01(\x0c\x12*\n\x08replicas\x18\x12 \x03(\x0b\x32\x18.holdfast.v1.ReplicaHash\x12\x36\n\x10nonfinite_origin\x18\x13 \x01(\x0b\x32\x1c.holdfast.v1.NonFiniteOrigin\x12.\n\x0c\x62\x61\x64_gradient\x18( \x01(\x0b\x32\x18.holdfast.v1.BadGradient\x12\'\n\x05plain\x18- \x03(\x0b\x32\x18.holdfast.v1.ReplicaHash\x12.\n\x08\x63overage\x18. \x01(\x0b\x32\x1c.holdfast.v1.ReplicaCoverage\x1a-\n\x0bPhaseSEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05_lossB\x12\n\x10_validation_lossB\x0c\n\n_grad_normB\x10\n\x0e_learning_rateB\t\n\x07_tokensB\x0e\n\x0c_update_normB\r\n\x0b_loss_scaleB\x06\n\x04_mfuB\x12\n\x10_pipeline_bubbleB\x0f\n\r_balance_lossB\x11\n\x0f_dropped_tokens\"V\n\x0fReplicaCoverage\x12\x15\n\rreplica_bytes\x18\x01 \x01(\x04\x12\x13\n\x0bplain_bytes\x18\x02 \x01(\x04\x12\x17\n\x0fparameter_bytes\x18\x03 \x01(\x04\")\n\x0bReplicaHash\x12\x0c\n\x04part\x18\x01 \x01(\t\x12\x0c\n\x04hash\x18\x02 \x01(\x06\"1\n\x0fNonFiniteOrigin\x12\x0e\n\x06module\x18\x01 \x01(\t\x12\x0e\n\x06unix_s\x18\x02 \x01(\x01\"=\n\x0b\x42\x61\x64Gradient\x12\x11\n\tparameter\x18\x01 \x01(\t\x12\x0b\n\x03own\x18\x02 \x01(\x08\x12\x0e\n\x06unix_s\x18\x03 \x01(\x01\"u\n\rSnapshotTaken\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x0f\n\x07persist\x18\x03 \x01(\x08\x12\x0f\n\x07stall_s\x18\x04 \x01(\x01\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\x12\x17\n\x0funchanged_bytes\x18\x06 \x01(\x04\"y\n\x0cMemoryStatus\x12\x17\n\x0f\x61llocated_bytes\x18\x01 \x01(\x04\x12\x16\n\x0ereserved_bytes\x18\x02 \x01(\x04\x12\x15\n\ralloc_retries\x18\x03 \x01(\x04\x12\x0c\n\x04ooms\x18\x04 \x01(\x04\x12\x13\n\x0blimit_bytes\x18\x05 \x01(\x04\"\xd8\x06\n\x06Report\x12\'\n\x08progress\x18\x01 \x01(\x0b\x32\x15.holdfast.v1.Progress\x12&\n\x05steps\x18\x02 \x03(\x0b\x32\x17.holdfast.v1.StepRecord\x12-\n\tsnapshots\x18\x03 \x03(\x0b\x32\x1a.holdfast.v1.SnapshotTaken\x12)\n\x06memory\x18\x04 \x01(\x0b\x32\x19.holdfast.v1.MemoryStatus\x12\x15\n\rdropped_total\x18\x05 \x01(\x04\x12\x1f\n\x17snapshots_skipped_total\x18\x06 \x01(\x04\x12\x16\n\x0ereporter_cpu_s\x18\x07 \x01(\x01\x12\x0f\n\x07modules\x18\x08 \x03(\t\x12\x17\n\nlast_words\x18\t \x01(\tH\x00\x88\x01\x01\x12\x1f\n\x17recorder_failures_total\x18\n \x01(\x04\x12\x1f\n\x17recorder_attempts_total\x18\x0b \x01(\x04\x12\x10\n\x08\x66inished\x18\x0c \x01(\x08\x12)\n\x07pending\x18\r \x03(\x0b\x32\x18.holdfast.v1.PendingCall\x12\x34\n\toutside_s\x18\x37 \x03(\x0b\x32!.holdfast.v1.Report.OutsideSEntry\x12\x13\n\x0b\x64\x65vice_uuid\x18\x38 \x01(\t\x12\x12\n\nown_wait_s\x18( \x01(\x01\x12\x13\n\x0b\x63\x61ll_wait_s\x18) \x01(\x01\x12\x0e\n\x06\x64\x65vice\x18P \x01(\t\x12\x14\n\x0c\x64\x65vice_own_s\x18Z \x01(\x01\x12\x14\n\x0c\x64\x65vice_steps\x18[ \x01(\x04\x12\x33\n\x0fown_time_source\x18\\ \x01(\x0e\x32\x1a.holdfast.v1.OwnTimeSource\x12\x17\n\x0fown_time_reason\x18] \x01(\t\x12\x13\n\x0bsteps_until\x18< \x01(\x04\x12(\n\trecorders\x18\x46 \x03(\x0b\x32\x15.holdfast.v1.Recorder\x12\x16\n\rplanned_steps\x18\x82\x01 \x01(\x04\x12\x15\n\rworker_socket\x18G \x01(\t\x1a/\n\rOutsideSEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\r\n\x0b_last_words\"4\n\x0bSlotRequest\x12\x16\n\x0e\x62ytes_per_slot\x18\x01 \x01(\x04\x12\r\n\x05slots\x18\x02 \x01(\r\";\n\tSlotGrant\x12\r\n\x05paths\x18\x01 \x03(\t\x12\x0f\n\x07on_disk\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"$\n\x07Welcome\x12\x19\n\x11report_interval_s\x18\x01 \x01(\x01\"\xae\x02\n\x0bRankCommand\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x38\n\x10\x63\x61pture_evidence\x18\x03 \x01(\x0b\x32\x1c.holdfast.v1.CaptureEvidenceH\x00\x12.\n\x0bsnapshot_at\x18\x04 \x01(\x0b\x32\x17.holdfast.v1.SnapshotAtH\x00\x12&\n\x07stop_at\x18\x05 \x01(\x0b\x32\x13.holdfast.v1.StopAtH\x00\x12*\n\x0cinject_fault\x18\x06 \x01(\x0b\x32\x12.holdfast.v1.FaultH\x00\x12\x33\n\rprofile_steps\x18\xd2\x01 \x01(\x0b\x32\x19.holdfast.v1.ProfileStepsH\x00\x42\x06\n\x04kindJ\x04\x08\x07\x10\x08\"U\n\x0cProfileSteps\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\r\n\x05steps\x18\x02 \x01(\r\x12\x11\n\tdirectory\x18\x03 \x01(\t\x12\x12\n\npatience_s\x18\x04 \x01(\x01\"e\n\x0bProfileDone\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\r\n\x05\x66iles\x18\x02 \x03(\t\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x12\n\nfirst_step\x18\x04 \x01(\x03\x12\x11\n\tlast_step\x18\x05 \x01(\x03\"$\n\x0f\x43\x61ptureEvidence\x12\x11\n\tdirectory\x18\x01 \x01(\t\"\x1a\n\nSnapshotAt\x12\x0c\n\x04step\x18\x01 \x01(\x03\"\x16\n\x06StopAt\x12\x0c\n\x04step\x18\x01 \x01(\x03\":\n\nCommandAck\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t2O\n\tRankAgent\x12\x42\n\x07Session\x12\x18.holdfast.v1.RankMessage\x1a\x19.holdfast.v1.AgentMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,49 +40,53 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORT_OUTSIDESENTRY']._loaded_options = None
   _globals['_REPORT_OUTSIDESENTRY']._serialized_options = b'8\001'
   _globals['_RANKMESSAGE']._serialized_start=112
-  _globals['_RANKMESSAGE']._serialized_end=299
-  _globals['_AGENTMESSAGE']._serialized_start=302
-  _globals['_AGENTMESSAGE']._serialized_end=456
-  _globals['_HELLO']._serialized_start=459
-  _globals['_HELLO']._serialized_end=738
-  _globals['_HELLO_COORDINATESENTRY']._serialized_start=688
-  _globals['_HELLO_COORDINATESENTRY']._serialized_end=738
-  _globals['_STEPRECORD']._serialized_start=741
-  _globals['_STEPRECORD']._serialized_end=1626
-  _globals['_STEPRECORD_PHASESENTRY']._serialized_start=1414
-  _globals['_STEPRECORD_PHASESENTRY']._serialized_end=1459
-  _globals['_REPLICACOVERAGE']._serialized_start=1628
-  _globals['_REPLICACOVERAGE']._serialized_end=1714
-  _globals['_REPLICAHASH']._serialized_start=1716
-  _globals['_REPLICAHASH']._serialized_end=1757
-  _globals['_NONFINITEORIGIN']._serialized_start=1759
-  _globals['_NONFINITEORIGIN']._serialized_end=1808
-  _globals['_BADGRADIENT']._serialized_start=1810
-  _globals['_BADGRADIENT']._serialized_end=1871
-  _globals['_SNAPSHOTTAKEN']._serialized_start=1873
-  _globals['_SNAPSHOTTAKEN']._serialized_end=1990
-  _globals['_MEMORYSTATUS']._serialized_start=1992
-  _globals['_MEMORYSTATUS']._serialized_end=2113
-  _globals['_REPORT']._serialized_start=2116
-  _globals['_REPORT']._serialized_end=2972
-  _globals['_REPORT_OUTSIDESENTRY']._serialized_start=2910
-  _globals['_REPORT_OUTSIDESENTRY']._serialized_end=2957
-  _globals['_SLOTREQUEST']._serialized_start=2974
-  _globals['_SLOTREQUEST']._serialized_end=3026
-  _globals['_SLOTGRANT']._serialized_start=3028
-  _globals['_SLOTGRANT']._serialized_end=3087
-  _globals['_WELCOME']._serialized_start=3089
-  _globals['_WELCOME']._serialized_end=3125
-  _globals['_RANKCOMMAND']._serialized_start=3128
-  _globals['_RANKCOMMAND']._serialized_end=3377
-  _globals['_CAPTUREEVIDENCE']._serialized_start=3379
-  _globals['_CAPTUREEVIDENCE']._serialized_end=3415
-  _globals['_SNAPSHOTAT']._serialized_start=3417
-  _globals['_SNAPSHOTAT']._serialized_end=3443
-  _globals['_STOPAT']._serialized_start=3445
-  _globals['_STOPAT']._serialized_end=3467
-  _globals['_COMMANDACK']._serialized_start=3469
-  _globals['_COMMANDACK']._serialized_end=3527
-  _globals['_RANKAGENT']._serialized_start=3529
-  _globals['_RANKAGENT']._serialized_end=3608
+  _globals['_RANKMESSAGE']._serialized_end=350
+  _globals['_AGENTMESSAGE']._serialized_start=353
+  _globals['_AGENTMESSAGE']._serialized_end=507
+  _globals['_HELLO']._serialized_start=510
+  _globals['_HELLO']._serialized_end=856
+  _globals['_HELLO_COORDINATESENTRY']._serialized_start=806
+  _globals['_HELLO_COORDINATESENTRY']._serialized_end=856
+  _globals['_STEPRECORD']._serialized_start=859
+  _globals['_STEPRECORD']._serialized_end=1744
+  _globals['_STEPRECORD_PHASESENTRY']._serialized_start=1532
+  _globals['_STEPRECORD_PHASESENTRY']._serialized_end=1577
+  _globals['_REPLICACOVERAGE']._serialized_start=1746
+  _globals['_REPLICACOVERAGE']._serialized_end=1832
+  _globals['_REPLICAHASH']._serialized_start=1834
+  _globals['_REPLICAHASH']._serialized_end=1875
+  _globals['_NONFINITEORIGIN']._serialized_start=1877
+  _globals['_NONFINITEORIGIN']._serialized_end=1926
+  _globals['_BADGRADIENT']._serialized_start=1928
+  _globals['_BADGRADIENT']._serialized_end=1989
+  _globals['_SNAPSHOTTAKEN']._serialized_start=1991
+  _globals['_SNAPSHOTTAKEN']._serialized_end=2108
+  _globals['_MEMORYSTATUS']._serialized_start=2110
+  _globals['_MEMORYSTATUS']._serialized_end=2231
+  _globals['_REPORT']._serialized_start=2234
+  _globals['_REPORT']._serialized_end=3090
+  _globals['_REPORT_OUTSIDESENTRY']._serialized_start=3028
+  _globals['_REPORT_OUTSIDESENTRY']._serialized_end=3075
+  _globals['_SLOTREQUEST']._serialized_start=3092
+  _globals['_SLOTREQUEST']._serialized_end=3144
+  _globals['_SLOTGRANT']._serialized_start=3146
+  _globals['_SLOTGRANT']._serialized_end=3205
+  _globals['_WELCOME']._serialized_start=3207
+  _globals['_WELCOME']._serialized_end=3243
+  _globals['_RANKCOMMAND']._serialized_start=3246
+  _globals['_RANKCOMMAND']._serialized_end=3548
+  _globals['_PROFILESTEPS']._serialized_start=3550
+  _globals['_PROFILESTEPS']._serialized_end=3635
+  _globals['_PROFILEDONE']._serialized_start=3637
+  _globals['_PROFILEDONE']._serialized_end=3738
+  _globals['_CAPTUREEVIDENCE']._serialized_start=3740
+  _globals['_CAPTUREEVIDENCE']._serialized_end=3776
+  _globals['_SNAPSHOTAT']._serialized_start=3778
+  _globals['_SNAPSHOTAT']._serialized_end=3804
+  _globals['_STOPAT']._serialized_start=3806
+  _globals['_STOPAT']._serialized_end=3828
+  _globals['_COMMANDACK']._serialized_start=3830
+  _globals['_COMMANDACK']._serialized_end=3888
+  _globals['_RANKAGENT']._serialized_start=3890
+  _globals['_RANKAGENT']._serialized_end=3969
 # @@protoc_insertion_point(module_scope)

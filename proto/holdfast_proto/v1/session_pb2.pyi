@@ -9,16 +9,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RankMessage(_message.Message):
-    __slots__ = ("hello", "report", "slot_request", "ack")
+    __slots__ = ("hello", "report", "slot_request", "ack", "profile_done")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     SLOT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_DONE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
     slot_request: SlotRequest
     ack: CommandAck
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., slot_request: _Optional[_Union[SlotRequest, _Mapping]] = ..., ack: _Optional[_Union[CommandAck, _Mapping]] = ...) -> None: ...
+    profile_done: ProfileDone
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., slot_request: _Optional[_Union[SlotRequest, _Mapping]] = ..., ack: _Optional[_Union[CommandAck, _Mapping]] = ..., profile_done: _Optional[_Union[ProfileDone, _Mapping]] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
     __slots__ = ("welcome", "slot_grant", "command")
@@ -31,7 +33,7 @@ class AgentMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., slot_grant: _Optional[_Union[SlotGrant, _Mapping]] = ..., command: _Optional[_Union[RankCommand, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("run", "generation", "rank", "world_size", "local_rank", "pid", "device", "coordinates", "local_world_size", "store_port")
+    __slots__ = ("run", "generation", "rank", "world_size", "local_rank", "pid", "device", "coordinates", "local_world_size", "store_port", "pid_namespace", "start_ticks", "attachment")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +51,9 @@ class Hello(_message.Message):
     COORDINATES_FIELD_NUMBER: _ClassVar[int]
     LOCAL_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
+    PID_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    START_TICKS_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     run: str
     generation: int
     rank: int
@@ -59,7 +64,10 @@ class Hello(_message.Message):
     coordinates: _containers.ScalarMap[str, int]
     local_world_size: int
     store_port: int
-    def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ..., store_port: _Optional[int] = ...) -> None: ...
+    pid_namespace: int
+    start_ticks: int
+    attachment: int
+    def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ..., store_port: _Optional[int] = ..., pid_namespace: _Optional[int] = ..., start_ticks: _Optional[int] = ..., attachment: _Optional[int] = ...) -> None: ...
 
 class StepRecord(_message.Message):
     __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "nonfinite_origin", "bad_gradient", "plain", "coverage")
@@ -270,20 +278,48 @@ class Welcome(_message.Message):
     def __init__(self, report_interval_s: _Optional[float] = ...) -> None: ...
 
 class RankCommand(_message.Message):
-    __slots__ = ("id", "generation", "capture_evidence", "snapshot_at", "stop_at", "inject_fault")
+    __slots__ = ("id", "generation", "capture_evidence", "snapshot_at", "stop_at", "inject_fault", "profile_steps")
     ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CAPTURE_EVIDENCE_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_AT_FIELD_NUMBER: _ClassVar[int]
     STOP_AT_FIELD_NUMBER: _ClassVar[int]
     INJECT_FAULT_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_STEPS_FIELD_NUMBER: _ClassVar[int]
     id: int
     generation: int
     capture_evidence: CaptureEvidence
     snapshot_at: SnapshotAt
     stop_at: StopAt
     inject_fault: _fault_pb2.Fault
-    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., capture_evidence: _Optional[_Union[CaptureEvidence, _Mapping]] = ..., snapshot_at: _Optional[_Union[SnapshotAt, _Mapping]] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ...) -> None: ...
+    profile_steps: ProfileSteps
+    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., capture_evidence: _Optional[_Union[CaptureEvidence, _Mapping]] = ..., snapshot_at: _Optional[_Union[SnapshotAt, _Mapping]] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., profile_steps: _Optional[_Union[ProfileSteps, _Mapping]] = ...) -> None: ...
+
+class ProfileSteps(_message.Message):
+    __slots__ = ("request", "steps", "directory", "patience_s")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_S_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    steps: int
+    directory: str
+    patience_s: float
+    def __init__(self, request: _Optional[str] = ..., steps: _Optional[int] = ..., directory: _Optional[str] = ..., patience_s: _Optional[float] = ...) -> None: ...
+
+class ProfileDone(_message.Message):
+    __slots__ = ("request", "files", "problem", "first_step", "last_step")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    LAST_STEP_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    files: _containers.RepeatedScalarFieldContainer[str]
+    problem: str
+    first_step: int
+    last_step: int
+    def __init__(self, request: _Optional[str] = ..., files: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ...) -> None: ...
 
 class CaptureEvidence(_message.Message):
     __slots__ = ("directory",)

@@ -24,6 +24,12 @@ class Preset(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRESET_DEFAULT: _ClassVar[Preset]
     PRESET_PATIENT: _ClassVar[Preset]
 
+class HangAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HANG_ACTION_UNSPECIFIED: _ClassVar[HangAction]
+    HANG_ACTION_REPORT: _ClassVar[HangAction]
+    HANG_ACTION_ABORT: _ClassVar[HangAction]
+
 class LossTier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     LOSS_TIER_UNSPECIFIED: _ClassVar[LossTier]
@@ -148,6 +154,12 @@ class SlowSide(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SLOW_SIDE_HOST: _ClassVar[SlowSide]
     SLOW_SIDE_GPU: _ClassVar[SlowSide]
 
+class LauncherReaction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LAUNCHER_REACTION_UNSPECIFIED: _ClassVar[LauncherReaction]
+    LAUNCHER_REACTION_RESTARTED: _ClassVar[LauncherReaction]
+    LAUNCHER_REACTION_ENDED: _ClassVar[LauncherReaction]
+
 class IncidentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     INCIDENT_STATE_UNSPECIFIED: _ClassVar[IncidentState]
@@ -176,6 +188,9 @@ PRESET_UNSPECIFIED: Preset
 PRESET_FAST: Preset
 PRESET_DEFAULT: Preset
 PRESET_PATIENT: Preset
+HANG_ACTION_UNSPECIFIED: HangAction
+HANG_ACTION_REPORT: HangAction
+HANG_ACTION_ABORT: HangAction
 LOSS_TIER_UNSPECIFIED: LossTier
 LOSS_TIER_BLIP: LossTier
 LOSS_TIER_SPIKE: LossTier
@@ -261,6 +276,9 @@ OWN_TIME_KIND_DEVICE: OwnTimeKind
 SLOW_SIDE_UNSPECIFIED: SlowSide
 SLOW_SIDE_HOST: SlowSide
 SLOW_SIDE_GPU: SlowSide
+LAUNCHER_REACTION_UNSPECIFIED: LauncherReaction
+LAUNCHER_REACTION_RESTARTED: LauncherReaction
+LAUNCHER_REACTION_ENDED: LauncherReaction
 INCIDENT_STATE_UNSPECIFIED: IncidentState
 INCIDENT_STATE_OPEN: IncidentState
 INCIDENT_STATE_RECOVERED: IncidentState
@@ -279,7 +297,7 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "versions", "notify", "loss_policy")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "continue_from", "versions", "notify", "loss_policy", "on_hang", "auto")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -308,9 +326,12 @@ class RunSpec(_message.Message):
     RESTART_PATIENCE_FIELD_NUMBER: _ClassVar[int]
     FROM_SCRATCH_FIELD_NUMBER: _ClassVar[int]
     ADOPT_FIELD_NUMBER: _ClassVar[int]
+    CONTINUE_FROM_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     NOTIFY_FIELD_NUMBER: _ClassVar[int]
     LOSS_POLICY_FIELD_NUMBER: _ClassVar[int]
+    ON_HANG_FIELD_NUMBER: _ClassVar[int]
+    AUTO_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
     ranks_per_node: int
@@ -332,10 +353,13 @@ class RunSpec(_message.Message):
     restart_patience: float
     from_scratch: bool
     adopt: bool
+    continue_from: int
     versions: _containers.ScalarMap[str, str]
     notify: Notify
     loss_policy: LossPolicy
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ...) -> None: ...
+    on_hang: HangAction
+    auto: bool
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., continue_from: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ..., on_hang: _Optional[_Union[HangAction, str]] = ..., auto: bool = ...) -> None: ...
 
 class LossRule(_message.Message):
     __slots__ = ("action", "budget")
@@ -536,7 +560,7 @@ class GpuState(_message.Message):
     def __init__(self, gpu: _Optional[int] = ..., uuid: _Optional[str] = ..., fault: _Optional[_Union[GpuFault, _Mapping]] = ..., throttles: _Optional[_Iterable[str]] = ..., utilization_sum: _Optional[float] = ..., utilization_samples: _Optional[int] = ...) -> None: ...
 
 class RankState(_message.Message):
-    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "recorders", "planned_steps", "gpu")
+    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "recorders", "planned_steps", "gpu", "start_ticks")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -585,6 +609,7 @@ class RankState(_message.Message):
     RECORDERS_FIELD_NUMBER: _ClassVar[int]
     PLANNED_STEPS_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
+    START_TICKS_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     life: Life
@@ -619,10 +644,11 @@ class RankState(_message.Message):
     recorders: _containers.RepeatedCompositeFieldContainer[_common_pb2.Recorder]
     planned_steps: int
     gpu: GpuState
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., planned_steps: _Optional[int] = ..., gpu: _Optional[_Union[GpuState, _Mapping]] = ...) -> None: ...
+    start_ticks: int
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., planned_steps: _Optional[int] = ..., gpu: _Optional[_Union[GpuState, _Mapping]] = ..., start_ticks: _Optional[int] = ...) -> None: ...
 
 class NodeState(_message.Message):
-    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "history", "damaged_checkpoints", "awaits_files")
+    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "refused_ranks", "history", "damaged_checkpoints", "awaits_files")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -640,6 +666,7 @@ class NodeState(_message.Message):
     CHECKPOINT_GENERATION_FIELD_NUMBER: _ClassVar[int]
     LEAVE_IN_S_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_RANKS_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     AWAITS_FILES_FIELD_NUMBER: _ClassVar[int]
@@ -660,10 +687,11 @@ class NodeState(_message.Message):
     checkpoint_generation: int
     leave_in_s: float
     world_size: int
+    refused_ranks: str
     history: int
     damaged_checkpoints: _containers.RepeatedScalarFieldContainer[int]
     awaits_files: bool
-    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ..., world_size: _Optional[int] = ..., history: _Optional[int] = ..., damaged_checkpoints: _Optional[_Iterable[int]] = ..., awaits_files: bool = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ..., world_size: _Optional[int] = ..., refused_ranks: _Optional[str] = ..., history: _Optional[int] = ..., damaged_checkpoints: _Optional[_Iterable[int]] = ..., awaits_files: bool = ...) -> None: ...
 
 class Mean(_message.Message):
     __slots__ = ("sum", "count")
@@ -777,7 +805,7 @@ class ReplicaHashes(_message.Message):
     def __init__(self, part: _Optional[str] = ..., hash: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("node", "generation", "unix_s", "rank_exited", "step_summary", "checkpoint_committed", "checkpoint_failed", "evidence_captured", "command_refused", "snapshot_memory_refused", "checkpoint_unreadable", "fault_injected", "fault_refused")
+    __slots__ = ("node", "generation", "unix_s", "rank_exited", "step_summary", "checkpoint_committed", "checkpoint_failed", "evidence_captured", "command_refused", "snapshot_memory_refused", "checkpoint_unreadable", "fault_injected", "fault_refused", "end_announced", "launcher_end", "stacks_taken", "profile_taken")
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     UNIX_S_FIELD_NUMBER: _ClassVar[int]
@@ -791,6 +819,10 @@ class Event(_message.Message):
     CHECKPOINT_UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     FAULT_INJECTED_FIELD_NUMBER: _ClassVar[int]
     FAULT_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    END_ANNOUNCED_FIELD_NUMBER: _ClassVar[int]
+    LAUNCHER_END_FIELD_NUMBER: _ClassVar[int]
+    STACKS_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_TAKEN_FIELD_NUMBER: _ClassVar[int]
     node: str
     generation: int
     unix_s: float
@@ -804,7 +836,23 @@ class Event(_message.Message):
     checkpoint_unreadable: CheckpointUnreadable
     fault_injected: FaultInjected
     fault_refused: FaultRefused
-    def __init__(self, node: _Optional[str] = ..., generation: _Optional[int] = ..., unix_s: _Optional[float] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., step_summary: _Optional[_Union[StepSummary, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[CheckpointFailed, _Mapping]] = ..., evidence_captured: _Optional[_Union[EvidenceCaptured, _Mapping]] = ..., command_refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., snapshot_memory_refused: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ..., checkpoint_unreadable: _Optional[_Union[CheckpointUnreadable, _Mapping]] = ..., fault_injected: _Optional[_Union[FaultInjected, _Mapping]] = ..., fault_refused: _Optional[_Union[FaultRefused, _Mapping]] = ...) -> None: ...
+    end_announced: EndAnnounced
+    launcher_end: LauncherEnd
+    stacks_taken: StacksTaken
+    profile_taken: ProfileTaken
+    def __init__(self, node: _Optional[str] = ..., generation: _Optional[int] = ..., unix_s: _Optional[float] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., step_summary: _Optional[_Union[StepSummary, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[CheckpointFailed, _Mapping]] = ..., evidence_captured: _Optional[_Union[EvidenceCaptured, _Mapping]] = ..., command_refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., snapshot_memory_refused: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ..., checkpoint_unreadable: _Optional[_Union[CheckpointUnreadable, _Mapping]] = ..., fault_injected: _Optional[_Union[FaultInjected, _Mapping]] = ..., fault_refused: _Optional[_Union[FaultRefused, _Mapping]] = ..., end_announced: _Optional[_Union[EndAnnounced, _Mapping]] = ..., launcher_end: _Optional[_Union[LauncherEnd, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., profile_taken: _Optional[_Union[ProfileTaken, _Mapping]] = ...) -> None: ...
+
+class EndAnnounced(_message.Message):
+    __slots__ = ("within_s",)
+    WITHIN_S_FIELD_NUMBER: _ClassVar[int]
+    within_s: float
+    def __init__(self, within_s: _Optional[float] = ...) -> None: ...
+
+class LauncherEnd(_message.Message):
+    __slots__ = ("code",)
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    def __init__(self, code: _Optional[int] = ...) -> None: ...
 
 class RankExited(_message.Message):
     __slots__ = ("rank", "exit")
@@ -900,6 +948,70 @@ class StackSummary(_message.Message):
     blocked_on: _common_pb2.BlockedOn
     def __init__(self, rank: _Optional[int] = ..., frame: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ...) -> None: ...
 
+class StacksTaken(_message.Message):
+    __slots__ = ("request", "frames", "ranks")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    frames: _containers.RepeatedCompositeFieldContainer[StackFrame]
+    ranks: _containers.RepeatedCompositeFieldContainer[RankStacks]
+    def __init__(self, request: _Optional[str] = ..., frames: _Optional[_Iterable[_Union[StackFrame, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankStacks, _Mapping]]] = ...) -> None: ...
+
+class StackFrame(_message.Message):
+    __slots__ = ("function", "file", "line")
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    function: str
+    file: str
+    line: int
+    def __init__(self, function: _Optional[str] = ..., file: _Optional[str] = ..., line: _Optional[int] = ...) -> None: ...
+
+class RankStacks(_message.Message):
+    __slots__ = ("rank", "pid", "threads", "problem", "activity")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    pid: int
+    threads: _containers.RepeatedCompositeFieldContainer[ThreadFrames]
+    problem: str
+    activity: _common_pb2.Activity
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., threads: _Optional[_Iterable[_Union[ThreadFrames, _Mapping]]] = ..., problem: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ...) -> None: ...
+
+class ThreadFrames(_message.Message):
+    __slots__ = ("id", "name", "active", "owns_gil", "frames")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    OWNS_GIL_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    name: str
+    active: bool
+    owns_gil: bool
+    frames: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., active: bool = ..., owns_gil: bool = ..., frames: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ProfileTaken(_message.Message):
+    __slots__ = ("request", "rank", "files", "problem", "first_step", "last_step")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    LAST_STEP_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    rank: int
+    files: _containers.RepeatedScalarFieldContainer[str]
+    problem: str
+    first_step: int
+    last_step: int
+    def __init__(self, request: _Optional[str] = ..., rank: _Optional[int] = ..., files: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ...) -> None: ...
+
 class FaultInjected(_message.Message):
     __slots__ = ("fault", "step", "waits_for")
     FAULT_FIELD_NUMBER: _ClassVar[int]
@@ -929,7 +1041,7 @@ class CommandRefused(_message.Message):
     def __init__(self, command_fence: _Optional[int] = ..., known_fence: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeCommand(_message.Message):
-    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot", "inject_fault", "instance")
+    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot", "inject_fault", "prove_checkpoint", "take_stacks", "take_profile", "end_ranks", "instance")
     ID_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -942,6 +1054,10 @@ class NodeCommand(_message.Message):
     KEEP_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     PERSIST_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     INJECT_FAULT_FIELD_NUMBER: _ClassVar[int]
+    PROVE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    TAKE_STACKS_FIELD_NUMBER: _ClassVar[int]
+    TAKE_PROFILE_FIELD_NUMBER: _ClassVar[int]
+    END_RANKS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     id: str
     fence: int
@@ -955,8 +1071,12 @@ class NodeCommand(_message.Message):
     keep_checkpoint: KeepCheckpoint
     persist_snapshot: PersistSnapshot
     inject_fault: _fault_pb2.Fault
+    prove_checkpoint: ProveCheckpoint
+    take_stacks: TakeStacks
+    take_profile: TakeProfile
+    end_ranks: EndRanks
     instance: str
-    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., instance: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., prove_checkpoint: _Optional[_Union[ProveCheckpoint, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., take_profile: _Optional[_Union[TakeProfile, _Mapping]] = ..., end_ranks: _Optional[_Union[EndRanks, _Mapping]] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class StartGeneration(_message.Message):
     __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step", "history")
@@ -1024,6 +1144,28 @@ class PersistSnapshot(_message.Message):
     step: int
     def __init__(self, step: _Optional[int] = ...) -> None: ...
 
+class TakeStacks(_message.Message):
+    __slots__ = ("request", "ranks", "native")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    NATIVE_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    native: bool
+    def __init__(self, request: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., native: bool = ...) -> None: ...
+
+class TakeProfile(_message.Message):
+    __slots__ = ("request", "rank", "steps", "patience_s")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_S_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    rank: int
+    steps: int
+    patience_s: float
+    def __init__(self, request: _Optional[str] = ..., rank: _Optional[int] = ..., steps: _Optional[int] = ..., patience_s: _Optional[float] = ...) -> None: ...
+
 class KeepCheckpoint(_message.Message):
     __slots__ = ("step", "reason")
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -1032,15 +1174,55 @@ class KeepCheckpoint(_message.Message):
     reason: str
     def __init__(self, step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class ProveCheckpoint(_message.Message):
+    __slots__ = ("step", "finite_step")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    FINITE_STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    finite_step: int
+    def __init__(self, step: _Optional[int] = ..., finite_step: _Optional[int] = ...) -> None: ...
+
+class BadLoss(_message.Message):
+    __slots__ = ("from_step", "reason", "since_unix_s")
+    FROM_STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SINCE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    from_step: int
+    reason: str
+    since_unix_s: float
+    def __init__(self, from_step: _Optional[int] = ..., reason: _Optional[str] = ..., since_unix_s: _Optional[float] = ...) -> None: ...
+
+class EndedRank(_message.Message):
+    __slots__ = ("rank", "pid", "start_ticks", "stalled_s", "node")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    START_TICKS_FIELD_NUMBER: _ClassVar[int]
+    STALLED_S_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    pid: int
+    start_ticks: int
+    stalled_s: float
+    node: str
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., start_ticks: _Optional[int] = ..., stalled_s: _Optional[float] = ..., node: _Optional[str] = ...) -> None: ...
+
+class EndRanks(_message.Message):
+    __slots__ = ("ranks",)
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedCompositeFieldContainer[EndedRank]
+    def __init__(self, ranks: _Optional[_Iterable[_Union[EndedRank, _Mapping]]] = ...) -> None: ...
+
 class FinishRun(_message.Message):
-    __slots__ = ("outcome", "succeeded", "patience_s")
+    __slots__ = ("outcome", "succeeded", "patience_s", "bad_loss")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_S_FIELD_NUMBER: _ClassVar[int]
+    BAD_LOSS_FIELD_NUMBER: _ClassVar[int]
     outcome: str
     succeeded: bool
     patience_s: float
-    def __init__(self, outcome: _Optional[str] = ..., succeeded: bool = ..., patience_s: _Optional[float] = ...) -> None: ...
+    bad_loss: BadLoss
+    def __init__(self, outcome: _Optional[str] = ..., succeeded: bool = ..., patience_s: _Optional[float] = ..., bad_loss: _Optional[_Union[BadLoss, _Mapping]] = ...) -> None: ...
 
 class WaitEdge(_message.Message):
     __slots__ = ("waiter", "awaited", "group", "seq", "op")
@@ -1530,6 +1712,24 @@ class CorruptionDetail(_message.Message):
     equal_step: int
     def __init__(self, part: _Optional[str] = ..., more_parts: _Optional[int] = ..., has_majority: bool = ..., equal_step: _Optional[int] = ...) -> None: ...
 
+class HangAbort(_message.Message):
+    __slots__ = ("ranks", "sent_unix_s", "reaction", "after_s", "generation", "code", "without_culprit")
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    SENT_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    REACTION_FIELD_NUMBER: _ClassVar[int]
+    AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_CULPRIT_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedCompositeFieldContainer[EndedRank]
+    sent_unix_s: float
+    reaction: LauncherReaction
+    after_s: float
+    generation: int
+    code: int
+    without_culprit: bool
+    def __init__(self, ranks: _Optional[_Iterable[_Union[EndedRank, _Mapping]]] = ..., sent_unix_s: _Optional[float] = ..., reaction: _Optional[_Union[LauncherReaction, str]] = ..., after_s: _Optional[float] = ..., generation: _Optional[int] = ..., code: _Optional[int] = ..., without_culprit: bool = ...) -> None: ...
+
 class IncidentAction(_message.Message):
     __slots__ = ("unix_s", "what")
     UNIX_S_FIELD_NUMBER: _ClassVar[int]
@@ -1539,7 +1739,7 @@ class IncidentAction(_message.Message):
     def __init__(self, unix_s: _Optional[float] = ..., what: _Optional[str] = ...) -> None: ...
 
 class Incident(_message.Message):
-    __slots__ = ("id", "run", "generation", "verdict", "last_progress_unix_s", "detected_unix_s", "recovered_unix_s", "reached_step", "resumed_step", "lost_steps", "source", "state", "actions", "evidence", "notify", "loss_tier")
+    __slots__ = ("id", "run", "generation", "verdict", "last_progress_unix_s", "detected_unix_s", "recovered_unix_s", "reached_step", "resumed_step", "lost_steps", "source", "state", "actions", "evidence", "notify", "loss_tier", "abort", "lost_unknown")
     ID_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -1556,6 +1756,8 @@ class Incident(_message.Message):
     EVIDENCE_FIELD_NUMBER: _ClassVar[int]
     NOTIFY_FIELD_NUMBER: _ClassVar[int]
     LOSS_TIER_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
+    LOST_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     id: str
     run: str
     generation: int
@@ -1572,10 +1774,12 @@ class Incident(_message.Message):
     evidence: _containers.RepeatedScalarFieldContainer[str]
     notify: bool
     loss_tier: LossTier
-    def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ..., notify: bool = ..., loss_tier: _Optional[_Union[LossTier, str]] = ...) -> None: ...
+    abort: HangAbort
+    lost_unknown: bool
+    def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ..., notify: bool = ..., loss_tier: _Optional[_Union[LossTier, str]] = ..., abort: _Optional[_Union[HangAbort, _Mapping]] = ..., lost_unknown: bool = ...) -> None: ...
 
 class CoordinatorState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage", "standstill_incident", "uncertain_restarts", "restart_is_uncertain", "known_pauses", "longest_phase_s", "history", "trained", "failed_reads", "read_again_unix_s", "reads_incident", "history_is_known", "failed_checkpoint", "refused", "pinned", "wanted", "time_use", "loss_counts")
+    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage", "standstill_incident", "uncertain_restarts", "restart_is_uncertain", "known_pauses", "longest_phase_s", "history", "trained", "failed_reads", "read_again_unix_s", "reads_incident", "history_is_known", "failed_checkpoint", "refused", "pinned", "wanted", "time_use", "loss_counts", "proven", "bad_loss", "counts_anew")
     class LongestPhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1622,6 +1826,9 @@ class CoordinatorState(_message.Message):
     WANTED_FIELD_NUMBER: _ClassVar[int]
     TIME_USE_FIELD_NUMBER: _ClassVar[int]
     LOSS_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    PROVEN_FIELD_NUMBER: _ClassVar[int]
+    BAD_LOSS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_ANEW_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: RunPhase
     generation: int
@@ -1661,7 +1868,18 @@ class CoordinatorState(_message.Message):
     wanted: _containers.RepeatedCompositeFieldContainer[WantedCheckpoint]
     time_use: TimeUse
     loss_counts: LossCounts
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ..., standstill_incident: _Optional[str] = ..., uncertain_restarts: _Optional[int] = ..., restart_is_uncertain: bool = ..., known_pauses: _Optional[_Iterable[_Union[KnownPause, _Mapping]]] = ..., longest_phase_s: _Optional[_Mapping[int, float]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., trained: bool = ..., failed_reads: _Optional[int] = ..., read_again_unix_s: _Optional[float] = ..., reads_incident: _Optional[str] = ..., history_is_known: bool = ..., failed_checkpoint: _Optional[int] = ..., refused: bool = ..., pinned: _Optional[_Iterable[_Union[PinnedCheckpoint, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[WantedCheckpoint, _Mapping]]] = ..., time_use: _Optional[_Union[TimeUse, _Mapping]] = ..., loss_counts: _Optional[_Union[LossCounts, _Mapping]] = ...) -> None: ...
+    proven: ProvenSteps
+    bad_loss: BadLoss
+    counts_anew: bool
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ..., standstill_incident: _Optional[str] = ..., uncertain_restarts: _Optional[int] = ..., restart_is_uncertain: bool = ..., known_pauses: _Optional[_Iterable[_Union[KnownPause, _Mapping]]] = ..., longest_phase_s: _Optional[_Mapping[int, float]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., trained: bool = ..., failed_reads: _Optional[int] = ..., read_again_unix_s: _Optional[float] = ..., reads_incident: _Optional[str] = ..., history_is_known: bool = ..., failed_checkpoint: _Optional[int] = ..., refused: bool = ..., pinned: _Optional[_Iterable[_Union[PinnedCheckpoint, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[WantedCheckpoint, _Mapping]]] = ..., time_use: _Optional[_Union[TimeUse, _Mapping]] = ..., loss_counts: _Optional[_Union[LossCounts, _Mapping]] = ..., proven: _Optional[_Union[ProvenSteps, _Mapping]] = ..., bad_loss: _Optional[_Union[BadLoss, _Mapping]] = ..., counts_anew: bool = ...) -> None: ...
+
+class ProvenSteps(_message.Message):
+    __slots__ = ("before_step", "open")
+    BEFORE_STEP_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    before_step: int
+    open: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, before_step: _Optional[int] = ..., open: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TimeUse(_message.Message):
     __slots__ = ("since_unix_s", "settled_s", "reached_step", "generation_step", "progress_unix_s", "judged_unix_s", "restarted", "ended_unix_s")

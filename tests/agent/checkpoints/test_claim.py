@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoints.claim import OtherRunError, claim, owners_of
+from holdfast_agent.checkpoints.claim import BadLossError, OtherRunError, claim, owners_of
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
 from holdfast_checkpoint.errors import CheckpointUnavailable
+from holdfast_checkpoint.format.bad_loss import BadLossRecord, bad_loss_name
 from holdfast_checkpoint.format.history import HistoryRecord
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
@@ -20,11 +21,19 @@ else:
 
 
 def start(
-    folder: Path, run: str = RUN, *, instance: str = "i", adopt: bool = False, from_scratch: bool = False
+    folder: Path,
+    run: str = RUN,
+    *,
+    instance: str = "i",
+    adopt: bool = False,
+    from_scratch: bool = False,
+    continue_from: int | None = None,
 ) -> RunCheckpoints:
     """Claim a place as the agents of a run do."""
     checkpoints = open_checkpoints(str(folder / "checkpoints"), folder / "staging", 2, run=run)
     spec = store.RunSpec(run=run, instance=instance, command=["true"], adopt=adopt, from_scratch=from_scratch)
+    if continue_from is not None:
+        spec.continue_from = continue_from
     claim(checkpoints, KnownCheckpoints("place", folder / "known.json"), spec, "place")
     return checkpoints
 
@@ -131,3 +140,85 @@ def test_nothing_is_written_where_checkpoints_were_and_the_place_is_not_mounted(
     checkpoints.path.rmdir()
     mounted.rename(checkpoints.path)
     assert start(tmp_path, instance="later still").committed() == [10]
+
+
+def test_a_start_may_continue_from_an_older_checkpoint_and_leaves_the_newer_ones(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    snapshots.commit(checkpoints, 20)
+    with pytest.raises(
+        ValueError, match=r"^--continue-from 15: --checkpoints place has no checkpoint .* steps 10, 20$"
+    ):
+        start(tmp_path, continue_from=15)
+    for _agent in range(2):
+        opened = start(tmp_path, continue_from=10)
+        assert (opened.history, opened.committed()) == (2, [10])
+    assert checkpoints.committed() == [10, 20], "they stay"
+    assert start(tmp_path, instance="next").committed() == [10], "the next start continues the same line"
+
+
+def test_an_agent_that_comes_late_does_not_go_back_again(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    opened = start(tmp_path, continue_from=10)
+    assert opened.history == 2, "also if nothing is newer"
+    snapshots.commit(CheckpointDirectory(tmp_path / "checkpoints" / "history-0002", 2), 20)
+    assert start(tmp_path, continue_from=10).committed() == [10, 20]
+
+
+def test_after_a_bad_loss_a_start_must_say_where_to_continue(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    snapshots.commit(checkpoints, 20)
+    start(tmp_path).note_bad_loss(BadLossRecord(from_step=12, reason="NaN"))
+    with pytest.raises(BadLossError, match=r"of step 12 or later may hold the bad state: .* --continue-from 10, or"):
+        start(tmp_path, instance="next")
+    assert start(tmp_path, instance="next", continue_from=10).committed() == [10]
+    assert start(tmp_path, instance="later").committed() == [10], "its line of training is a good one"
+
+
+def test_after_a_bad_loss_a_person_may_still_trust_the_newest(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    start(tmp_path).note_bad_loss(BadLossRecord(from_step=0, reason="NaN"))
+    with pytest.raises(BadLossError, match="--continue-from and a step that is good, or with --from-scratch"):
+        start(tmp_path, instance="next")
+    assert start(tmp_path, instance="next", continue_from=10).committed() == [10]
+    assert start(tmp_path, instance="later").committed() == [10]
+
+
+def test_without_a_doubtful_checkpoint_a_start_after_a_bad_loss_needs_nothing(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    start(tmp_path).note_bad_loss(BadLossRecord(from_step=12, reason="NaN"))
+    assert start(tmp_path, instance="empty").committed() == []
+    snapshots.commit(checkpoints, 10)
+    assert start(tmp_path, instance="next").committed() == [10]
+
+
+def test_a_damaged_record_of_a_bad_loss_is_one(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    start(tmp_path)
+    (checkpoints.path / bad_loss_name(1)).write_bytes(b"?")
+    with pytest.raises(BadLossError):
+        start(tmp_path, instance="next")
+
+
+def test_a_new_line_keeps_the_proven_checkpoint_of_the_old_one_until_it_has_one_of_its_own(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    checkpoints.prove(10, 11)
+    opened = start(tmp_path, from_scratch=True)
+    for step in (5, 6):
+        snapshots.commit(opened, step)
+    assert checkpoints.committed() == [10], "no finite loss has followed the new ones"
+    opened.prove(6, 7)
+    snapshots.commit(opened, 8)
+    assert checkpoints.committed() == []

@@ -165,6 +165,23 @@ def test_mark_goes_along_and_goes_when_it_is_released(
     assert copied(secondary) == [40, 50]
 
 
+def test_the_newest_proven_checkpoint_stays_in_the_secondary_too(
+    place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    checkpoints.prove(10, 11)
+    secondary = opened(kept=1)
+    assert copied(secondary) == [10]
+    for step in (20, 30, 40):
+        snapshots.commit(checkpoints, step)
+        assert copied(secondary) == [10, step]
+    assert "step-00000010/proven.json" in place.names()
+    checkpoints.prove(40, 41)
+    assert copied(secondary) == [10, 40]
+    snapshots.commit(checkpoints, 50)
+    assert copied(secondary) == [40, 50]
+
+
 async def test_emptied_primary_is_restored_from_the_secondary(
     opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:

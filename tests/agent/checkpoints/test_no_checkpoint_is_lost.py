@@ -13,6 +13,7 @@ from holdfast_checkpoint.format import slot_shard as shard
 from holdfast_checkpoint.format.durable import remove_file
 from holdfast_checkpoint.format.history import folder_name
 from holdfast_checkpoint.format.manifest import MANIFEST
+from holdfast_checkpoint.store import retention
 from holdfast_checkpoint.store.histories import Histories, StorePlace
 from holdfast_checkpoint.store.locations import HistoryCheckpoints
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
@@ -141,14 +142,21 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KnownCheckpoints, "check_history", lambda *_arguments: None)
 
 
+def spare_no_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove a proven checkpoint like any other, as earlier versions did."""
+    monkeypatch.setattr(retention, "_newest", lambda _steps: set())
+
+
 @pytest.mark.parametrize(
     ("mutation", "kind"),
     [
         (unreadable_if_missing, "machine"),
         (one_place, "machine"),
         (forget, "machine"),
+        (spare_no_proven, "machine"),
         (unreadable_if_missing, "stored_machine"),
         (forget, "stored_machine"),
+        (spare_no_proven, "stored_machine"),
     ],
 )
 def test_a_machine_without_one_of_the_rules_loses_a_checkpoint(

@@ -46,6 +46,8 @@ def evidence(**names: Any) -> dict[str, store.GatherEvidence]:
         {"leave": store.LeaveAt(step=-1)},
         {"finish": store.FinishRun(succeeded=True)},
         {"inject_fault": Fault(kind="kill", rank=1, step=-1)},
+        {"take_stacks": store.TakeStacks(request="a", ranks=[1])},
+        {"take_profile": store.TakeProfile(request="a", rank=1, steps=3, patience_s=60.0)},
     ],
 )
 def test_what_a_leader_sends_is_carried_out(kind: dict[str, Any]) -> None:
@@ -56,6 +58,11 @@ def test_what_a_leader_sends_is_carried_out(kind: dict[str, Any]) -> None:
     ("kind", "named"),
     [
         ({}, "unknown"),
+        ({"take_stacks": store.TakeStacks()}, "no request"),
+        ({"take_stacks": store.TakeStacks(request="../x")}, "folder"),
+        ({"take_profile": store.TakeProfile(request="a/b", steps=1, patience_s=1.0)}, "folder"),
+        ({"take_profile": store.TakeProfile(request="a", steps=101, patience_s=1.0)}, "101 steps"),
+        ({"take_profile": store.TakeProfile(request="a", steps=1, patience_s=float("nan"))}, "patience"),
         ({"start": start(ranks=0)}, "0 ranks"),
         ({"start": start(ranks=10**9, world_size=2 * 10**9)}, "1000000000 ranks"),
         ({"start": start(first_rank=8)}, "world of 8"),

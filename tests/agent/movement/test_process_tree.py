@@ -191,8 +191,12 @@ time.sleep(600)
         tree = Tree(process.pid)
         before = tree.wait_until(lambda sample: len(sample.processes) == 3)
         process.say("go")
-        after = tree.wait_until(lambda sample: len(sample.processes) == 2)
-        (daemon,) = (each for each in after.processes.values() if each.stat.session == each.stat.pid != process.pid)
+        leads = lambda each: each.stat.session == each.stat.pid != process.pid  # noqa: E731
+        # A sample may have read the daemon before it became one, and its parent after its death.
+        after = tree.wait_until(
+            lambda sample: len(sample.processes) == 2 and any(map(leads, sample.processes.values()))
+        )
+        (daemon,) = filter(leads, after.processes.values())
         try:
             assert daemon.stat.identity in before.processes
             assert daemon.stat.parent != process.pid

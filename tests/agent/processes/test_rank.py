@@ -100,6 +100,18 @@ def test_a_rank_that_has_reported_its_exception_does_not_stall_while_it_ends_but
     assert rank.state([]).stalled_s == 1.0
 
 
+def test_a_rank_that_attaches_again_is_back_and_one_that_only_reconnects_has_left() -> None:
+    rank = make_rank()
+    rank.welcome(session.Hello(attachment=1))
+    rank.apply(session.Report(steps=[session.StepRecord(step=7)], finished=True), NOW_UNIX_S)
+    rank.welcome(session.Hello(attachment=1))
+    assert rank.has_left_training
+    rank.welcome(session.Hello(attachment=2))
+    assert not rank.has_left_training
+    rank.apply(session.Report(steps=[session.StepRecord(step=0)]), NOW_UNIX_S)
+    assert (rank.newest_step, rank.steps_done) == (0, 2)
+
+
 def test_pending_calls_are_reported_until_a_report_is_without_them() -> None:
     rank = make_rank()
     rank.apply(session.Report(pending=[PendingCall(group="0", seq=7, op="gloo:all_reduce", sizes="[[4]]")]), NOW_UNIX_S)

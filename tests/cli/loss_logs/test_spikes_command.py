@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from holdfast_cli.loss_logs import log_document
 from holdfast_cli.main import app
 from holdfast_proto.exit_codes import ExitCode
 
@@ -184,7 +185,14 @@ def test_the_first_loss_of_a_step_that_is_written_twice_counts(tmp_path: Path) -
         (b"step,loss\n1,2\0\n", "row 2: not text"),
         (b"step,loss\n1,\xff\xfe\n", "not text in UTF-8"),
         ("x" * (1 << 20) + ",loss\n", "longer than"),
-        ('{"step": 1, "loss": 2}\n{"step": 2, ', "row 2: not valid JSON"),
+        ('{"step": 1, "loss": 2}\n{"step": 2, \n', "row 2: not valid JSON"),
+        ('{"step": 1, "loss": 2}\n{"step": 2, \n{"step": 3, "loss": 2}', "row 2: not valid JSON"),
+        ('[{"step": 1, "loss": 2},\n {"step": 2, ', "line 2: not valid JSON: give an array of objects"),
+        ('[{"step": 1, "loss": 2}, 3]', "row 2: not a JSON object"),
+        ('{\n "step": 1\n}', "JSON without an array of objects: give an array of objects, an object with one in log_"),
+        ('{"log_history": {}}', "JSON without an array of objects"),
+        ("[]", "the array is empty"),
+        ("[" * 100_000, "this JSON cannot be read"),
         ('{"step": 1, "loss": 2}\n[3]\n', "row 2: not a JSON object"),
         ('{"step": 1, "loss": [2]}\n', "row 1, column 'loss': [2] is no number"),
         ('{"step": 1, "loss": true}\n', "row 1, column 'loss': True is no number"),
@@ -197,6 +205,66 @@ def test_what_is_no_log_is_refused_in_one_line(tmp_path: Path, content: str | by
     assert line.startswith(f"holdfast: {log}: ")
     assert expected in line
     assert len(line) < 400
+
+
+def entries_of(values: Sequence[float]) -> list[dict[str, object]]:
+    """Return objects as the Trainer of Hugging Face logs them: an evaluation in between, and a summary at the end."""
+    logged: list[dict[str, object]] = [
+        {"epoch": step / 100, "grad_norm": 1.0, "learning_rate": 1e-4, "loss": loss, "step": step}
+        for step, loss in enumerate(values)
+    ]
+    logged.insert(50, {"epoch": 0.5, "eval_loss": 2.1, "eval_runtime": 3.0, "step": 49})
+    return [*logged, {"epoch": 2.0, "step": len(values) - 1, "total_flos": 1e15, "train_loss": 2.3}]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("is_bare", [True, False])
+def test_one_json_document_is_read(tmp_path: Path, is_bare: bool, indent: int | None) -> None:
+    entries = entries_of(losses(spike_at=120))
+    document = entries if is_bare else {"best_metric": None, "log_history": entries, "max_steps": 200}
+    log = write(tmp_path, json.dumps(document, indent=indent), "trainer_state.json")
+    found = answer(log)
+    assert (found["columns"]["loss"], found["columns"]["validation_loss"]) == ("loss", "eval_loss")
+    assert (found["losses"], found["resumes"], found["counts"]) == (HEALTHY, 0, {"spike": 1, "blip": 2})
+    assert [(one["step"], one["row"]) for one in found["findings"] if one["tier"] == "spike"] == [(122, 124)]
+
+
+def test_a_json_document_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_document, "MOST_DOCUMENT_CHARACTERS", 1 << 20)
+    text = json.dumps(entries_of(losses()))
+    assert answer(write(tmp_path, text.ljust(1 << 20)))["losses"] == HEALTHY
+    assert "one JSON document of more than 1 MiB: save it as CSV" in refusal(write(tmp_path, text.ljust((1 << 20) + 1)))
+
+
+def test_a_hyphen_is_stdin() -> None:
+    result = CliRunner().invoke(app, ["spikes", "-"], input=csv_of(losses()))
+    assert (result.exit_code, result.stdout) == (0, "stdin: 200 losses of column 'loss' · nothing found\n")
+
+
+@pytest.mark.parametrize("last", [b"1", b"199", b'199,"2.0', b"199,2.0e-", b"199,\xc3"])
+def test_a_last_row_that_is_cut_off_is_left_out(tmp_path: Path, last: bytes) -> None:
+    found = answer(write(tmp_path, csv_of([2.0] * 199).encode() + last))
+    assert (found["losses"], found["resumes"], found["cut_row"]) == (199, 0, 201)
+
+
+def test_a_step_that_is_cut_off_is_no_resume(tmp_path: Path) -> None:
+    rows = [f"2.0,{step}" for step in range(199)]
+    log = write(tmp_path, "\n".join(["loss,step", *rows, "2.0,19"]))
+    found = answer(log)
+    assert (found["losses"], found["resumes"], found["cut_row"]) == (199, 0, 201)
+    assert "row 201, the last one, is cut off and left out" in spikes(log).stdout
+    found = answer(write(tmp_path, "\n".join(["loss,step", *rows, "2.0,19", ""])))
+    assert (found["losses"], found["resumes"], found["cut_row"]) == (200, 1, None)
+
+
+@pytest.mark.parametrize("rows", [5, 199])
+def test_a_last_object_that_is_cut_off_is_left_out(tmp_path: Path, rows: int) -> None:
+    lines = [json.dumps({"step": step, "loss": 2.0}) for step in range(rows)]
+    for cut in ('{"step": 1', '{"step": 199, "loss": 2.0', '{"step": 199, "note": "\xc3'):
+        found = answer(write(tmp_path, "\n".join([*lines, cut]).encode("latin-1")))
+        assert (found["losses"], found["resumes"], found["cut_row"]) == (rows, 0, rows + 1)
+    found = answer(write(tmp_path, "\n".join([*lines, '{"step": 3, "loss": 2.0}'])))
+    assert (found["losses"], found["resumes"], found["cut_row"]) == (rows + 1, 1, None)
 
 
 def test_a_file_that_is_not_there_or_a_folder_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ import tracemalloc
 from pathlib import Path
 
 from holdfast_cli.rank_logs import log_tail
-from holdfast_cli.rank_logs.log_tail import LogTail
+from holdfast_cli.rank_logs.log_tail import LINE_CUT, LogTail
 
 
 def test_a_line_is_read_once_it_is_complete(tmp_path: Path) -> None:
@@ -13,8 +13,8 @@ def test_a_line_is_read_once_it_is_complete(tmp_path: Path) -> None:
     assert tail.lines() == ["one"]
     log.write_text("one\ntwo\nthr")
     assert tail.lines() == ["two"]
-    assert tail.rest() == ["thr"]
-    assert tail.rest() == []
+    assert list(tail.rest()) == ["thr"]
+    assert list(tail.rest()) == []
 
 
 def test_the_newest_lines_are_read_from_the_end(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_the_newest_lines_are_read_from_the_end(tmp_path: Path) -> None:
     tail = LogTail(log)
     assert tail.newest(2) == ["line 99998", "line 99999"]
     assert tail.lines() == []
-    assert tail.rest() == ["begun"]
+    assert list(tail.rest()) == ["begun"]
     assert len(LogTail(log).newest(200_000)) == 100_000
     assert LogTail(tmp_path / "none.log").newest(3) == []
 
@@ -36,8 +36,36 @@ def test_a_progress_bar_is_shown_as_it_was_last_drawn(tmp_path: Path) -> None:
 
 def test_a_line_without_an_end_is_shown_in_pieces(tmp_path: Path) -> None:
     log = tmp_path / "rank.log"
-    log.write_bytes(b"x" * (2 * log_tail.READ_BYTES + 5))
-    assert sum(map(len, LogTail(log).rest())) == 2 * log_tail.READ_BYTES + 5
+    log.write_bytes(b"x" * (2 * log_tail.READ_BYTES + 5) + b"\nnext\n")
+    *pieces, end, after = LogTail(log).rest()
+    assert [piece.endswith(f"x {LINE_CUT}") for piece in pieces] == [True, True]
+    assert sum(piece.count("x") for piece in [*pieces, end]) == 2 * log_tail.READ_BYTES + 5
+    assert (end, after) == ("xxxxx", "next")
+
+
+def test_a_huge_line_needs_little_memory(tmp_path: Path) -> None:
+    log, size = tmp_path / "rank.log", 50_000_000
+    log.write_bytes(b"x" * size)
+    ended = tmp_path / "ended.log"
+    ended.write_bytes(b"x" * size + b"\nlast\n")
+    tracemalloc.start()
+    assert sum(piece.count("x") for piece in LogTail(log).rest()) == size
+    tail = LogTail(log)
+    assert tail.newest(3) == []
+    assert [line[:24] for line in tail.rest()] == [f"{LINE_CUT} x"]
+    first, last = LogTail(ended).newest(2)
+    assert (first[:24], len(first), last) == (f"{LINE_CUT} x", log_tail.LONGEST_LINE_BYTES + 23, "last")
+    assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    tracemalloc.stop()
+
+
+def test_a_progress_bar_without_a_line_end_has_no_mark(tmp_path: Path) -> None:
+    log = tmp_path / "rank.log"
+    log.write_bytes(b"".join(b"\r%9d%%" % done for done in range(20_000)))
+    assert all(len(line) <= 10 for line in LogTail(log).rest())
+    tail = LogTail(log)
+    tail.newest(1)
+    assert list(tail.rest()) == ["    19999%"]
 
 
 def test_of_a_log_with_few_line_ends_only_the_end_is_read(tmp_path: Path) -> None:
@@ -49,7 +77,7 @@ def test_of_a_log_with_few_line_ends_only_the_end_is_read(tmp_path: Path) -> Non
     assert LogTail(log).newest(10)[-2:] == ["   999999%", "last"]
     assert tracemalloc.get_traced_memory()[1] < 2_000_000
     tracemalloc.stop()
-    assert tail.rest() == ["2%"]
+    assert list(tail.rest()) == ["2%"]
 
 
 def test_a_line_without_an_end_is_not_kept_as_a_whole(tmp_path: Path) -> None:
@@ -57,4 +85,5 @@ def test_a_line_without_an_end_is_not_kept_as_a_whole(tmp_path: Path) -> None:
     log.write_bytes(b"x" * (2 * log_tail.READ_BYTES))
     tail = LogTail(log)
     assert tail.newest(3) == []
-    assert sum(map(len, tail.rest())) == log_tail.LONGEST_LINE_BYTES
+    (end,) = tail.rest()
+    assert end == f"{LINE_CUT} {'x' * log_tail.LONGEST_LINE_BYTES}"

@@ -118,7 +118,7 @@ def test_the_culprits_of_the_newest_incident_are_printed_in_its_generation(logs:
     [
         (("--rank", "5"), "rank 5 has no log in generation 2: ranks 0, 1 have one"),
         (("--generation", "9"), "generation 9 has no log of a rank: those that have one: 1, 2"),
-        (("--run", "other"), "no run other under"),
+        (("--run", "other"), ", which has tiny: name one of its runs"),
     ],
 )
 def test_what_is_not_there_is_one_line_with_the_fix(logs: Logs, arguments: tuple[str, ...], expected: str) -> None:

@@ -144,3 +144,26 @@ def test_two_runs_of_one_name_are_called_by_their_folders(tmp_path: Path) -> Non
         write_run(tmp_path / name, healthy_steps(10))
     found = compared(tmp_path, str(tmp_path / "one"), str(tmp_path / "two"))
     assert (found["a"], found["b"]) == (str(tmp_path / "one"), str(tmp_path / "two"))
+
+
+def test_values_of_arguments_are_hidden_as_in_a_report_and_a_difference_still_shows(tmp_path: Path) -> None:
+    for run, model in (("one", "small"), ("two", "hunter2")):
+        write_run(tmp_path, healthy_steps(10), run=run, command=["python", "train.py", "--model", model, "--lr", "1"])
+    shown = "python train.py --model [hidden] --lr 1"
+    assert compared(tmp_path, "one", "two")["settings"] == {"command": {"a": shown, "b": shown}}
+    assert "hunter2" not in compare(tmp_path, "one", "two").output
+    asked = compared(tmp_path, "one", "two", "--show-arguments")["settings"]["command"]
+    assert asked == {"a": shown.replace("[hidden]", "small"), "b": shown.replace("[hidden]", "hunter2")}
+
+
+def test_the_error_about_an_unknown_run_names_the_runs_and_the_places(folder: Path) -> None:
+    result = compare(folder, "good", "godo")
+    assert result.exit_code == ExitCode.FAILED
+    assert f"no run godo under {folder}, which has bad, good, and none in a folder " in result.stderr
+    assert result.stderr.count("\n") == 1
+    for number in range(20):
+        write_run(folder, healthy_steps(2), run=f"more-{number:02}")
+    assert "which has bad, good, more-00, more-01, more-02, more-03, more-04, more-05 and 14 more, and" in (
+        compare(folder, "good", "godo").stderr
+    )
+    assert "/none, which is no folder, and" in compare(folder / "none", "good", "godo").stderr

@@ -171,7 +171,7 @@ def test_the_file_belongs_to_its_user_and_has_the_name_of_the_run(tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["other", "--directory", "runs"], "no run other under runs"),
+        (["other", "--directory", "runs"], "no run other under "),
         (["r", "--directory", "daemon", "--output", "no/folder/x.html"], "--output no/folder/x.html: "),
     ],
 )

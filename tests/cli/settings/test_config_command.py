@@ -63,7 +63,13 @@ def test_show_does_not_print_a_password(folder: Path) -> None:
 def test_check_accepts_what_run_accepts(folder: Path) -> None:
     (folder / "holdfast.toml").write_text("[run]\nranks = 2\n[checkpoints]\nevery = 20\n")
     result = holdfast("config", "check")
-    assert (result.exit_code, result.stdout) == (0, "holdfast.toml: 2 settings, nothing is wrong\n")
+    assert (result.exit_code, result.stdout.splitlines()) == (
+        0,
+        [
+            "holdfast.toml: 2 settings, nothing is wrong",
+            "not checked: the command, because the file has none; folders, ports and servers, which a start tries",
+        ],
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,6 +88,11 @@ def test_check_accepts_what_run_accepts(folder: Path) -> None:
         ('[store]\nredis = "redis://h:99999/0"\n', "the port is not a number from 0 to 65535"),
         ('[run]\nname = "a/b"\n', "run name 'a/b'"),
         ('[store]\nredis = "http://host"\n', "use redis://"),
+        (
+            '[notify.command]\nargv = ["/no/pager"]\n',
+            "holdfast.toml:1: [notify.command]: argv: /no/pager is no program",
+        ),
+        ('[notify.slack]\nurl_file = "none"\n', "holdfast.toml:1: [notify.slack]: url_file: none: "),
     ],
 )
 def test_check_and_run_refuse_a_wrong_file_in_one_line(folder: Path, text: str, reason: str) -> None:
@@ -92,6 +103,38 @@ def test_check_and_run_refuse_a_wrong_file_in_one_line(folder: Path, text: str, 
         assert reason in result.stderr
         assert result.stderr.count("\n") == 1
     assert [path.name for path in folder.iterdir()] == ["holdfast.toml"]
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ('["no-such-trainer", "--fast"]', "no-such-trainer cannot be started: no such program on the PATH"),
+        ('["python", "missing.py"]', "missing.py cannot be started: no such file in "),
+        ('["torchrun", "train.py"]', "torchrun starts ranks, and Holdfast would start them itself"),
+        ('["python", "-m", "holdfast_trainer", "--parallel.tp=-7"]', "parallel.tp"),
+    ],
+)
+def test_check_and_run_refuse_the_same_command(folder: Path, command: str, reason: str) -> None:
+    (folder / "holdfast.toml").write_text(f"[run]\nranks = 2\ncommand = {command}\n")
+    checked, started = holdfast("config", "check"), holdfast("run")
+    assert (checked.exit_code, started.exit_code) == (78, 78), started.output
+    assert checked.stderr.startswith("holdfast: holdfast.toml:3: ")
+    assert reason in checked.stderr
+    assert reason in started.stderr
+    assert checked.stderr.count("\n") == 1
+
+
+def test_check_says_what_only_the_nodes_can_check(folder: Path) -> None:
+    notify = '[notify.slack]\nurl_file = "of the daemon"\n'
+    (folder / "holdfast.toml").write_text(f'[run]\nnodes = 2\ncommand = ["no-such-trainer"]\n{notify}')
+    result = holdfast("config", "check")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[1] == (
+        "not checked: whether the nodes can start the command; the files and programs of [notify], which are on the "
+        "daemon's machine; folders, ports and servers, which a start tries"
+    )
+    (folder / "holdfast.toml").write_text('[run]\nnodes = 2\ncommand = ["torchrun", "train.py"]\n')
+    assert "torchrun starts ranks" in holdfast("config", "check").stderr
 
 
 def test_a_folder_that_cannot_be_looked_at_is_reported_in_one_line(folder: Path) -> None:

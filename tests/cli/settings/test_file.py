@@ -20,9 +20,10 @@ def refusal_of(text: str) -> str:
     with pytest.raises(ConfigurationError) as caught:
         parse_file(text, FILE)
     message = str(caught.value)
-    assert message.startswith(f"{FILE}: ")
     assert "\n" not in message
-    return message.removeprefix(f"{FILE}: ")
+    place, _, problem = message.partition(": ")
+    assert place.partition(":")[0] == str(FILE)
+    return problem
 
 
 def test_values_have_the_types_of_the_schema() -> None:
@@ -82,10 +83,34 @@ def test_the_lines_of_keys_are_known() -> None:
         ("[run]\ncheckpoint_every = 5", "run.checkpoint_every is not a key: the nearest is checkpoints.every; [run]"),
         ("[checkpoints]\nadopt = true", "checkpoints.adopt is refused: it is for one start: use the flag --adopt"),
         ("[run", "not valid TOML: "),
+        (f"[run]\nranks = {'1' * 10_000}", "not valid TOML: "),
+        ("a = " + "[" * 100_000, "not valid TOML: "),
     ],
 )  # fmt: skip
 def test_an_unknown_key_or_section_is_refused_with_the_nearest_known_one(text: str, message: str) -> None:
     assert refusal_of(text).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[run]\nranks = 2\n[loss]\nspike_budgt = 3", 4),
+        ("[loss]\nspike = 'never'", 2),
+        ("[loss]\n# spike_budget = 1\nspike_budget = -1", 3),
+        ("[console]\nenabled = false\nport = 99999", 3),
+        ("[console]\nadress = '::1'", 2),
+        ("[run]\nranks = 0", 2),
+        ("store.redis = 7", 1),
+        ("\n[lsos]\nspike = 'stop'", 2),
+        ("\nloss = 3", 2),
+        ("\n\nranks = 3", 3),
+        ("[notify]\nevery = 3", 2),
+    ],
+)
+def test_a_refusal_names_the_line_in_every_section(text: str, line: int) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_file(text, FILE)
+    assert str(caught.value).startswith(f"{FILE}:{line}: ")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from holdfast_proto.v1.store_pb2 import LOSS_ACTION_STOP, RunSpec
 
 def test_every_setting_has_a_key_or_is_for_one_start() -> None:
     without = {field for field, setting in schema().items() if not setting.key}
-    assert without == {"from_scratch", "adopt", "notify_channels"}
+    assert without == {"from_scratch", "adopt", "continue_from", "notify_channels"}
     keys = [setting.key for setting in schema().values() if setting.key]
     assert len(keys) == len(set(keys))
     assert {key.partition(".")[0] for key in keys} == set(FileSection)

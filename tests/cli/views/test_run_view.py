@@ -57,14 +57,26 @@ def test_the_header_shows_the_goodput_and_the_two_largest_losses() -> None:
     [
         (resumed(39, newest=39, now=-1), "resuming at step 40 · loss"),
         (resumed(39, newest=39, now=40), "resumed at step 40 · loss"),
-        (resumed(39, newest=47, now=48), "step 47 · resumed at step 40 · loss"),
-        # A fallback to an earlier checkpoint, or a restart: the run had been further.
-        (resumed(29, newest=39, now=31), "step 31 · resumed at step 30 · loss"),
+        (resumed(39, newest=47, now=48), "48 steps · resumed at step 40 · loss"),
+        (resumed(29, newest=30, now=31), "31 steps · resumed at step 30 · loss"),
+        # The last step is completed: the ranks are in no later one.
+        (resumed(39, newest=119, now=119), "120 steps · resumed at step 40 · loss"),
     ],
 )
-def test_a_resumed_run_shows_its_own_step_and_where_it_continued(status: RunStatus, expected: str) -> None:
+def test_a_resumed_run_shows_its_completed_steps_and_where_it_continued(status: RunStatus, expected: str) -> None:
     assert progress_line(status, None).startswith(expected)
-    assert " steps" not in progress_line(status, None)
+
+
+@pytest.mark.parametrize("status", [healthy(), resumed(39, newest=41, now=42)])
+@pytest.mark.parametrize(("newest", "expected"), [(118, "119 of 120 steps"), (119, "120 of 120 steps")])
+def test_steps_of_all_are_those_that_are_completed_also_at_the_end(
+    status: RunStatus, newest: int, expected: str
+) -> None:
+    for in_step in (newest, newest + 1):  # a rank is in the next step, or has left the last one
+        for rank in status.ranks:
+            rank.step = in_step
+        status.newest_step = newest
+        assert progress_line(status, 120).startswith(expected)
 
 
 def test_a_finished_run_that_made_no_step_does_not_say_that_it_is_resuming() -> None:
@@ -81,7 +93,7 @@ def test_one_step_is_one_step() -> None:
 
 def test_with_a_number_of_steps_a_resumed_run_is_counted_too() -> None:
     line = progress_line(resumed(39, newest=47, now=48), 120)
-    assert line.startswith("step 47 (48 of 120) · resumed at step 40")
+    assert line.startswith("48 of 120 steps · resumed at step 40")
 
 
 def test_the_header_has_gradient_norm_learning_rate_and_memory() -> None:

@@ -91,6 +91,7 @@ def test_login_and_a_dialog_can_be_read_by_everybody(browser: Browser, hung: Hun
     keep_screenshot(page, f"login-{theme}-phone")
     assert violations(page) == []
     page.goto(hung.console.address())
+    expect(page.locator("table.runs")).to_be_visible()  # a second change of the hash must not overtake the token
     page.goto(f"{hung.console.origin}/{RUN}")
     page.get_by_role("button", name="Inject a fault").click()
     expect(page.get_by_role("dialog")).to_be_visible()

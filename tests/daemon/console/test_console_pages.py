@@ -1,5 +1,6 @@
 """The console's pages in a real browser, against a real server over simulated runs."""
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from holdfast_daemon.console.serving.streams import Feed
+from holdfast_proto import run_files
+from holdfast_proto.limits import STOP_GRACE_S
+from holdfast_proto.v1 import store_pb2 as store
 from tests.support.console_browser import Watch, chromium, new_context, watched_page
 from tests.support.console_server import SimulatedConsole, keep_evidence, simulated_console
 from tests.support.histories import counted, write_steps
@@ -87,7 +92,7 @@ def test_steps_arrive_without_a_reload(page: Page, console: SimulatedConsole) ->
     go(page, console, RUN)
     expect(page.locator(".progress-line")).to_contain_text("no step yet")
     console.on_loop(lambda: console.run.advance(2.0))
-    expect(page.locator(".progress-line")).to_contain_text("step 3")
+    expect(page.locator(".progress-line")).to_contain_text("4 of 10,000 steps")
     loss = page.get_by_role("application", name=re.compile("^Loss: newest .* at step 3"))
     expect(loss).to_be_visible()
 
@@ -107,6 +112,72 @@ def test_a_hang_is_the_loudest_thing_and_names_the_culprit(page: Page, console: 
     expect(page).to_have_url(re.compile(f"incidents/{identity}$"))
     page.get_by_role("button", name="rank-00005.stack.txt").click()
     expect(page.get_by_role("region", name="Text of rank-00005.stack.txt")).to_contain_text("all_reduce")
+
+
+def test_the_title_of_a_chart_says_that_the_newest_value_is_not_finite(page: Page, console: SimulatedConsole) -> None:
+    go(page, console, RUN)
+    console.on_loop(lambda: console.run.advance(2.0))
+    loss = page.locator(".chart").filter(has=page.get_by_role("heading", name="Loss", exact=True))
+    expect(loss.get_by_role("application", name=re.compile("^Loss: newest [0-9.]+ at step 3"))).to_be_visible()
+    console.on_loop(lambda: console.run.report(loss=math.nan, loss_step=4, grad_norm=None))
+    expect(loss.locator(".newest")).to_have_text("not finite")
+    expect(loss.get_by_role("application", name="Loss: newest not finite at step 4")).to_be_visible()
+    expect(page.locator(".chart .newest.bad-text")).to_have_count(1)
+    expect(page.locator(".numbers")).not_to_contain_text("not finite")
+    go(page, console, "#/")
+    expect(page.locator("table.runs tbody tr").filter(has_text="not finite")).to_have_count(1)
+    console.on_loop(lambda: console.run.report(loss=2.5, loss_step=5))
+    expect(page.locator("table.runs tbody tr").filter(has_text="not finite")).to_have_count(0)
+
+
+def test_headline_and_table_of_the_goodput_agree(page: Page, console: SimulatedConsole) -> None:
+    console.on_loop(lambda: console.run.advance(0.73))
+    go(page, console, RUN)
+    section = page.get_by_role("region", name="Goodput")
+    row = section.get_by_role("row", name=re.compile("^productive"))
+    expect(row.get_by_role("cell").first).to_have_text(section.locator("h2 .sub").inner_text())
+
+
+def test_the_skip_link_moves_the_focus_and_stays_on_the_page(page: Page, console: SimulatedConsole) -> None:
+    go(page, console, f"{RUN}/incidents")
+    expect(page.locator("table.incidents")).to_be_visible()
+    address = page.url
+    page.evaluate("document.activeElement.blur()")
+    skip = page.get_by_role("link", name="Skip to content")
+    skip.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    assert page.url == address
+    expect(page.locator("table.incidents")).to_be_visible()
+    # Opened in a new tab, it is this page too.
+    assert page.evaluate("document.querySelector('.skip').href") == address
+
+
+def test_from_an_incident_the_log_of_the_dead_rank_opens_and_another_can_be_chosen(
+    page: Page, console: SimulatedConsole
+) -> None:
+    def restart() -> None:
+        console.run.begin_generation()
+        console.run.advance(1.0)
+
+    console.on_loop(restart)
+    log = run_files.rank_log(console.directory, 2, 3)
+    log.parent.mkdir()
+    log.write_text("the second life\n")
+    go(page, console, f"{RUN}/incidents/0001-hung-collective")
+    page.get_by_role("link", name="rank 3", exact=True).click()
+    panel = page.get_by_role("complementary", name="Rank 3")
+    text = panel.get_by_role("region", name="End of the log")
+    expect(text).to_contain_text("rank 3: step 1999 done")
+    choice = panel.get_by_label("Generation")
+    expect(choice.locator("option")).to_have_text(["2, the newest", "1, named by 0001-hung-collective"])
+    expect(choice).to_have_value("1")
+    choice.select_option("2")
+    expect(text).to_have_text("the second life\n")
+    expect(page).to_have_url(re.compile("ranks/3/generations/2$"))
+    go(page, console, f"{RUN}/ranks/3")
+    expect(text).to_have_text("the second life\n")
+    expect(choice).to_have_value("2")
 
 
 def test_the_list_shows_what_is_bad_first(page: Page, console: SimulatedConsole) -> None:
@@ -154,6 +225,10 @@ def test_only_the_keyboard_is_needed_to_read_what_a_rank_does(page: Page, consol
 
 def test_an_action_is_confirmed_first(page: Page, console: SimulatedConsole) -> None:
     go(page, console, RUN)
+    page.get_by_role("button", name="Stop the run").click()
+    stop = page.get_by_role("dialog", name="Stop the run: llama-7b")
+    expect(stop.get_by_label("Grace in seconds")).to_have_value(f"{STOP_GRACE_S:g}")
+    stop.get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="Write a checkpoint").click()
     dialog = page.get_by_role("dialog", name="Write a checkpoint: llama-7b")
     dialog.get_by_role("button", name="Cancel").click()
@@ -202,6 +277,71 @@ def test_a_daemon_that_is_gone_is_no_crash_and_its_return_needs_no_new_login(bro
         expect(page.get_by_text("Not connected since")).to_have_count(0, timeout=30_000)
         expect(page.get_by_role("button", name="Stop the run")).to_be_enabled()
         context.close()
+    watch.expect_nothing()
+
+
+def expect_one_banner(page: Page, text: str) -> None:
+    """Expect one banner that says ``text``, and nothing that loads or shows an error of the network."""
+    expect(page.locator(".disconnected")).to_have_count(1)
+    expect(page.locator(".disconnected")).to_contain_text(text)
+    expect(page.locator(".loading")).to_have_count(0)
+    expect(page.locator(".problem")).to_have_count(0)
+    expect(page.locator("main")).not_to_contain_text("loading")
+    expect(page.locator("main")).not_to_contain_text("Cannot")
+
+
+@pytest.mark.parametrize("says_farewell", [True, False])
+def test_every_page_says_once_that_the_run_and_its_console_have_ended_and_what_shows_the_run_now(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says_farewell: bool
+) -> None:
+    if not says_farewell:  # as a daemon that is killed
+        end = Feed.end
+        monkeypatch.setattr(Feed, "end", lambda feed, last=None: end(feed))
+    context = new_context(browser)
+    with simulated_console(tmp_path, ranks=4) as console:
+        page, watch = watched_page(context, console.origin)
+        watch.expects_refusals = True
+        page.goto(console.address())
+        go(page, console, RUN)
+        expect(page.locator(".state-line")).to_contain_text("running")
+        expect(page.locator(".disconnected")).to_have_count(0)
+        console.on_loop(lambda: console.run.end("failed: rank 3 was killed", store.RUN_PHASE_FAILED))
+        expect(page.locator(".state-line")).to_contain_text("failed")
+    expect_one_banner(page, "Run llama-7b has ended: failed: rank 3 was killed.")
+    banner = page.locator(".disconnected")
+    expect(banner).to_contain_text("The daemon ended at" if says_farewell else "The daemon has not answered since")
+    expect(banner).to_contain_text("this console is gone")
+    for command in ("report llama-7b", "incidents --run llama-7b", "logs --run llama-7b"):
+        expect(banner.locator("code", has_text=f"holdfast {command}")).to_have_count(1)
+    expect(page.get_by_role("button", name="Stop the run")).to_be_disabled()
+    for place in (
+        f"{RUN}/ranks", f"{RUN}/ranks/3", f"{RUN}/incidents", f"{RUN}/incidents/0001-hung-collective",
+        f"{RUN}/checkpoints", "#/", "#/holdfast", RUN,
+    ):  # fmt: skip
+        page.evaluate("(place) => { location.hash = place; }", place)
+        expect(page.get_by_text("before the connection was lost").first).to_be_visible()
+        expect_one_banner(page, "Run llama-7b has ended: failed: rank 3 was killed.")
+    context.close()
+    watch.expect_nothing()
+
+
+def test_a_console_that_ends_while_its_run_trains_does_not_call_the_run_ended(browser: Browser, tmp_path: Path) -> None:
+    context = new_context(browser)
+    with simulated_console(tmp_path, ranks=4) as console:
+        page, watch = watched_page(context, console.origin)
+        watch.expects_refusals = True
+        page.goto(console.address())
+        go(page, console, f"{RUN}/incidents")
+        expect(page.locator("table.incidents")).to_be_visible()
+        page.get_by_role("link", name=re.compile("rank 3 is stopped")).click()
+        expect(page.get_by_role("heading", name="Evidence")).to_be_visible()
+    expect_one_banner(page, "the daemon has ended, and this console with it")
+    page.get_by_role("button", name="rank-00003.stack.txt").click()
+    expect(page.get_by_role("region", name="Text of")).to_contain_text("before the connection was lost")
+    expect(page.locator(".disconnected")).to_contain_text("The last that is known of run llama-7b: running.")
+    expect(page.locator(".disconnected")).not_to_contain_text("has ended:")
+    expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
+    context.close()
     watch.expect_nothing()
 
 

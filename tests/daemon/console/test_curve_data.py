@@ -63,3 +63,29 @@ def test_steps_that_arrived_while_curves_were_fetched_stay() -> None:
 def test_smoothing_is_fair_to_the_first_points_and_keeps_gaps() -> None:
     assert run("out = it.smoothed([2, 2, null, 2], 0.9)") == pytest.approx([2.0, 2.0, None, 2.0])
     assert run("out = it.smoothed([0, 1], 0.5)") == pytest.approx([0.0, 2.0 / 3.0])
+
+
+@pytest.mark.parametrize("size", [1e-12, 1.0, 8.192e10])
+def test_values_that_differ_by_rounding_alone_get_an_axis_that_can_be_divided(size: float) -> None:
+    low, high = run(f"out = it.calmRange({size!r}, {size * (1 + 4e-16)!r})")
+    assert low < size < high
+    assert (high - low) / size > 0.01
+    assert run(f"out = it.calmRange({size}, {2 * size})") == pytest.approx([0.94 * size, 2.06 * size])
+
+
+def test_an_axis_has_ends_without_values_and_for_huge_ones() -> None:
+    assert run("out = it.calmRange(null, null)") == [0, 1]
+    assert run("out = it.calmRange(1e300, 1.7e308)") == [1e300, 1.7e308]
+
+
+def test_the_newest_value_is_bad_only_if_it_was_reported_and_not_finite() -> None:
+    def ends_bad(*rows: list[float | None], bad: list[int]) -> bool:
+        event = {"rows": rows, "undone_after": None, "nonfinite": {"loss": bad}}
+        script = f"const curves = it.readCurves(null); it.appendSteps(curves, {json.dumps(event)});"
+        return bool(run(f"{script} out = it.endsBad(curves.loss)"))
+
+    assert ends_bad(row(1, 2.0), row(2, None), bad=[2])
+    assert ends_bad(row(1, 2.0), row(2, None), row(3, None), bad=[2])
+    assert not ends_bad(row(1, 2.0), row(2, None), bad=[])
+    assert not ends_bad(row(1, None), row(2, 2.0), bad=[1])
+    assert not ends_bad(bad=[])

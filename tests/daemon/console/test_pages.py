@@ -3,6 +3,7 @@
 import http.client
 import io
 import json
+import math
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_checkpoint.format import keeping
+from holdfast_checkpoint.format.bad_loss import BadLossRecord, bad_loss_name
 from holdfast_checkpoint.format.shard_index import step_directory
 from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.console.serving.static_files import StaticFolder
@@ -55,6 +57,8 @@ def test_the_list_of_runs_and_the_page_of_one(console: SimulatedConsole) -> None
     assert (row["step"], row["steps_until"], row["ranks"], row["incidents"]) == (9, 10_000, 8, 1)
     assert row["goodput_ratio"] == pytest.approx(0.95)
     assert set(frame["time_use_s"]) == set(USES)
+    seconds = frame["time_use_s"]
+    assert frame["goodput_ratio"] == round(seconds["productive"] / sum(seconds.values()), 4)
     assert frame["wall_s"] == pytest.approx(sum(frame["time_use_s"].values()), abs=0.5)
     assert frame["progress"] == {"ratio": 0.001, "left_s": 4995}
     assert frame["rank_counts"] == {"starting": 0, "running": 8, "exited": 0, "stalled": 0}
@@ -63,6 +67,16 @@ def test_the_list_of_runs_and_the_page_of_one(console: SimulatedConsole) -> None
     assert frame["attention"] is None
     assert [one["id"] for one in frame["incidents_list"]] == ["0001-hung-collective"]
     assert (frame["newest_checkpoint"], frame["checkpoints"]["committed"]) == (20, [10, 20])
+
+
+def test_a_number_that_is_not_finite_is_told_from_one_that_is_not_reported(console: SimulatedConsole) -> None:
+    console.on_loop(lambda: console.run.report(loss=math.nan, grad_norm=math.inf, validation_loss=None))
+    frame = console.get(RUN)
+    assert frame["nonfinite"] == ["loss", "grad_norm"]
+    assert (frame["loss"], frame["telemetry"]["validation_loss"]) == (None, None)
+    assert console.get("/api/runs")["runs"][0]["nonfinite"] == ["loss", "grad_norm"]
+    console.on_loop(lambda: console.run.report(loss=2.0, grad_norm=None))
+    assert console.get(RUN)["nonfinite"] == []
 
 
 def test_the_ranks_in_every_colour(console: SimulatedConsole) -> None:
@@ -145,12 +159,15 @@ def test_an_incident_without_files_here_has_its_story(console: SimulatedConsole)
 
 def test_checkpoints_of_a_folder_and_their_release(console: SimulatedConsole, tmp_path: Path) -> None:
     keeping.keep(step_directory(tmp_path / "checkpoints", 10), "a loss spike")
+    keeping.prove(step_directory(tmp_path / "checkpoints", 10), 11)
+    (tmp_path / "checkpoints" / bad_loss_name(1)).write_bytes(BadLossRecord(from_step=5, reason="NaN").encode())
     found = console.get(f"{RUN}/checkpoints")
     (history,) = found["histories"]
     assert (found["note"], found["location"]) == ("", str(tmp_path / "checkpoints"))
     first, second = history["checkpoints"]
     assert (first["step"], first["form"], first["kept"], first["kept_for"]) == (10, "full", True, "a loss spike")
     assert (second["step"], second["kept"], second["verified"]) == (20, False, None)
+    assert [(one["proven"], one["suspect"]) for one in (first, second)] == [(True, False), (False, True)]
     with console.request(f"{RUN}/actions/release", {"step": 10}) as answer:
         assert json.loads(answer.read())["done"] == "step 10 is released; it was kept for: a loss spike"
     assert not console.get(f"{RUN}/checkpoints")["histories"][0]["checkpoints"][0]["kept"]

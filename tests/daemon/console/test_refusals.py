@@ -80,6 +80,18 @@ def test_another_site_can_neither_act_nor_read(console: SimulatedConsole, origin
     assert refusal(console, "/api/login", {"token": console.operator}, headers={"Origin": origin})[0] == 403
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "localhost:8000", "[::1]:8000"])
+def test_the_scheme_of_an_origin_is_that_of_the_console(console: SimulatedConsole, host: str) -> None:
+    named = host.format(port=console.port)
+    for scheme in ("https", "ws", "chrome-extension"):
+        status, line = refusal(console, ACT, {}, headers={"Host": named, "Origin": f"{scheme}://{named}"})
+        assert status == 403
+        assert f"--console-host {scheme}://" in line
+    # An SSH tunnel may end at another port of this machine: the page then comes from there.
+    with console.request(ACT, {}, headers={"Host": named, "Origin": f"http://{named}"}) as answer:
+        assert "a checkpoint of step" in json.loads(answer.read())["done"]
+
+
 def test_an_action_without_origin_is_refused(console: SimulatedConsole) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", console.port)
     connection.request("POST", ACT, "{}", {"Authorization": f"Bearer {console.operator}"})

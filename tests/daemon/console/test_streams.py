@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast_daemon.console.boards import MOST_PAGES
+from holdfast_daemon.console.serving import streams
 from holdfast_daemon.console.serving.streams import QUEUED, EndedError, Event, Feed
+from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.console.test_merge_patch import applied, without_null
 from tests.support.console_server import SimulatedConsole
 from tests.support.coroutines import wait_until
@@ -58,6 +60,18 @@ def test_a_stream_ends_when_the_run_is_forgotten(console: SimulatedConsole) -> N
         for ended in (stream, ranks):
             with pytest.raises(EOFError):
                 ended.next()
+
+
+@pytest.mark.parametrize("path", [f"{RUN}/stream", f"{RUN}/ranks/stream", "/api/stream"])
+def test_every_stream_ends_with_how_the_runs_were(console: SimulatedConsole, path: str) -> None:
+    with opened(console, path) as stream:
+        stream.next()
+        console.on_loop(lambda: console.run.end("failed: too many restarts", store.RUN_PHASE_FAILED))
+        console.server.close()
+        row = {"run": "llama-7b", "state": "failed", "state_text": "failed: too many restarts"}
+        assert stream.until("farewell") == {"runs": [row]}
+        with pytest.raises(EOFError):
+            stream.next()
 
 
 def test_the_list_of_runs_follows(console: SimulatedConsole) -> None:
@@ -183,3 +197,23 @@ async def test_a_feed_that_fails_ends_its_pages_and_serves_the_next() -> None:
     it.number = 5
     assert b'"number":5,"alone":true' in await anext(it.feed.stream())
     it.feed.end()
+
+
+async def test_something_urgent_ends_a_long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "COST_RATIO", 1e12)
+    seen, incidents = 0, 0
+
+    def changes() -> list[Event]:
+        nonlocal seen
+        seen += 1
+        return [("change", {"number": seen})]
+
+    feed = Feed(lambda _alone: [("frame", {})], changes, 0.01, lambda: incidents)
+    stream = feed.stream()
+    assert b"frame" in await anext(stream)
+    assert b'"number":1' in await anext(stream)
+    for number in (2, 3):
+        assert seen == number - 1, "the pause after a costly round is long"
+        incidents += 1
+        assert b'"number":%d' % number in await asyncio.wait_for(anext(stream), 30.0)
+    feed.end()

@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,56 @@ async def test_a_fault_is_answered_when_its_rank_has_answered(
             else:
                 agent.link.emit(store.Event(generation=1, fault_injected=store.FaultInjected(fault=fault)))
                 await asked
+
+
+async def test_stacks_are_answered_when_the_node_of_the_ranks_has_sent_them(
+    store_server: StoreServer, tmp_path: Path, folder: Path
+) -> None:
+    publish_spec(store_server)
+    async with daemon(tmp_path, store_server) as it, FakeAgent(store_server.url) as agent:
+        await train(it, agent)
+        async with operating(folder, it.shell) as stub:
+            asked = asyncio.ensure_future(stub.TakeStacks(pb.TakeStacksRequest(ranks=[1, 1], native=True)))
+            await until(lambda: "take_stacks" in agent.kinds(), "the command has arrived")
+            assert not asked.done()
+            command = next(one.take_stacks for one in agent.commands if one.HasField("take_stacks"))
+            assert (list(command.ranks), command.native) == ([1], True)
+            taken = store.StacksTaken(request=command.request, ranks=[store.RankStacks(rank=1, problem="x")])
+            agent.link.emit(store.Event(generation=1, stacks_taken=taken))
+            [node] = (await asked).nodes
+            assert node.taken == taken
+            with pytest.raises(grpc.aio.AioRpcError, match="rank 99: no such rank is alive"):
+                await stub.TakeStacks(pb.TakeStacksRequest(ranks=[99]))
+
+
+@pytest.mark.parametrize("problem", ["", "rank 1: the disk is full"])
+async def test_a_profile_is_answered_when_its_files_are_written_or_refused(
+    store_server: StoreServer, tmp_path: Path, folder: Path, problem: str
+) -> None:
+    publish_spec(store_server)
+    async with daemon(tmp_path, store_server) as it, FakeAgent(store_server.url) as agent:
+        await train(it, agent)
+        async with operating(folder, it.shell) as stub:
+            for steps, patience_s, reason in (
+                (0, 9.0, "steps is 0: profile 1 to 100 steps"),
+                (101, 9.0, "steps is 101: profile 1 to 100 steps"),
+                (3, math.nan, "patience_s is nan: wait 1 to 3600 s"),
+            ):
+                with refused(grpc.StatusCode.INVALID_ARGUMENT, reason):
+                    await stub.TakeProfile(pb.TakeProfileRequest(rank=1, steps=steps, patience_s=patience_s))
+            asked = asyncio.ensure_future(stub.TakeProfile(pb.TakeProfileRequest(rank=1, steps=3, patience_s=60.0)))
+            await until(lambda: "take_profile" in agent.kinds(), "the command has arrived")
+            command = next(one.take_profile for one in agent.commands if one.HasField("take_profile"))
+            assert (command.rank, command.steps, command.patience_s) == (1, 3, 60.0)
+            taken = store.ProfileTaken(
+                request=command.request, rank=1, files=[] if problem else ["/a/b.json.gz"], problem=problem
+            )
+            agent.link.emit(store.Event(generation=1, profile_taken=taken))
+            if problem:
+                with refused(grpc.StatusCode.FAILED_PRECONDITION, problem):
+                    await asked
+            else:
+                assert (await asked).taken == taken
 
 
 async def test_incidents_come_oldest_first(folder: Path) -> None:

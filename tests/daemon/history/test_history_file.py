@@ -117,6 +117,7 @@ def test_a_foreign_file_is_set_aside_and_a_new_one_begins(tmp_path: Path) -> Non
     history = write_steps(tmp_path, [counted(0, loss=1.0)])
     assert history.curve("i", "loss").mean == [1.0]
     (other,) = path.parent.glob("r.damaged-*.sqlite")
+    assert run_files.is_set_aside_history(other)
     assert other.read_bytes().startswith(b"not a database")
 
 
@@ -128,6 +129,27 @@ def test_a_database_of_somebody_else_is_set_aside(tmp_path: Path) -> None:
     connection.close()
     assert write_steps(tmp_path, [counted(0, loss=1.0)]).curve("i", "loss").mean == [1.0]
     assert len(list(path.parent.glob("r.damaged-*.sqlite"))) == 1
+
+
+def test_the_history_of_another_version_is_set_aside_under_what_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = run_files.history(tmp_path, "r")
+    write_steps(tmp_path, [counted(0, loss=1.0)])
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    connection.close()
+    assert write_steps(tmp_path, [counted(0, loss=2.0)]).curve("i", "loss").mean == [2.0]
+    (other,) = (one for one in path.parent.iterdir() if one != path)
+    assert other.name.startswith("r.version-7-")
+    assert run_files.is_set_aside_history(other)
+    assert not run_files.is_set_aside_history(path)
+    (line,) = (one for one in caplog.messages if "version 7" in one)
+    assert line == (
+        f"{path} is a history of version 7, and this Holdfast reads version 1: read it with the version of Holdfast "
+        f"that wrote it; it is now {other.name}, and a new one begins"
+    )
+    assert "damaged" not in caplog.text
 
 
 def test_a_disk_that_damages_every_file_does_not_fill_up(tmp_path: Path) -> None:

@@ -7,6 +7,9 @@ from holdfast_daemon.core.model import (
     CheckpointRequest,
     FaultAnswered,
     FaultRequest,
+    LiveAnswered,
+    ProfileRequest,
+    StacksRequest,
     StopRequest,
 )
 from holdfast_daemon.leadership.requests import Requests
@@ -70,3 +73,26 @@ async def test_all_requests_are_refused_when_another_daemon_leads() -> None:
     assert [await stop, (await fault).refusal] == ["another daemon leads now"] * 2
     assert await checkpoint == CheckpointAnswered(-1, "another daemon leads now")
     assert requests.take() == ()
+
+
+async def test_stacks_and_profiles_are_answered_by_the_id_of_their_request() -> None:
+    requests = Requests()
+    first, second = StacksRequest("a"), ProfileRequest("b", rank=1, steps=3, patience_s=9.0)
+    asked = [asyncio.create_task(requests.live(one)) for one in (first, second)]
+    await asyncio.sleep(0)
+    assert requests.take() == (first, second)
+    requests.answer(LiveAnswered("b"))
+    requests.answer(LiveAnswered("c"))  # of an operator who has gone
+    assert await asked[1] == LiveAnswered("b")
+    assert not asked[0].done()
+    requests.refuse_all("another daemon leads now")
+    assert await asked[0] == LiveAnswered("a", "another daemon leads now")
+
+
+async def test_stacks_that_the_core_failed_on_are_refused() -> None:
+    requests = Requests()
+    asked = asyncio.create_task(requests.live(StacksRequest("a")))
+    await asyncio.sleep(0)
+    shown = requests.take()
+    requests.settle(shown, failed=shown)
+    assert "the daemon failed on this request" in (await asked).refusal

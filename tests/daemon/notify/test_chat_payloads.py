@@ -23,10 +23,26 @@ MRKDWN = {
     "required": ["type", "text", "verbatim"],
     "additionalProperties": False,
 }
+
+
+def plain(most: int) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {
+            "type": {"const": "plain_text"},
+            "text": {"type": "string", "minLength": 1, "maxLength": most},
+            "emoji": {"const": False},
+        },
+        "required": ["type", "text", "emoji"],
+        "additionalProperties": False,
+    }
+
+
 SLACK = {
     "type": "object",
     "properties": {
         "text": {"type": "string", "minLength": 1, "maxLength": 40000},
+        "mrkdwn": {"const": False},
         "unfurl_links": {"type": "boolean"},
         "unfurl_media": {"type": "boolean"},
         "blocks": {
@@ -36,14 +52,24 @@ SLACK = {
             "items": {
                 "oneOf": [
                     {
-                        "properties": {"type": {"const": "section"}, "text": MRKDWN},
+                        "properties": {"type": {"const": "header"}, "text": plain(150)},
+                        "required": ["type", "text"],
+                        "additionalProperties": False,
+                    },
+                    {
+                        "properties": {"type": {"const": "section"}, "text": plain(3000)},
                         "required": ["type", "text"],
                         "additionalProperties": False,
                     },
                     {
                         "properties": {
                             "type": {"const": "context"},
-                            "elements": {"type": "array", "minItems": 1, "maxItems": 10, "items": MRKDWN},
+                            "elements": {
+                                "type": "array",
+                                "minItems": 1,
+                                "maxItems": 10,
+                                "items": {"oneOf": [plain(3000), MRKDWN]},
+                            },
                         },
                         "required": ["type", "elements"],
                         "additionalProperties": False,
@@ -52,7 +78,7 @@ SLACK = {
             },
         },
     },
-    "required": ["text", "blocks"],
+    "required": ["text", "mrkdwn", "blocks"],
     "additionalProperties": False,
 }
 DISCORD = {
@@ -140,7 +166,34 @@ def test_what_a_rank_said_mentions_nobody_and_makes_no_link_in_slack() -> None:
         assert ">" not in text
     linked = message(replace(PLAIN, what=HOSTILE, link="https://console.example/#/runs/run"))
     shown = [text for text in texts(slack_payload(linked)) if "<" in text]
-    assert [text.partition("<")[2] for text in shown] == ["https://console.example/#/runs/run|Open in the console>"]
+    assert shown == ["<https://console.example/#/runs/run|Open in the console>"]
+
+
+def formatted(value: Any) -> list[str]:
+    """Return the texts of a payload for Slack that Slack formats."""
+    if isinstance(value, dict):
+        own = [value["text"]] if value.get("type") == "mrkdwn" else []
+        return own + [text for one in value.values() for text in formatted(one)]
+    return [text for one in value for text in formatted(one)] if isinstance(value, list) else []
+
+
+def test_slack_formats_nothing_that_a_rank_said() -> None:
+    what = "*bold* _slanted_ ~struck~ `code` ```block``` :fire:"
+    payload = slack_payload(message(replace(PLAIN, what=what, next=what, link="https://c.example"), title=what))
+    assert formatted(payload) == ["<https://c.example|Open in the console>"]
+    assert payload["mrkdwn"] is False
+    assert payload["text"] == what
+    assert [block["text"]["text"] for block in payload["blocks"] if "text" in block] == [what, f"{what}\nNext: {what}"]
+
+
+def test_a_late_message_shows_the_newest_first() -> None:
+    notices = [replace(PLAIN, what=f"what {number}", key=f"run/i/{number}") for number in range(20)]
+    late = replace(message(*notices), late_s=600.0)
+    slack = [block["text"]["text"].partition("\n")[0] for block in slack_payload(late)["blocks"][1:-1:2]]
+    assert slack == [f"what {number}" for number in range(19, 11, -1)]
+    discord = [embed["description"].partition("\n")[0] for embed in discord_payload(late)["embeds"]]
+    assert discord == [f"what {number}" for number in range(19, 13, -1)]
+    assert late.text.index("what 19") < late.text.index("what 0\n")
 
 
 def test_what_a_rank_said_mentions_nobody_and_makes_no_link_in_discord() -> None:

@@ -4,6 +4,8 @@ import asyncio
 import dataclasses
 import json
 import logging
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +27,13 @@ from tests.support.receiver import Answer, Receiver, receiver
 RUN = "run"
 PATIENCE_S = 30.0
 TOKEN = "the-token-that-nobody-sees"
+NOW = 0.0
+"""Time at which the present test begins: the age of a message decides how it is sent."""
+
+
+@pytest.fixture(autouse=True)
+def begin_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "NOW", time.time())
 
 
 @pytest.fixture
@@ -88,10 +97,10 @@ def reported(service: Receiver) -> list[tuple[str, str]]:
     return [(one["key"].rpartition("/")[2], one["status"]) for one in service.notices()]
 
 
-def lead(notifier: RunNotifier, state: CoreState, now: float = 1000.0) -> None:
+def lead(notifier: RunNotifier, state: CoreState, now: float | None = None) -> None:
     """Begin to lead with a state, and tick once."""
-    notifier.assume(state, now)
-    notifier.see(state, now)
+    notifier.assume(state, NOW if now is None else now)
+    notifier.see(state, NOW if now is None else now)
 
 
 def finish(notifier: RunNotifier) -> bool:
@@ -103,13 +112,13 @@ def test_an_incident_its_recovery_and_the_end_in_this_order(
 ) -> None:
     notifier = RunNotifier(RUN, tmp_path, host="head")
     lead(notifier, make_state())
-    notifier.see(make_state(incident(1)), 1001.0)
+    notifier.see(make_state(incident(1)), NOW + 1)
     over = incident(1, RECOVERED, recovered_unix_s=104.0, lost_steps=2)
-    notifier.see(make_state(over), 1002.0)
-    notifier.see(make_state(over), 1002.1)
+    notifier.see(make_state(over), NOW + 2)
+    notifier.see(make_state(over), NOW + 2.1)
     ended = make_state(over, phase=store.RUN_PHASE_FINISHED, outcome="finished", newest_step=9)
-    notifier.see(ended, 1003.0)
-    notifier.see(ended, 1003.1)
+    notifier.see(ended, NOW + 3)
+    notifier.see(ended, NOW + 3.1)
     assert finish(notifier)
     assert reported(service) == [("0001-dead-rank", "open"), ("0001-dead-rank", "resolved"), ("i", "finished")]
     first, second, last = service.notices()
@@ -149,8 +158,8 @@ def test_notices_that_wait_for_their_group_survive_a_restart(
 ) -> None:
     first = RunNotifier(RUN, tmp_path)
     lead(first, make_state(min_interval_s=60.0))
-    first.see(make_state(incident(1), min_interval_s=60.0), 1001.0)
-    first.see(make_state(incident(1), incident(2), min_interval_s=60.0), 1002.0)
+    first.see(make_state(incident(1), min_interval_s=60.0), NOW + 1)
+    first.see(make_state(incident(1), incident(2), min_interval_s=60.0), NOW + 2)
     finish(first)
     assert reported(service) == [("0001-dead-rank", "open")]
     second = RunNotifier(RUN, tmp_path)
@@ -169,7 +178,7 @@ def test_a_lost_or_damaged_file_costs_one_message_for_each_open_incident(
     notifier = RunNotifier(RUN, tmp_path)
     state = make_state(*closed, incident(4), incident(5, store.INCIDENT_STATE_STANDSTILL))
     lead(notifier, state)
-    notifier.see(state, 1001.0)
+    notifier.see(state, NOW + 1)
     finish(notifier)
     assert reported(service) == [("0004-dead-rank", "open"), ("0005-dead-rank", "open")]
 
@@ -177,14 +186,14 @@ def test_a_lost_or_damaged_file_costs_one_message_for_each_open_incident(
 def test_a_new_leader_reports_an_end_only_if_it_is_fresh(
     make_state: Callable[..., CoreState], service: Receiver, tmp_path: Path
 ) -> None:
-    ended = make_state(phase=store.RUN_PHASE_FAILED, outcome="too many restarts", phase_since_unix_s=1000.0)
+    ended = make_state(phase=store.RUN_PHASE_FAILED, outcome="too many restarts", phase_since_unix_s=NOW)
     old = RunNotifier(RUN, tmp_path / "a")
-    lead(old, ended, 1001.0 + FRESH_S)
+    lead(old, ended, NOW + 1 + FRESH_S)
     assert finish(old)
     assert reported(service) == []
     fresh = RunNotifier(RUN, tmp_path / "b")
     (tmp_path / "b").mkdir()
-    lead(fresh, ended, 1001.0)
+    lead(fresh, ended, NOW + 1)
     assert finish(fresh)
     assert reported(service) == [("i", "failed")]
     assert service.notices()[0]["event"] == "failure"
@@ -195,8 +204,8 @@ def test_what_another_leader_has_seen_end_is_not_reported(
 ) -> None:
     notifier = RunNotifier(RUN, tmp_path)
     lead(notifier, make_state(incident(1)))
-    notifier.leave(1001.0)
-    lead(notifier, make_state(incident(1, RECOVERED), incident(2, RECOVERED), incident(3)), 1100.0)
+    notifier.leave(NOW + 1)
+    lead(notifier, make_state(incident(1, RECOVERED), incident(2, RECOVERED), incident(3)), NOW + 100)
     assert finish(notifier)
     assert reported(service) == [("0001-dead-rank", "open"), ("0003-dead-rank", "open")]
 
@@ -219,11 +228,11 @@ def test_events_and_kinds_that_nobody_asked_for_are_not_reported(
     wanted = {"on": ["recovery", "failure"], "ignored": ["straggler"]}
     notifier = RunNotifier(RUN, tmp_path)
     lead(notifier, make_state(**wanted))
-    notifier.see(make_state(incident(1), slow, **wanted), 1001.0)
+    notifier.see(make_state(incident(1), slow, **wanted), NOW + 1)
     resolved = incident(2, store.INCIDENT_STATE_RESOLVED, store.VERDICT_KIND_STRAGGLER)
-    notifier.see(make_state(incident(1, RECOVERED, recovered_unix_s=101.0), resolved, **wanted), 1002.0)
+    notifier.see(make_state(incident(1, RECOVERED, recovered_unix_s=101.0), resolved, **wanted), NOW + 2)
     ended = {"phase": store.RUN_PHASE_FAILED, "outcome": STOPPED_BY_OPERATOR, **wanted}
-    notifier.see(make_state(incident(1, RECOVERED), resolved, **ended), 1003.0)
+    notifier.see(make_state(incident(1, RECOVERED), resolved, **ended), NOW + 3)
     assert finish(notifier)
     assert reported(service) == [("0001-dead-rank", "resolved")]
 
@@ -233,7 +242,7 @@ def test_links_lead_to_the_console_and_hold_no_token(
 ) -> None:
     notifier = RunNotifier(RUN, tmp_path)
     lead(notifier, make_state())
-    notifier.see(make_state(incident(1), console_url="https://console.example/holdfast/"), 1001.0)
+    notifier.see(make_state(incident(1), console_url="https://console.example/holdfast/"), NOW + 1)
     # The channel's settings are those with which the run began: they do not change while it runs.
     assert finish(notifier)
     assert service.notices()[0]["link"] == ""
@@ -268,7 +277,7 @@ def test_a_secret_that_others_can_read_is_logged_once(
     (tmp_path / "token").chmod(0o644)
     notifier = RunNotifier(RUN, tmp_path)
     lead(notifier, state)
-    notifier.see(state, 1001.0)
+    notifier.see(state, NOW + 1)
     assert finish(notifier)
     wait_until(lambda: "chmod 600" in caplog.text, "the warning")
     assert caplog.text.count("chmod 600") == 1
@@ -297,7 +306,7 @@ def test_the_run_is_led_whether_or_not_notifications_work(
     spoil(state.spec.notify)
     notifier = RunNotifier(RUN, tmp_path)
     lead(notifier, state)
-    notifier.see(state, 1001.0)
+    notifier.see(state, NOW + 1)
     assert caplog.text.count("notifications failed") == 1
     assert notifier.counts is None
 
@@ -325,14 +334,14 @@ def test_a_heartbeat_lasts_as_long_as_the_ticks_and_ends_with_the_run(
 
     notifier = RunNotifier(RUN, tmp_path)
     running = make_state(heartbeat=True)
-    lead(notifier, running, 1000.0)
+    lead(notifier, running, NOW)
     wait_until(lambda: len(pings()) == 1, "the first sign of life has arrived")
-    notifier.see(running, 1009.9)
-    until_pinged(notifier, running, 1010.0, lambda: len(pings()) == 2)
-    until_pinged(notifier, running, 1020.0, lambda: len(pings()) == 3)
+    notifier.see(running, NOW + 9.9)
+    until_pinged(notifier, running, NOW + 10, lambda: len(pings()) == 2)
+    until_pinged(notifier, running, NOW + 20, lambda: len(pings()) == 3)
     failed = make_state(heartbeat=True, phase=store.RUN_PHASE_FAILED, outcome="no luck")
-    notifier.see(failed, 1021.0)
-    notifier.see(failed, 1040.0)
+    notifier.see(failed, NOW + 21)
+    notifier.see(failed, NOW + 40)
     assert finish(notifier)
     assert [path for path, _ in pings()] == ["/ping/x", "/ping/x", "/ping/x", "/ping/x/fail"]
     assert b"no luck" in pings()[-1][1]
@@ -356,11 +365,11 @@ def test_a_failed_sign_of_life_is_counted_and_the_next_one_comes(
     service.answers = [Answer(500), Answer()]
     notifier = RunNotifier(RUN, tmp_path)
     running = make_state(heartbeat=True)
-    lead(notifier, running, 1000.0)
+    lead(notifier, running, NOW)
     counts = notifier.counts
     assert counts is not None
     wait_until(lambda: counts.outcomes["heartbeat", "gave_up"] == 1, "the first one has failed")
-    until_pinged(notifier, running, 1010.0, lambda: counts.outcomes["heartbeat", "sent"] == 1)
+    until_pinged(notifier, running, NOW + 10, lambda: counts.outcomes["heartbeat", "sent"] == 1)
     assert counts.attempts["heartbeat"] == 2
     assert "the heartbeat failed: the service answers 500" in caplog.text
     assert "/ping/x" not in caplog.text
@@ -389,11 +398,11 @@ def test_a_run_that_is_left_as_it_is_needs_a_person(
     left.actions.add(unix_s=101.0, what="not restarted again: 3 restarts at this step have not helped")
     notifier = RunNotifier(RUN, tmp_path)
     lead(notifier, make_state())
-    notifier.see(make_state(stuck, standstill_incident=stuck.id), 1001.0)
+    notifier.see(make_state(stuck, standstill_incident=stuck.id), NOW + 1)
     given_up = make_state(left, standstill_incident=stuck.id, uncertain_restarts=3)
-    notifier.see(given_up, 1002.0)
-    notifier.see(given_up, 1003.0)
-    notifier.see(make_state(incident(1, store.INCIDENT_STATE_RESOLVED)), 1004.0)
+    notifier.see(given_up, NOW + 2)
+    notifier.see(given_up, NOW + 3)
+    notifier.see(make_state(incident(1, store.INCIDENT_STATE_RESOLVED)), NOW + 4)
     assert finish(notifier)
     assert [(one["event"], one["status"]) for one in service.notices()] == [
         ("incident", "open"),
@@ -409,10 +418,10 @@ def test_a_restart_that_does_not_help_closes_its_incident(
 ) -> None:
     notifier = RunNotifier(RUN, tmp_path)
     lead(notifier, make_state())
-    notifier.see(make_state(incident(1)), 1001.0)
+    notifier.see(make_state(incident(1)), NOW + 1)
     failed = incident(1, store.INCIDENT_STATE_FAILED)
     failed.actions.add(unix_s=102.0, what="the next generation failed before its first step")
-    notifier.see(make_state(failed, incident(2)), 1002.0)
+    notifier.see(make_state(failed, incident(2)), NOW + 2)
     assert finish(notifier)
     assert reported(service) == [("0001-dead-rank", "open"), ("0001-dead-rank", "failed"), ("0002-dead-rank", "open")]
     assert "(the next generation failed before its first step)" in service.notices()[1]["what"]
@@ -426,11 +435,11 @@ def test_an_incident_of_the_loss_is_reported_once_the_policy_wants_it(
     loss: dict[str, Any] = {"kind": store.VERDICT_KIND_NON_FINITE, "loss_tier": store.LOSS_TIER_NON_FINITE}
     notifier = RunNotifier(RUN, tmp_path)
     lead(notifier, make_state())
-    notifier.see(make_state(incident(1, noted, **loss)), 1001.0)
-    notifier.see(make_state(incident(1, noted, **loss), incident(2)), 1002.0)
+    notifier.see(make_state(incident(1, noted, **loss)), NOW + 1)
+    notifier.see(make_state(incident(1, noted, **loss), incident(2)), NOW + 2)
     told = incident(1, noted, notify=True, **loss)
-    notifier.see(make_state(told, incident(2)), 1003.0)
-    notifier.see(make_state(told, incident(2)), 1004.0)
+    notifier.see(make_state(told, incident(2)), NOW + 3)
+    notifier.see(make_state(told, incident(2)), NOW + 4)
     assert finish(notifier)
     assert reported(service) == [("0002-dead-rank", "open"), ("0001-dead-rank", "noted")]
 
@@ -441,8 +450,8 @@ def test_an_incident_of_the_loss_that_nobody_wants_reported_is_not_reported_when
     spike: dict[str, Any] = {"kind": store.VERDICT_KIND_LOSS_SPIKE, "loss_tier": store.LOSS_TIER_SPIKE}
     notifier = RunNotifier(RUN, tmp_path)
     lead(notifier, make_state())
-    notifier.see(make_state(incident(1, store.INCIDENT_STATE_NOTED, **spike)), 1001.0)
-    notifier.see(make_state(incident(1, store.INCIDENT_STATE_RESOLVED, **spike)), 1002.0)
+    notifier.see(make_state(incident(1, store.INCIDENT_STATE_NOTED, **spike)), NOW + 1)
+    notifier.see(make_state(incident(1, store.INCIDENT_STATE_RESOLVED, **spike)), NOW + 2)
     assert finish(notifier)
     assert reported(service) == []
 
@@ -454,7 +463,7 @@ def test_a_run_that_finishes_with_a_bad_loss_is_no_success(
     lead(notifier, make_state())
     ended = make_state(phase=store.RUN_PHASE_FINISHED, outcome="finished", newest_step=9)
     ended.record.loss_counts.nonfinite_since = 4
-    notifier.see(ended, 1001.0)
+    notifier.see(ended, NOW + 1)
     assert finish(notifier)
     (last,) = service.notices()
     assert (last["event"], last["status"]) == ("failure", "failed")
@@ -470,15 +479,37 @@ def test_a_planned_stop_is_called_stopped_and_a_bad_loss_is_no_reason_to_start_a
     lead(notifier, make_state())
     outcome = "stopped after step 9"
     ended = make_state(phase=store.RUN_PHASE_FINISHED, outcome=outcome, newest_step=9, left_step=9)
-    notifier.see(ended, 1001.0)
+    notifier.see(ended, NOW + 1)
     other = make_state(instance="j")
     lead(notifier, other)
     bad = make_state(instance="j", phase=store.RUN_PHASE_FAILED, outcome="stopped at step 9 because of ...")
     bad.record.loss_counts.stopped_by = store.LOSS_TIER_NON_FINITE
-    notifier.see(bad, 1002.0)
+    notifier.see(bad, NOW + 2)
     assert finish(notifier)
     stopped, failed = sorted(service.notices(), key=lambda one: str(one["status"]), reverse=True)
     assert (stopped["status"], stopped["event"]) == ("stopped", "end")
     assert "The same command continues it" in stopped["next"]
     assert failed["status"] == "failed"
     assert failed["next"].startswith("Do not start it again as it is")
+
+
+def test_after_an_outage_an_incident_that_is_over_calls_nobody(
+    make_state: Callable[..., CoreState], service: Receiver, tmp_path: Path
+) -> None:
+    back = threading.Event()
+    service.answers = [Answer(503, waits_for=back), Answer()]
+    notifier = RunNotifier(RUN, tmp_path)
+    only = {"on": ["incident"]}  # no message about the recovery follows
+    lead(notifier, make_state(**only), NOW - 600)
+    notifier.see(make_state(incident(1), **only), NOW - 600)
+    notifier.see(make_state(incident(1), incident(2), **only), NOW - 500)
+    notifier.see(make_state(incident(1, RECOVERED), incident(2), **only), NOW - 400)
+    wait_until(lambda: service.received, "the first attempt is on its way")
+    back.set()
+    assert finish(notifier)
+    late = service.received[-1].json
+    assert late["title"].startswith("[open] run: up to 10 min late: 2 incidents")
+    assert [(one["status"], one["what"]) for one in late["notices"]] == [
+        ("resolved", "Incident 0001-dead-rank, recovered meanwhile: rank 1 died 1"),
+        ("open", "rank 1 died 2"),
+    ]

@@ -43,6 +43,11 @@ CAPTURED = store.EvidenceCaptured(
     places=[store.RankPlace(rank=1, step=3, phase=common.PHASE_DATA)],
 )
 EXIT = store.RankExited(rank=1, exit=store.RankExit(code=1, step=3))
+STACKS = store.StacksTaken(
+    request="20261124-001122-abcdef",
+    frames=[store.StackFrame(function="f", file="a.py", line=3)],
+    ranks=[store.RankStacks(rank=1, pid=9, threads=[store.ThreadFrames(id=9, name="MainThread", frames=[0, 0])])],
+)
 GOOD_EVENTS = {
     "rank_exited": store.Event(rank_exited=EXIT),
     "step_summary": store.Event(step_summary=SUMMARY),
@@ -54,6 +59,12 @@ GOOD_EVENTS = {
     "snapshot_memory_refused": store.Event(snapshot_memory_refused=store.SnapshotMemoryRefused(directory="/dev/shm")),
     "fault_injected": store.Event(fault_injected=store.FaultInjected(fault=FAULT, step=4)),
     "fault_refused": store.Event(fault_refused=store.FaultRefused(fault=FAULT, reason="x")),
+    "stacks_taken": store.Event(stacks_taken=STACKS),
+    "profile_taken": store.Event(
+        profile_taken=store.ProfileTaken(request="a", rank=1, files=["/a/b.json.gz"], first_step=3, last_step=4)
+    ),
+    "end_announced": store.Event(end_announced=store.EndAnnounced(within_s=60.0)),
+    "launcher_end": store.Event(launcher_end=store.LauncherEnd(code=1)),
 }
 
 
@@ -83,6 +94,24 @@ def test_what_training_reports_may_be_not_finite(field: str, value: float) -> No
 
 
 BAD_EVENTS = [
+    ("stacks_taken", "stacks_taken.request", "../x"),
+    ("stacks_taken", "stacks_taken.frames.0.function", "f\x1b[2J"),
+    ("stacks_taken", "stacks_taken.frames.0.file", "x" * 5000),
+    ("stacks_taken", "stacks_taken.ranks.0.rank", 4),
+    ("stacks_taken", "stacks_taken.ranks.0.pid", 2**23),
+    ("stacks_taken", "stacks_taken.ranks.0.activity", UNKNOWN),
+    ("stacks_taken", "stacks_taken.ranks.0.problem", "a\nb"),
+    ("stacks_taken", "stacks_taken.ranks.0.threads.0.name", "a\nb"),
+    ("stacks_taken", "stacks_taken.ranks.0.threads.0.id", 2**23),
+    ("stacks_taken", "stacks_taken.ranks.0.threads.0.frames", [0, 1]),
+    ("profile_taken", "profile_taken.request", "a/b"),
+    ("profile_taken", "profile_taken.rank", 4),
+    ("profile_taken", "profile_taken.files", ["/a\x1b"]),
+    ("profile_taken", "profile_taken.problem", "a\nb"),
+    ("profile_taken", "profile_taken.last_step", HUGE),
+    ("end_announced", "end_announced.within_s", math.nan),
+    ("end_announced", "end_announced.within_s", -1.0),
+    ("launcher_end", "launcher_end.code", 256),
     ("command_refused", "node", ""),
     ("command_refused", "node", "a\nb"),
     ("command_refused", "generation", HUGE),

@@ -9,6 +9,7 @@ import torch
 from holdfast_trainer.config import DataConfig, ParallelConfig, TrainConfig, TrainerConfig
 from holdfast_trainer.data import corpus
 from holdfast_trainer.data.batches import Batches, fingerprint, permuted, sample_window
+from holdfast_trainer.data.documents import document_spans
 from holdfast_trainer.data.sources import in_validation_part
 from holdfast_trainer.parallel.context_parallel import zigzag_positions
 
@@ -23,7 +24,14 @@ def batches(text_folder: Path) -> Iterator[Open]:
     opened: list[Batches] = []
 
     def open_batches(
-        *, dp: int = 1, dp_index: int = 0, cp: int = 1, cp_index: int = 0, seed: int = 0, prefetch: int = 2
+        *,
+        dp: int = 1,
+        dp_index: int = 0,
+        cp: int = 1,
+        cp_index: int = 0,
+        seed: int = 0,
+        prefetch: int = 2,
+        document_end: int | None = None,
     ) -> Batches:
         config = TrainerConfig(
             data=DataConfig(
@@ -31,6 +39,7 @@ def batches(text_folder: Path) -> Iterator[Open]:
                 cache_directory=text_folder.parent / "cache",
                 sequence=16,
                 prefetch=prefetch,
+                document_end=document_end,
             ),
             parallel=ParallelConfig(dp=dp, cp=cp),
             train=TrainConfig(global_batch=8, seed=seed),
@@ -73,6 +82,21 @@ def test_context_parallel_rank_gets_its_positions_of_each_sample(batches: Open, 
         assert torch.equal(share.inputs, whole.inputs[:, positions])
         assert torch.equal(share.targets, whole.targets[:, positions])
         assert share.fingerprint == whole.fingerprint
+
+
+def test_documents_are_those_of_the_whole_sample_on_every_context_parallel_rank(batches: Open) -> None:
+    space = ord(" ")
+    whole = batches(document_end=space).training(0)
+    assert whole.spans is not None
+    assert torch.equal(whole.spans, document_spans(whole.inputs, space))
+    assert batches().training(0).spans is None
+    for cp_index in range(2):
+        share = batches(cp=2, cp_index=cp_index, document_end=space).training(0)
+        assert share.spans is not None
+        positions = zigzag_positions(16, 2, cp_index)
+        chosen = [row for row, sample in enumerate(share.inputs) if torch.equal(sample, whole.inputs[row, positions])]
+        assert chosen == list(range(8))
+        assert torch.equal(share.spans, whole.spans[:, positions])
 
 
 def test_order_is_that_of_the_seed_and_the_step(batches: Open) -> None:

@@ -143,6 +143,28 @@ def test_tokenized_corpus_is_cached_by_the_tokenizer(text_folder: Path, tmp_path
         prepare(text_folder, tmp_path, tokenizer=str(paths[1]))
 
 
+def test_each_text_file_ends_with_the_token_that_ends_a_document(text_folder: Path, tmp_path: Path) -> None:
+    plain = prepare(text_folder, tmp_path)
+    apart = prepare(text_folder, tmp_path, document_end=0)
+    assert apart.train.path.parent != plain.train.path.parent
+    names = sorted(path.name for path in text_folder.iterdir() if not in_validation_part(path.name, 0.05))
+    assert train_bytes(apart) == b"".join((text_folder / name).read_bytes() + b"\0" for name in names)
+
+
+def test_an_end_that_the_tokens_type_cannot_hold_is_refused(text_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        prepare(text_folder, tmp_path, vocabulary=300, document_end=256)
+    assert str(refusal.value) == (
+        "data.document_end is 256, but ids of data.tokenizer bytes go up to 255: give one that its tokens do not use"
+    )
+
+
+def test_a_token_file_stays_as_it_is_and_has_its_ends_already(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.npy"
+    np.save(path, np.arange(1000, dtype=np.uint16))
+    assert prepare(path, tmp_path, document_end=70_000, vocabulary=80_000).train.path == path
+
+
 def test_overlap_of_validation_and_training_is_measured(text_folder: Path, tmp_path: Path) -> None:
     seen = tmp_path / "seen.txt"
     seen.write_bytes((text_folder / "chapter-3.txt").read_bytes())

@@ -63,7 +63,7 @@ def measure(config: TrainerConfig) -> dict[str, int]:
 def _batch(config: TrainerConfig) -> Batch:
     length = config.data.sequence
     tokens = torch.zeros(config.train.global_batch // config.parallel.dp, length, dtype=torch.int64)
-    return Batch(inputs=tokens, targets=tokens, positions=torch.arange(length), fingerprint=b"")
+    return Batch(inputs=tokens, targets=tokens, positions=torch.arange(length), spans=None, fingerprint=b"")
 
 
 def _bytes(tensors: Iterable[Tensor | None]) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.data.corpus import Corpus
+from holdfast_trainer.data.documents import document_spans
 from holdfast_trainer.data.prefetch import Prefetch
 from holdfast_trainer.data.tokenizer import Tokens
 from holdfast_trainer.parallel.context_parallel import zigzag_positions
@@ -32,8 +33,15 @@ class Batch:
     """Tokens that follow the inputs, of the same shape."""
     positions: Tensor
     """Positions of the inputs in the sequence: int64 [local sequence]."""
+    spans: Tensor | None
+    """Documents of the inputs, as of :func:`document_spans`: [samples, local sequence, 2]. None: a sample is one text.
+    """
     fingerprint: bytes
     """Fingerprint of the whole share, the same on all ranks of one data-parallel index: 16 bytes."""
+
+    def spans_of_microbatches(self, count: int) -> Sequence[Tensor | None]:
+        """Return ``spans`` in ``count`` equal parts."""
+        return [None] * count if self.spans is None else self.spans.chunk(count)
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,7 @@ class Batches:
         self._share = config.train.global_batch // config.parallel.dp
         self._first = dp_index * self._share
         self._seed = config.train.seed
+        self._document_end = config.data.document_end
         self._device = device
         self._positions = zigzag_positions(sequence, config.parallel.cp, cp_index)
         self._device_positions = self._positions.to(device)
@@ -101,10 +110,12 @@ class Batches:
     def _read(self, windows: Windows, epochs: Sequence[int], chosen: Sequence[int]) -> Batch:
         tokens = np.stack([windows[index] for index in chosen])
         whole = torch.from_numpy(tokens.astype(np.int64))
+        spans = None if self._document_end is None else document_spans(whole[:, :-1], self._document_end)
         return Batch(
             inputs=self._pinned(whole.index_select(1, self._positions)),
             targets=self._pinned(whole.index_select(1, self._positions + 1)),
             positions=self._device_positions,
+            spans=None if spans is None else self._pinned(spans.index_select(1, self._positions)),
             fingerprint=fingerprint(epochs, chosen, tokens),
         )
 
@@ -118,7 +129,8 @@ class Batches:
     def _on_device(self, batch: Batch) -> Batch:
         inputs = batch.inputs.to(self._device, non_blocking=True)
         targets = batch.targets.to(self._device, non_blocking=True)
-        return dataclasses.replace(batch, inputs=inputs, targets=targets)
+        spans = None if batch.spans is None else batch.spans.to(self._device, non_blocking=True)
+        return dataclasses.replace(batch, inputs=inputs, targets=targets, spans=spans)
 
 
 def sample_window(sample: int, windows: int, seed: int) -> int:

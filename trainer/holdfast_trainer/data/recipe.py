@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from holdfast_hooks import ConfigurationError
 from holdfast_trainer.config import DataConfig
 from holdfast_trainer.data import sources
@@ -39,6 +41,12 @@ class Recipe:
                 f"model.vocabulary is {vocabulary}, but data.tokenizer {config.tokenizer} has "
                 f"{tokenizer.vocabulary} tokens: raise model.vocabulary to {tokenizer.vocabulary}"
             )
+        end = config.document_end
+        if tokenizer and end is not None and end > np.iinfo(tokenizer.dtype).max:
+            raise ConfigurationError(
+                f"data.document_end is {end}, but ids of data.tokenizer {config.tokenizer} go up to "
+                f"{np.iinfo(tokenizer.dtype).max}: give one that its tokens do not use"
+            )
         return cls(config=config, train=train, validation=validation, tokenizer=tokenizer)
 
     @property
@@ -49,6 +57,8 @@ class Recipe:
         facts += [document.stamp for document in self.train.documents]
         if self.validation:
             facts += ["validation", *(document.stamp for document in self.validation.documents)]
+        if self.tokenizer and self.config.document_end is not None:
+            facts.append(f"document end {self.config.document_end}")
         digest = hashlib.blake2b("\0".join(facts).encode(), digest_size=8).hexdigest()
         return f"{Path(self.config.source).stem or 'corpus'}-{digest}"
 
@@ -73,9 +83,11 @@ class Recipe:
 
     def _encode(self, documents: Iterable[Document], path: Path) -> TokenSpan:
         assert self.tokenizer is not None
+        dtype, end = self.tokenizer.dtype, self.config.document_end
         with path.open("wb") as file:
             for document in documents:
                 for tokens in self.tokenizer.encode(document.path):
                     file.write(tokens.data)
-        dtype = self.tokenizer.dtype
+                if end is not None:
+                    file.write(np.array([end], dtype=dtype).data)
         return TokenSpan(path=path, dtype=dtype.name, count=path.stat().st_size // dtype.itemsize)

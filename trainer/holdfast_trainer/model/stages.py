@@ -61,7 +61,7 @@ def stage_layers(config: TrainerConfig) -> list[range]:
 
 def block_cost(config: ModelConfig, sequence: int) -> int:
     """Return the multiply-adds of one block for one token. Causal attention counts half of the sequence."""
-    head_dim = config.dim // config.heads
+    head_dim = config.head_width
     attention = 2 * config.dim * head_dim * (config.heads + config.kv_heads)
     scores = sequence * config.heads * head_dim
     feed_forward = 3 * config.dim * config.hidden

@@ -36,6 +36,7 @@ def zigzag_positions(sequence: int, cp_size: int, cp_index: int) -> Tensor:
 def apply_context_parallel(model: Transformer, mesh: Mesh) -> None:
     """Make ``model`` work on this rank's two chunks of each sequence. Its positions must be those of the chunks."""
     group, chunk = mesh.group("cp"), len(model.positions) // 2
+    model.sequence *= group.size()
     for module in model.modules():
         if isinstance(module, Attention):
             module.attend = GatheredAttention(group, chunk=chunk)
@@ -57,16 +58,23 @@ class GatheredAttention:
 
     # torch.compile cannot trace collectives that carry gradients.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Map [samples, heads, local sequence, head_dim] to the shape of ``query``."""
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map [samples, heads, local sequence, head_dim] to the shape of ``query``.
+
+        ``mask`` is [samples, 1, local sequence, whole sequence] and causal; None: every token sees all before it.
+        """
         # The gather takes the few key and value heads, before the kernel shares them among the query heads. One gather
         # carries both.
         whole_key, whole_value = in_order(gather_parts(torch.stack([key, value]), self._group), dim=3)
+        biases: list[Tensor] = [bias for _, bias in self._biases]
+        if mask is not None:
+            halves = zip(mask.chunk(2, dim=2), self._biases, strict=True)
+            biases = [half[..., :prefix] for half, (prefix, _) in halves]
         mixed = [
             functional.scaled_dot_product_attention(
                 part, whole_key[:, :, :prefix], whole_value[:, :, :prefix], attn_mask=bias, enable_gqa=True
             )
-            for part, (prefix, bias) in zip(query.chunk(2, dim=2), self._biases, strict=True)
+            for part, (prefix, _), bias in zip(query.chunk(2, dim=2), self._biases, biases, strict=True)
         ]
         return torch.cat(mixed, dim=2)
 

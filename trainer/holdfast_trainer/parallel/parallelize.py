@@ -22,6 +22,8 @@ from holdfast_trainer.parallel.mesh import Mesh
 from holdfast_trainer.parallel.offload import move_buffers, state_device
 from holdfast_trainer.parallel.zero import apply_fully_sharded
 from holdfast_trainer.precision.fp8 import convert_to_fp8, require_fp8
+from holdfast_trainer.weights.loading import load_weights
+from holdfast_trainer.weights.weight_folder import find_weights
 
 
 def parallelize(config: TrainerConfig, mesh: Mesh, device: torch.device) -> ModelParts:
@@ -60,10 +62,15 @@ def make_part(config: TrainerConfig, mesh: Mesh, stage: Stage, device: torch.dev
 
 
 def initialise(parts: ModelParts, config: TrainerConfig, device: torch.device) -> None:
-    """Allocate the weights of ``parts`` and fill them from the seed."""
+    """Allocate the weights of ``parts`` and fill them from the seed, or from the files of ``model.init_from``."""
     for module in parts.modules:
-        module.initialise(state_device(config.memory, device), seed=config.train.seed)
+        if config.model.init_from:
+            module.allocate(state_device(config.memory, device))
+        else:
+            module.initialise(state_device(config.memory, device), seed=config.train.seed)
         move_buffers(module, device)
+    if config.model.init_from:
+        load_weights(parts, find_weights(config.model.weights_folder, config.model))
 
 
 def apply_tensor_parallel(model: Transformer, mesh: Mesh, config: ParallelConfig) -> None:
@@ -77,8 +84,10 @@ def apply_tensor_parallel(model: Transformer, mesh: Mesh, config: ParallelConfig
     whole = Replicate()
     logits: Placement = Shard(-1) if config.loss_parallel else whole
     plan: dict[str, ParallelStyle] = {
-        # The second input is the table of rotations, which every rank has.
-        "layers.*.attention": PrepareModuleInput(input_layouts=(stream, None), desired_input_layouts=(whole, None)),
+        # The other inputs are the table of rotations and the mask, which every rank has.
+        "layers.*.attention": PrepareModuleInput(
+            input_layouts=(stream, None, None), desired_input_layouts=(whole, None, None)
+        ),
         "layers.*.attention.query": ColwiseParallel(),
         "layers.*.attention.key": ColwiseParallel(),
         "layers.*.attention.value": ColwiseParallel(),

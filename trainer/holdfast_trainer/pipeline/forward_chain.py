@@ -36,6 +36,7 @@ class ForwardChain:
     def run(self, batch: Batch) -> list[Tensor]:
         """Return the losses of the microbatches; none on a rank without the last stage."""
         inputs, targets = (whole.chunk(self._microbatches) for whole in (batch.inputs, batch.targets))
+        spans = batch.spans_of_microbatches(self._microbatches)
         streams = list(inputs)
         sends: list[dist.Work | None] = []
         for stage, module in zip(self._parts.stages, self._parts.modules, strict=True):
@@ -45,7 +46,8 @@ class ForwardChain:
             # between its receives: both ranks would wait for each other. It sends at the end.
             sends_at_once = source is None or source != target
             for index in range(self._microbatches):
-                streams[index] = module(streams[index] if source is None else self._receive(source))
+                stream = streams[index] if source is None else self._receive(source)
+                streams[index] = module(stream, spans[index])
                 if sends_at_once:
                     sends += self._send(streams[index : index + 1], target)
             if not sends_at_once:

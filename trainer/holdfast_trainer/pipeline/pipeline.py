@@ -42,10 +42,11 @@ class Accumulation:
         """Add the gradients of ``batch`` to the parameters'; return the losses of the microbatches."""
         losses: list[Tensor] = []
         inputs, targets = (whole.chunk(self._microbatches) for whole in (batch.inputs, batch.targets))
+        spans = batch.spans_of_microbatches(self._microbatches)
         for index in range(self._microbatches):
             assert isinstance(self._model, FSDPModule)
             prepare_backward(self._model, zero=self._zero, last=index == self._microbatches - 1)
-            loss = self._loss(self._model(inputs[index]), targets[index])
+            loss = self._loss(self._model(inputs[index], spans[index]), targets[index])
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         return losses

@@ -4,6 +4,8 @@ torch's schedules decide the order of the passes, exchange the activations, and 
 our own are the choice of the schedule, the shapes at its borders, and the measured bubble.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.distributed.pipelining import (
@@ -59,13 +61,15 @@ class PipelineSchedule:
         # Only the first stage takes tokens. All others receive activations from the stage before, inside of torch. The
         # first stage is always the first of its rank, also in a V, where that rank has the last stage too.
         inputs = (batch.inputs,) if self._parts.stages[0].is_first else ()
+        # Every stage takes the documents of its microbatch. torch cuts them as it cuts the tokens.
+        documents: dict[str, Any] = {} if batch.spans is None else {"spans": batch.spans}
         losses: list[Tensor] = []
         with self._meter.step():
             if self._parts.holds_last_stage:
                 # Returned outputs would keep the logits of all microbatches in memory until the end of the step.
-                self._schedule.step(*inputs, target=batch.targets, losses=losses, return_outputs=False)
+                self._schedule.step(*inputs, target=batch.targets, losses=losses, return_outputs=False, **documents)
             else:
-                self._schedule.step(*inputs)
+                self._schedule.step(*inputs, **documents)
         return [loss.detach() for loss in losses]
 
     def bubble(self) -> float | None:

@@ -110,5 +110,4 @@ def _stream_width(config: TrainerConfig) -> float:
 
 def _widths(config: TrainerConfig) -> tuple[int, int, int]:
     model = config.model
-    head_dim = model.dim // model.heads
-    return model.dim, model.heads * head_dim, model.kv_heads * head_dim
+    return model.dim, model.heads * model.head_width, model.kv_heads * model.head_width

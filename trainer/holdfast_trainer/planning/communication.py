@@ -123,7 +123,7 @@ def _context_parallel_bytes(config: TrainerConfig, stages: Sequence[Stage]) -> f
     """Return what cp sends: it gathers keys and values over the sequence, and reduce-scatters their gradients."""
     model, parallel = config.model, config.parallel
     passes = 3 if config.memory.checkpointing != "none" else 2
-    ours = microbatch_tokens(config) * 2 * model.kv_heads * (model.dim // model.heads) / parallel.tp
+    ours = microbatch_tokens(config) * 2 * model.kv_heads * model.head_width / parallel.tp
     return passes * (parallel.cp - 1) * ours * compute_bytes(config) * _block_passes(config, stages)
 
 

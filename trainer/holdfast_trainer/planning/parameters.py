@@ -76,7 +76,7 @@ def rank_parameters(config: TrainerConfig, stages: Iterable[Stage]) -> RankParam
 
 def _dense_block(model: ModelConfig, tp: int) -> int:
     """Return the elements of attention, feed-forward or router, and two norms. tp shards neither norms nor router."""
-    head_dim = model.dim // model.heads
+    head_dim = model.head_width
     attention = 2 * model.dim * head_dim * (model.heads + model.kv_heads)
     feed_forward = 0 if model.experts else 3 * model.dim * model.hidden
     return (attention + feed_forward) // tp + 2 * model.dim + model.dim * model.experts

@@ -11,6 +11,11 @@ from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot
 
 
+def has_starting_point(context: RankContext) -> bool:
+    """Return whether the agent names a state to start from."""
+    return bool(context.restore_slot or context.restore_checkpoint)
+
+
 def start_from(
     context: RankContext, state: Mapping[str, Stateful], *, rank: int, coordinates: Mapping[str, int]
 ) -> int:
@@ -19,9 +24,9 @@ def start_from(
     Slots fit only the layout that wrote them, bit by bit. If any rank has another layout now, all ranks load the
     checkpoint instead. Raises ConfigurationError, SnapshotError and CheckpointUnreadable.
     """
-    slot = Path(context.restore_slot) if context.restore_slot else None
-    if slot is None and not context.restore_checkpoint:
+    if not has_starting_point(context):
         return -1
+    slot = Path(context.restore_slot) if context.restore_slot else None
     live = encode_state({name: stateful.state_dict() for name, stateful in state.items()})
     # Every rank asks, also one that has no choice: nodes may learn at different times that there is a checkpoint in
     # addition to the slots, and a rank that did not ask would leave the others waiting in the collective.

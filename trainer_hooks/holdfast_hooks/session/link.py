@@ -1,14 +1,13 @@
 """The rank's stream to its agent, which opens again whenever it breaks."""
 
-import contextlib
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
 
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.session.own_grpc import grpc  # first: it decides how gRPC is imported
+from holdfast_hooks.thread_name import show_name
 from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 from holdfast_proto.v1.session_pb2_grpc import RankAgentStub
@@ -135,13 +134,3 @@ class Link:
                     self._outgoing.put(self._pending)
         self.inbox.put(message)
         self._wake.set()
-
-
-def show_name() -> None:
-    """Show the kernel the name that the calling thread has in Python. The kernel keeps 15 bytes of it.
-
-    Threads that this one starts inherit the name, so the threads of its gRPC channel count as the hooks' too. By the
-    name the agent can tell their work from the rank's. Without /proc this does nothing.
-    """
-    with contextlib.suppress(OSError):
-        Path("/proc/thread-self/comm").write_text(threading.current_thread().name)

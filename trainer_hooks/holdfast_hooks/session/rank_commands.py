@@ -6,6 +6,7 @@ from pathlib import Path
 from holdfast_hooks.faults.fault import Fault
 from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.faults.prospects import Prospects
+from holdfast_hooks.profiling.step_profiler import StepProfiler
 from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError
 from holdfast_hooks.progress.recorders.recorder import FullDumpRefusedError, GenericRecorder, Recorder
 from holdfast_hooks.step_commands import StepCommands
@@ -31,6 +32,7 @@ class RankCommands:
         injector: the faults of this rank; None if the run allows none.
         prospects: what the training loop has done so far, for faults; None if the run allows none.
         recorders: returns the recorders that the rank's groups use.
+        profiler: profiles steps of this rank.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class RankCommands:
         injector: Injector | None = None,
         prospects: Prospects | None = None,
         recorders: Callable[[], Sequence[Recorder]] = lambda: (),
+        profiler: StepProfiler | None = None,
     ) -> None:
         self._generation = generation
         self._rank = rank
@@ -53,6 +56,7 @@ class RankCommands:
         self._injector = injector
         self._prospects = prospects
         self._recorders = recorders
+        self._profiler = profiler
         self._accepted_faults: list[Fault] = []
 
     def execute(self, command: RankCommand) -> CommandAck:
@@ -81,6 +85,8 @@ class RankCommands:
                 return _place(self._stops, command.stop_at.step)
             case "inject_fault":
                 return self._accept_fault(command.inject_fault)
+            case "profile_steps" if self._profiler is not None:
+                return self._profiler.request(command.profile_steps)
             case kind:
                 return False, f"unknown command {kind}"
 

@@ -8,10 +8,12 @@ from queue import Empty
 from time import monotonic
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.session.link import ENDING_S, Link, show_name
+from holdfast_hooks.profiling.step_profiler import StepProfiler
+from holdfast_hooks.session.link import ENDING_S, Link
 from holdfast_hooks.session.rank_commands import RankCommands
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.telemetry.report_builder import ReportBuilder, Sources
+from holdfast_hooks.thread_name import show_name
 from holdfast_proto.limits import REPORT_INTERVAL_S
 from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
@@ -26,7 +28,15 @@ class Reporter:
     """Polls progress, sends a report every interval, answers commands and asks for slots: one thread of each rank."""
 
     def __init__(
-        self, *, target: str, hello: Hello, sources: Sources, commands: RankCommands, desk: SlotDesk, once: OnceLog
+        self,
+        *,
+        target: str,
+        hello: Hello,
+        sources: Sources,
+        commands: RankCommands,
+        desk: SlotDesk,
+        profiler: StepProfiler,
+        once: OnceLog,
     ) -> None:
         self._wake = threading.Event()
         self._link = Link(target, hello, self._wake, once)
@@ -34,6 +44,7 @@ class Reporter:
         self._builder = ReportBuilder(sources, once)
         self._commands = commands
         self._desk = desk
+        self._profiler = profiler
         self._once = once
         self._interval_s = REPORT_INTERVAL_S
         self._next_poll_s = monotonic()
@@ -83,6 +94,7 @@ class Reporter:
             self._report_due = True
             self._builder.poll()
             self._ask_for_slots()
+            self._send_profile()
         if self._link.ready:
             self._send_next()
 
@@ -117,11 +129,17 @@ class Reporter:
         if request is not None:
             self._outbox.append(RankMessage(slot_request=request))
 
+    def _send_profile(self) -> None:
+        done = self._profiler.take_done()
+        if done is not None:
+            self._outbox.append(RankMessage(profile_done=done))
+
     def _drain(self) -> None:
         """Send the answers and the final report, as far as the agent takes them before the deadline."""
         deadline_s = self._deadline_s
         assert deadline_s is not None
         self._builder.poll()
+        self._send_profile()
         self._report_due = True
         while monotonic() < deadline_s and (self._outbox or self._report_due or not self._link.ready):
             self._read_inbox()

@@ -78,6 +78,8 @@ def _checkpoint(found: FoundCheckpoint) -> dict[str, Any]:
         "committed_unix_s": manifest.committed_unix_s if manifest is not None else None,
         "kept": bool(found.kept),
         "kept_for": found.kept,
+        "proven": found.is_proven,
+        "suspect": found.is_suspect,
         # That all files are there is no proof that every byte is right: only `holdfast checkpoint verify` reads them.
         "verified": False if found.problem else None,
         "problem": found.problem,
@@ -91,7 +93,7 @@ def _reported(state: CoreState) -> list[dict[str, Any]]:
     steps: dict[int, set[int]] = {}
     for node in state.nodes.values():
         steps.setdefault(node.history, set()).update(node.checkpoints)
-    unknown = dict.fromkeys(("base_step", "bytes", "raw_bytes", "committed_unix_s", "verified"))
+    unknown = dict.fromkeys(("base_step", "bytes", "raw_bytes", "committed_unix_s", "verified", "proven", "suspect"))
     pinned = {pinned.step for pinned in state.record.pinned}
     return [
         {

@@ -42,12 +42,12 @@ def find_incident(state: CoreState | None, identity: str) -> store.Incident:
 def story(state: CoreState, incident: store.Incident, folder: Path) -> dict[str, Any]:
     """Return an incident's story. ``folder``: its folder on this machine, which need not exist."""
     verdict = incident.verdict
-    acts = state.spec.mode == store.MODE_ACT and not state.observes
     return incident_row(incident) | {
         "kind_text": verdict_word(incident),
+        "generation": incident.generation,
         "state_text": enum_phrase(store.IncidentState, incident.state),
         "why": reasons(incident),
-        "next": next_line(incident, acts=acts),
+        "next": next_line(incident, state.spec),
         "phase": enum_phrase(common.Phase, verdict.phase) if verdict.phase else "",
         "confidence_ratio": verdict.confidence_ratio,
         "last_progress_unix_s": incident.last_progress_unix_s or None,

@@ -1,12 +1,14 @@
 """A run as its page and the list of runs show it."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast_daemon.console.pages.sentences import attention, health, state_text, state_word, urgent_incident
 from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable
 from holdfast_daemon.console.watched import WatchedRun
 from holdfast_daemon.core.accounting.ledger import time_use
-from holdfast_daemon.core.model import CoreState, present_step
+from holdfast_daemon.core.model import CoreState, Telemetry, present_step
 from holdfast_daemon.core.texts.incident_lines import verdict_word
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1 import store_pb2 as store
@@ -14,6 +16,7 @@ from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
 
 INCIDENTS_SHOWN = 50
 """Newest incidents in a frame; the page of the incidents has all."""
+_MAY_BE_NONFINITE = ("loss", "validation_loss", "grad_norm", "learning_rate", "loss_scale")
 _ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 
 Frame = dict[str, Any]
@@ -26,8 +29,6 @@ def short_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         return _unknown(run)
     table = reader.table(state)
     incident = urgent_incident(state, now)
-    used = time_use(state, now)
-    wall_s = sum(used.values())
     return {
         "run": run.run_name,
         "state": state_word(state),
@@ -36,8 +37,9 @@ def short_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         "step": present_step(state),
         "steps_until": table.steps_until or None,
         "loss": _short(state.telemetry.loss),
+        "nonfinite": _nonfinite(state.telemetry),
         "tokens_per_s": _short(state.telemetry.tokens_per_s, 3),
-        "goodput_ratio": round(used.get("productive", 0.0) / wall_s, 4) if wall_s else None,
+        "goodput_ratio": _goodput(_time_use_s(state, now)),
         "restarts": state.record.restarts_total,
         "incidents": len(state.incidents),
         "created_unix_s": state.spec.created_unix_s,
@@ -55,7 +57,7 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
     table, record, spec = reader.table(state), state.record, state.spec
     telemetry = state.telemetry
     committed = _committed(state)
-    used = time_use(state, now)
+    used = _time_use_s(state, now)
     return short | {
         "mode": enum_word(store.Mode, spec.mode),
         "preset": enum_word(store.Preset, spec.preset),
@@ -64,7 +66,7 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         "leader": run.leads,
         "now_unix_s": round(now, 1),
         "wall_s": round(sum(used.values()), 1),
-        "time_use_s": {use: round(seconds, 1) for use, seconds in used.items()},
+        "time_use_s": used,
         "progress": progress(state, table),
         "telemetry": {
             "loss": telemetry.loss,
@@ -146,6 +148,23 @@ def _committed(state: CoreState) -> list[int]:
     return sorted({step for node in state.nodes.values() for step in node.checkpoints})
 
 
+def _time_use_s(state: CoreState, now: float) -> dict[str, float]:
+    """Return seconds by use, as pages have them: more digits would change a page with each tick."""
+    return {use: round(seconds, 2) for use, seconds in time_use(state, now).items()}
+
+
+def _goodput(used_s: Mapping[str, float]) -> float | None:
+    """Return the productive share of the seconds shown; more digits would change the list with each tick."""
+    wall_s = sum(used_s.values())
+    return round(used_s.get("productive", 0.0) / wall_s, 4) if wall_s else None
+
+
+def _nonfinite(telemetry: Telemetry) -> list[str]:
+    """Return the quantities whose newest reported value is NaN or infinite: in JSON it is null, as one not reported."""
+    values = {name: getattr(telemetry, name) for name in _MAY_BE_NONFINITE}
+    return [name for name, value in values.items() if value is not None and not math.isfinite(value)]
+
+
 def _notes(run: WatchedRun, state: CoreState, table: RankTable) -> list[str]:
     """Return lines about what the page cannot show, or should be read with care."""
     notes = []
@@ -161,6 +180,7 @@ def _notes(run: WatchedRun, state: CoreState, table: RankTable) -> list[str]:
 def _unknown(run: WatchedRun) -> Frame:
     return {
         "run": run.run_name,
+        "nonfinite": [],
         "state": "unknown",
         "state_text": state_text(None, None, store_up=run.store_up),
         "health": "unknown",

@@ -115,7 +115,7 @@ def attention(state: CoreState, now: float) -> dict[str, object] | None:
         "incident": incident.id,
         "what": _what(incident),
         "why": reasons(incident),
-        "next": next_line(incident, acts=state.spec.mode == store.MODE_ACT and not state.observes),
+        "next": next_line(incident, state.spec),
     }
 
 

@@ -1,13 +1,10 @@
-"""One rank: what it does, what it waits for, how it ended, its newest stack, and the end of its log."""
+"""One rank: what it does, what it waits for, how it ended, and its newest stack."""
 
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from holdfast_daemon.console.pages.run_frame import newest_first
+from holdfast_daemon.console.ranks.generation_logs import read_end
 from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.texts.activities import does
@@ -16,11 +13,8 @@ from holdfast_proto import run_files
 from holdfast_proto.message_json import enum_word, to_json
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
-MOST_LOG_BYTES = 256 * 1024
 MOST_STACK_BYTES = 128 * 1024
-_MOST_RECORD_BYTES = 16 * 2**20
 
 
 def find_rank(state: CoreState, number: int) -> tuple[str, store.RankState]:
@@ -63,55 +57,6 @@ def rank_details(state: CoreState, number: int, incidents: Path) -> dict[str, An
         "stack": stack,
         "stack_from": source,
     }
-
-
-def log_tail(state: CoreState, number: int, directory: Path, wanted: int) -> dict[str, Any]:
-    """Return the end of a rank's log, or a note that says where it is. ``directory``: that of the daemon."""
-    node, _ = find_rank(state, number)
-    path = run_files.rank_log(directory, state.record.generation, number)
-    elsewhere = f"on node {node}: `holdfast logs --rank {number}` shows it there"
-    if state.observes:
-        note = "another launcher has started the ranks: look where that launcher prints"
-        return {"text": "", "path": "", "note": note}
-    if not _is_folder_of(directory, node, state.record.run):
-        return {"text": "", "path": "", "note": f"the log is {elsewhere}"}
-    try:
-        text = read_end(directory, path, max(1, min(wanted, MOST_LOG_BYTES)))
-    except OSError as error:
-        return {
-            "text": "",
-            "path": str(path),
-            "note": f"the log cannot be read here ({error.strerror}): it may be {elsewhere}",
-        }
-    return {"text": text, "path": str(path), "note": ""}
-
-
-def read_end(folder: Path, path: Path, most: int) -> str:
-    """Return the last ``most`` bytes of a regular file within ``folder`` as text, from the first whole line on.
-
-    No link is followed below the folder. Raises OSError.
-    """
-    if path.resolve() != folder.resolve() / path.relative_to(folder):
-        raise OSError(0, "a link is in its path")
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(0, "it is no regular file")
-        file.seek(max(0, status.st_size - most))
-        data = file.read(most)
-    if status.st_size > most:
-        data = data.partition(b"\n")[2] or data
-    return data.decode(errors="replace")
-
-
-def _is_folder_of(directory: Path, node: str, run: str) -> bool:
-    """Whether the agent of a node keeps a run's files in this folder: another run's logs have the same names."""
-    try:
-        with run_files.agent_record(directory, node).open("rb") as file:
-            return AgentRecord.FromString(file.read(_MOST_RECORD_BYTES)).run == run
-    except (OSError, DecodeError):
-        return False
 
 
 def _pending(rank: store.RankState) -> list[dict[str, Any]]:

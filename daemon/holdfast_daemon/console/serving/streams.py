@@ -78,10 +78,15 @@ class Feed:
         first: Callable[[bool], Sequence[Event]],
         changes: Callable[[], Iterable[Event]],
         least_pause_s: float = LEAST_PAUSE_S,
+        urgent: Callable[[], object] = lambda: None,
     ) -> None:
-        """``first`` takes whether the page is the only one: then nobody depends on what was sent before."""
+        """``first`` takes whether the page is the only one: then nobody depends on what was sent before.
+
+        ``urgent`` returns at little cost what pages must show at once: a change of it ends a long pause.
+        """
         self._first = first
         self._changes = changes
+        self._urgent = urgent
         self._least_pause_s = least_pause_s
         self._pages: set[Page] = set()
         self._task: asyncio.Task[None] | None = None
@@ -112,22 +117,32 @@ class Feed:
             self._pages.discard(page)
             self._idle_since_s = time.monotonic()
 
-    def end(self) -> None:
-        """End all streams."""
+    def end(self, last: Event | None = None) -> None:
+        """End all streams, after a last event if there is one."""
         for page in self._pages:
+            if last is not None:
+                page.put(event_bytes(last))
             page.end()
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
+    async def _pause(self, pause_s: float, sent: object) -> None:
+        """Sleep for a time, in parts. End early if something urgent is not as it was ``sent``."""
+        ends_s = time.monotonic() + pause_s
+        while (left_s := ends_s - time.monotonic()) > 0:
+            await asyncio.sleep(min(left_s, self._least_pause_s))
+            if self._urgent() != sent:
+                return
+
     async def _produce(self) -> None:
-        pause_s = self._least_pause_s
+        pause_s, sent = self._least_pause_s, self._urgent()
         try:
             while True:
-                await asyncio.sleep(pause_s)
+                await self._pause(pause_s, sent)
                 if not self._pages:
                     return
-                begun_s = time.thread_time()
+                begun_s, sent = time.thread_time(), self._urgent()
                 for event in self._changes():
                     data = event_bytes(event)
                     for page in self._pages:

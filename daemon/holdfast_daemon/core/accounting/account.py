@@ -5,9 +5,9 @@ passed until then. All times here are seconds since the start of the account.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast_daemon.core.accounting.phase_watch import Stretch, seen_between
+from holdfast_daemon.core.accounting.phase_watch import Stretch, filled, seen_between
 from holdfast_daemon.core.accounting.step_split import stalled_s
 from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_proto import time_use
@@ -26,23 +26,38 @@ def settle(book: store.TimeUse, spent_s: Mapping[str, float]) -> None:
 
 
 def outside_of_steps(
-    book: store.TimeUse, watched: Iterable[Stretch], until_s: float, deadlines: Deadlines
+    book: store.TimeUse, watched: Sequence[Stretch], until_s: float, deadlines: Deadlines, *, is_open: bool = False
 ) -> dict[str, float]:
     """Return the uses of the time from the settled one to ``until_s``, in a run that no verdict has stopped.
 
-    Before the first step it is start-up. Later it is what the ranks were seen to do, and idle if nothing was seen. A
-    training phase that lasted beyond the deadline was a standstill.
+    Before the first step it is start-up. Later it is what the ranks were seen to do. A training phase that lasted
+    beyond the deadline was a standstill. Time in which nothing was seen is idle. While the time ``is_open``, its steps
+    may still be on their way: then it is what the run did last.
     """
     since_s = settled_until_s(book)
     if book.reached_step < 0:
         return {time_use.START_UP: until_s - since_s}
     seen, unseen_s = _seen(book, watched, since_s, until_s)
+    unseen = _undecided(book, watched, seen, since_s, until_s) if is_open else {time_use.IDLE: unseen_s}
     stalled = stalled_s(seen.get(time_use.PRODUCTIVE, 0.0), deadlines)
     if stalled:
         seen[time_use.PRODUCTIVE] -= stalled
         seen[time_use.DETECTION] = stalled
-    seen[time_use.IDLE] = seen.get(time_use.IDLE, 0.0) + unseen_s
+    for use, seconds in unseen.items():
+        seen[use] = seen.get(use, 0.0) + seconds
     return seen
+
+
+def _undecided(
+    book: store.TimeUse, watched: Sequence[Stretch], seen: Mapping[str, float], since_s: float, until_s: float
+) -> dict[str, float]:
+    """Return the uses of the time in which nothing was seen, each as what was seen before it.
+
+    Before the first look the run trained: the account is settled up to the end of a step.
+    """
+    whole, before_s = _seen(book, filled(watched, book.since_unix_s + until_s), since_s, until_s)
+    whole[time_use.PRODUCTIVE] = whole.get(time_use.PRODUCTIVE, 0.0) + before_s
+    return {use: max(0.0, seconds - seen.get(use, 0.0)) for use, seconds in whole.items()}
 
 
 def around_verdict(book: store.TimeUse, watched: Iterable[Stretch], until_s: float) -> dict[str, float]:

@@ -19,6 +19,9 @@ from holdfast_proto.v1 import store_pb2 as store
 CLOCK_SLACK_S = 5.0
 """Difference of two clocks that is not corrected. A node's state may be three seconds old."""
 
+CLOCK_SMOOTHING = 0.02
+"""Weight of a state that shows a smaller lead of its node's clock. It may be late, for example after an outage."""
+
 _STOPPED = (store.RUN_PHASE_GATHERING, store.RUN_PHASE_STOPPING)
 """Phases of a run that a verdict has stopped, while its generation is still the old one."""
 
@@ -76,10 +79,27 @@ def watch(tick: Tick) -> None:
         tick.state = replace(tick.state, watched=phase_watch.extended(tick.state.watched, use, tick.now))
 
 
+def see_clocks(tick: Tick, nodes: Mapping[str, store.NodeState]) -> None:
+    """Learn from new states of nodes how far their clocks are ahead of the leader's.
+
+    A state that arrives late shows a lead that is too small. So a larger lead is believed immediately, and a smaller
+    one only if many states show it.
+    """
+    known, before = tick.state.clock_leads_s, tick.state.nodes
+    leads_s = {}
+    for name, node in nodes.items():
+        shown_s = node.reported_unix_s - tick.now
+        is_old = name in before and before[name].reported_unix_s == node.reported_unix_s
+        if node.reported_unix_s and not is_old:
+            lead_s = known.get(name, shown_s)
+            leads_s[name] = max(shown_s, lead_s + CLOCK_SMOOTHING * (shown_s - lead_s))
+    if leads_s:
+        tick.state = replace(tick.state, clock_leads_s={**known, **leads_s})
+
+
 def by_leaders_clock(tick: Tick, node: str, summary: store.StepSummary) -> store.StepSummary:
     """Return a node's summary with the end of its step by the leader's clock, if the two clocks clearly differ."""
-    state = tick.state.nodes.get(node)
-    ahead_s = state.reported_unix_s - tick.now if state is not None and state.reported_unix_s else 0.0
+    ahead_s = tick.state.clock_leads_s.get(node, 0.0)
     if abs(ahead_s) <= CLOCK_SLACK_S or not summary.ended_unix_s:
         return summary
     moved = store.StepSummary()
@@ -164,6 +184,8 @@ def begin_generation(tick: Tick) -> None:
             edited.progress_unix_s = edited.judged_unix_s = tick.now
             edited.restarted = True
         edited.generation_step = -1
+        if record.counts_anew:
+            edited.reached_step = -1  # which of the next steps repeat earlier ones, only the script knows
     tick.state = replace(tick.state, watched=())
 
 
@@ -214,17 +236,17 @@ def _open_uses(state: CoreState, book: store.TimeUse, now: float) -> dict[str, f
     """Return the uses of the time that is not settled, by what the run does now."""
     if not state.record.HasField("time_use") or book.ended_unix_s:
         return {}
-    watched, until_s = phase_watch.lasting(state.watched, now), _now_s(book, now)
+    until_s = _now_s(book, now)
     if book.judged_unix_s:
-        return account.around_verdict(book, watched, until_s)
+        return account.around_verdict(book, phase_watch.lasting(state.watched, now), until_s)
+    whole = account.outside_of_steps(book, state.watched, until_s, state.deadlines, is_open=True)
     standstill = state.incidents.get(state.record.standstill_incident)
     if standstill is None:
-        return account.outside_of_steps(book, watched, until_s, state.deadlines)
+        return whole
     still_since_s = max(account.settled_until_s(book), standstill.last_progress_unix_s - book.since_unix_s)
     still_since_s = min(still_since_s, until_s)
-    spent = account.outside_of_steps(book, watched, still_since_s, state.deadlines)
+    spent = account.outside_of_steps(book, state.watched, still_since_s, state.deadlines, is_open=True)
     # A standstill in an evaluation, a save or a wait for data is still that: nothing says yet that it is a fault.
-    whole = account.outside_of_steps(book, watched, until_s, state.deadlines)
     left_s = until_s - still_since_s
     for use in (uses.CHECKPOINT_STALL, uses.EVALUATION, uses.DATA_WAIT):
         more_s = min(left_s, max(0.0, whole.get(use, 0.0) - spent.get(use, 0.0)))

@@ -76,6 +76,13 @@ def lasting(watched: tuple[Stretch, ...], now: float) -> tuple[Stretch, ...]:
     return (*watched[:-1], replace(watched[-1], until_unix_s=now))
 
 
+def filled(watched: Sequence[Stretch], now: float) -> tuple[Stretch, ...]:
+    """Return the stretches without gaps: each lasts until the next one begins, and the newest until ``now``."""
+    ends = [*(stretch.since_unix_s for stretch in watched[1:]), now] if watched else []
+    pairs = zip(watched, ends, strict=True)
+    return tuple(replace(stretch, until_unix_s=max(stretch.until_unix_s, end)) for stretch, end in pairs)
+
+
 def after(watched: tuple[Stretch, ...], unix_s: float) -> tuple[Stretch, ...]:
     """Return the stretches that end after ``unix_s``."""
     return tuple(stretch for stretch in watched if stretch.until_unix_s > unix_s)

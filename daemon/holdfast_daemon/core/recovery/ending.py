@@ -3,7 +3,7 @@
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
-from holdfast_daemon.core.recovery import checkpoint_commands, standstills
+from holdfast_daemon.core.recovery import checkpoint_commands, proven_steps, standstills
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_daemon.core.restart_patience import RestartPatience
 from holdfast_daemon.core.tick import Tick
@@ -19,6 +19,7 @@ RESEND_S = 2.0
 """Pause before a command whose effect is not seen is sent again. Agents carry out each command once."""
 
 _LEAST_PATIENCE_S = 0.1
+_BAD_END = "the run ended with a loss that was not finite"
 
 
 def finish(tick: Tick, phase: "store.RunPhase", outcome: str, *, is_state_good: bool = True) -> None:
@@ -27,6 +28,9 @@ def finish(tick: Tick, phase: "store.RunPhase", outcome: str, *, is_state_good: 
     ledger.close_account(tick, failed=phase == store.RUN_PHASE_FAILED)
     with tick.edit_record() as record:
         record.outcome = outcome
+        if not record.HasField("bad_loss") and ends_badly(tick.state.spec, record.loss_counts):
+            doubtful = proven_steps.first_doubtful(tick)
+            record.bad_loss.CopyFrom(store.BadLoss(from_step=doubtful, reason=_BAD_END, since_unix_s=tick.now))
     if is_state_good and (phase == store.RUN_PHASE_FAILED or _lacks_last_checkpoint(tick)):
         checkpoint_commands.persist_newest_snapshot(tick)  # agents end only when what they write is on disk
     tick.enter(phase)
@@ -38,6 +42,9 @@ def _lacks_last_checkpoint(tick: Tick) -> bool:
     newest, exits = tick.record.newest_step, [rank.exit for rank in tick.ranks.values() if rank.HasField("exit")]
     # A rank whose loop has ended is idle. The report of its last step may still be on its way.
     if any(one.step > newest and one.phase != common.PHASE_IDLE for one in exits):
+        return True
+    # A loop that names no end does not know which step is its last, and so takes no checkpoint at its end.
+    if any(not one.steps_until for one in exits):
         return True
     is_early = any(one.steps_until > newest + 1 for one in exits)
     return is_early and newest_common_snapshot(tick.state.members, tick.world_size) < newest
@@ -66,6 +73,8 @@ def _send_finish(tick: Tick) -> None:
     record = tick.record
     succeeded = record.phase == store.RUN_PHASE_FINISHED and not ends_badly(tick.state.spec, record.loss_counts)
     message = store.FinishRun(outcome=record.outcome, succeeded=succeeded)
+    if record.HasField("bad_loss"):
+        message.bad_loss.CopyFrom(record.bad_loss)
     if record.leave_by_unix_s:
         message.patience_s = max(_LEAST_PATIENCE_S, record.leave_by_unix_s - tick.now)
     tick.send(sorted(tick.state.nodes), lambda _: store.NodeCommand(finish=message))

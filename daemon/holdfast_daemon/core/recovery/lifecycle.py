@@ -11,6 +11,7 @@ from holdfast_daemon.core.naming import kind_name
 from holdfast_daemon.core.recovery import (
     checkpoint_commands,
     checkpoint_reads,
+    hang_aborts,
     leaving,
     membership,
     new_generation,
@@ -20,6 +21,7 @@ from holdfast_daemon.core.recovery import (
     suspicion,
 )
 from holdfast_daemon.core.recovery.ending import FINISHED, RESEND_S, end_after_training, ended, finish
+from holdfast_daemon.core.restart_patience import has_progressed
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -77,6 +79,7 @@ def starting(tick: Tick) -> None:
     if len(ranks) == tick.world_size and all(rank.steps_done for rank in ranks.values()):
         ended = max(rank.first_step_ended_unix_s for rank in ranks.values())
         tick.enter(store.RUN_PHASE_RUNNING)
+        hang_aborts.see_first_steps(tick)
         incidents.close(tick, store.INCIDENT_STATE_RECOVERED, "training again", recovered_unix_s=ended)
     running(tick)
 
@@ -121,6 +124,9 @@ def gathering(tick: Tick) -> None:
         incidents.add_line_to_open(
             tick, "evidence gathered" if complete else "evidence is incomplete: a node did not answer in time"
         )
+        if tick.observes:
+            hang_aborts.decide(tick)
+            return
         incident = incidents.open_one(tick)
         _stop(tick, incident.verdict.message if incident else "")
 
@@ -138,7 +144,13 @@ def _send_stop(tick: Tick) -> None:
 
 
 def stopping(tick: Tick) -> None:
-    """Wait until no rank of the generation is alive on any node; then start the next generation, or give up."""
+    """Wait until no rank of the generation is alive on any node; then start the next generation, or give up.
+
+    In an observed run that is up to the launcher.
+    """
+    if tick.observes:
+        hang_aborts.await_reaction(tick)
+        return
     membership.replace_lost(tick)
     record, nodes = tick.record, tick.state.nodes
     here = [nodes.get(name) for name in record.nodes]
@@ -194,7 +206,7 @@ def _has_obeyed(node: store.NodeState, generation: int) -> bool:
 
 def _restarts_without_progress(record: store.CoordinatorState) -> int:
     """Return how many restarts in a row for certain signs have followed on one that brought no new step."""
-    if record.newest_step > record.step_at_restart:
+    if has_progressed(record):
         return 0
     return record.restarts_without_progress + (not record.restart_is_uncertain)
 

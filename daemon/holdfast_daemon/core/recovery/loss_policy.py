@@ -17,7 +17,7 @@ from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.detectors.numbers.loss_divergence import LossDivergence
 from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.numbers.non_finite import NonFinite
-from holdfast_daemon.core.recovery import loss_stop
+from holdfast_daemon.core.recovery import loss_stop, proven_steps
 from holdfast_daemon.core.texts.render import write
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.loss_tiers import rule_of
@@ -63,6 +63,9 @@ def judge(tick: Tick, summary: store.StepSummary, noted: Sequence[Noted]) -> Non
     is_new = not before.HasField("judged_step") or summary.step > before.judged_step
     with tick.edit_record() as record:
         _count_loss(record.loss_counts, summary, is_finite=is_finite)
+        if is_finite:
+            record.proven.before_step = summary.step
+    proven_steps.mark_newest(tick)
     _judge_blip(tick, summary, is_new=is_new)
     for one in noted:
         _judge_times(tick, one, is_new=is_new)
@@ -162,9 +165,8 @@ def _judge_nonfinite(tick: Tick, summary: store.StepSummary) -> None:
         incident = incidents.note_incident(tick, _fresh_verdict(tick, summary))
         _mark_tier(tick, incident)
         incident = tick.state.incidents[incident.id]
-    # The last finite loss was computed with the state before its step: the state after it may be the bad one. If no
-    # loss of this start was finite, it may have begun with a bad state.
-    good = counts.finite_step if counts.HasField("finite_step") else None
+    proven = tick.record.proven
+    good = proven.before_step if proven.HasField("before_step") else None
     loss_stop.answer(tick, incident, tier, counts.nonfinite, good)
 
 

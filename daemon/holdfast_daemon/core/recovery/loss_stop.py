@@ -2,10 +2,11 @@
 
 A stop writes no checkpoint: the state is bad, and the newest checkpoint is what the next start continues from. It
 removes none either: checkpoints of the last steps may be bad, and only a person can say so. The outcome names the
-newest good one.
+newest good one. Agents record which ones are in doubt, and refuse a start that does not say where to continue.
 """
 
 from holdfast_daemon.core import incidents
+from holdfast_daemon.core.recovery import proven_steps
 from holdfast_daemon.core.recovery.ending import ENDED, finish
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.loss_tiers import TIER_WORDS, rule_of
@@ -62,6 +63,8 @@ def _stop(tick: Tick, incident: store.Incident, tier: "store.LossTier", why: str
     outcome = f"stopped at step {step} because of {why}; {_last_finite(tick, tier)}{_way_back(tick, bad_step)}"
     with tick.edit_record() as record:
         record.loss_counts.stopped_by = tier
+        doubtful = proven_steps.first_doubtful(tick) if bad_step is None else bad_step
+        record.bad_loss.CopyFrom(store.BadLoss(from_step=doubtful, reason=outcome, since_unix_s=tick.now))
     incidents.add_line(tick, incident, outcome)
     incidents.close(tick, store.INCIDENT_STATE_FAILED, outcome)
     finish(tick, store.RUN_PHASE_FAILED, outcome, is_state_good=False)
@@ -77,23 +80,22 @@ def _last_finite(tick: Tick, tier: "store.LossTier") -> str:
 
 
 def _way_back(tick: Tick, bad_step: int | None) -> str:
-    """Return which checkpoints are good, and which must not be continued from.
+    """Return how to start again from a good checkpoint. A start that names none is refused.
 
     More may be committed after this: some are being written. So the line names steps, and not only what exists now.
     """
     if bad_step is None:
         return (
-            "so the state that it began with may be bad already: go back to a checkpoint from before the first bad loss"
-            " of an earlier start"
+            "so the state that it began with may be bad already: start again with --continue-from and the step of a"
+            " checkpoint from before the first bad loss of an earlier start, or with --from-scratch"
         )
     committed = {known for node in tick.state.nodes.values() for known in node.checkpoints}
     usable = sorted(committed - set(tick.record.unreadable_checkpoints))
     good = max((step for step in usable if step < bad_step), default=None)
+    doubt = f"checkpoints of step {bad_step} or later may hold the bad state"
     if good is None:
-        way = f"go back to a checkpoint from before step {bad_step}, if one is committed: none was when it was stopped"
-    else:
-        way = f"go back to the checkpoint of step {good}, or a newer one from before step {bad_step}"
-    return (
-        f"{way}; one of step {bad_step} or later may hold the bad state, and a start continues from the newest: move"
-        " those away"
-    )
+        return (
+            f"{doubt}, and none from before it is committed: if one is by now, start again with --continue-from and its"
+            " step, else with --from-scratch"
+        )
+    return f"{doubt}: start again with --continue-from {good}, or a newer checkpoint from before step {bad_step}"

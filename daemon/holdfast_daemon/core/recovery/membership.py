@@ -23,7 +23,7 @@ def replace_lost(tick: Tick) -> None:
 
 def stop_strays(tick: Tick) -> None:
     """Have nodes that were replaced while they were unreachable stop the ranks that they still have."""
-    if tick.now - tick.state.strays_stopped_unix_s < RESEND_S:
+    if tick.observes or tick.now - tick.state.strays_stopped_unix_s < RESEND_S:
         return
     members = set(tick.record.nodes)
     for name, node in tick.state.nodes.items():

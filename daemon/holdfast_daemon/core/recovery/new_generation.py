@@ -4,7 +4,13 @@ from dataclasses import replace
 
 from holdfast_daemon.core import detection, incidents
 from holdfast_daemon.core.accounting import ledger
-from holdfast_daemon.core.recovery import checkpoint_failures, checkpoint_reads, restore_point, standstills
+from holdfast_daemon.core.recovery import (
+    checkpoint_failures,
+    checkpoint_reads,
+    proven_steps,
+    restore_point,
+    standstills,
+)
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -14,25 +20,33 @@ def begin(tick: Tick) -> None:
     _see_history(tick)
     standstills.drop(tick, "another generation begins")
     record = tick.record
-    point = restore_point.choose(tick.state.members, tick.world_size, record.unreadable_checkpoints, tick.now)
+    bad_from = proven_steps.bad_from(tick)
+    point = restore_point.choose(tick.state.members, tick.world_size, record.unreadable_checkpoints, tick.now, bad_from)
     if point is None:
         checkpoint_reads.refuse_damaged(tick)
         return
     if point.history is not None:
         _begin_history(tick, point.history)
     known_generations = [record.generation, *(node.checkpoint_generation for node in tick.state.nodes.values())]
+    # Without a state of ours, the script may have restored one of its own. The hooks then count its steps from 0.
+    counts_anew = tick.state.spec.auto and point.source == store.SOURCE_SEED and record.generation > 0
     with tick.edit_record() as edited:
         edited.generation = 1 + max(known_generations)
         edited.source = point.source
         edited.resumed_step = point.step
         edited.step_at_restart = record.newest_step
-        edited.newest_step = max(record.newest_step, point.step)
+        edited.newest_step = -1 if counts_anew else max(record.newest_step, point.step)
+        edited.counts_anew = counts_anew
+    proven_steps.begin_generation(tick)
     tick.enter(store.RUN_PHASE_STARTING)
     forget(tick, after_step=point.step)
     where = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}
     after = "" if point.step < 0 else f" after step {point.step}"
+    where_from = "what the script itself restores" if tick.record.counts_anew else where[point.source]
     if not record.failed_reads:  # else this is one of many attempts to read a checkpoint, and one line is enough
-        start = f"generation {tick.record.generation} starts from {where[point.source]}{after}"
+        start = f"generation {tick.record.generation} starts from {where_from}{after}"
+        if bad_from is not None and point.step < bad_from:
+            start += ", because no finite loss has followed the newer states"
         incidents.add_line_to_open(tick, start)
         checkpoint_failures.passed_over(tick, point.passed_over, f"{start} instead")
     send_start(tick, list(tick.record.nodes))

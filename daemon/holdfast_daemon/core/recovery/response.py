@@ -48,7 +48,7 @@ def note(tick: Tick, finding: Finding) -> store.Incident:
 
 
 def _stand_still(tick: Tick, finding: Finding) -> None:
-    """Report a standstill, or restart the run if its signs have lasted for long enough."""
+    """Report a standstill, or restart or abort the run if its signs have lasted for long enough."""
     judged = standstills.judge(tick, finding)
     if not judged.is_due:
         incident = standstills.report(tick, finding)
@@ -56,6 +56,10 @@ def _stand_still(tick: Tick, finding: Finding) -> None:
             _gather(tick, incident, finding)
             if tick.state.spec.mode != store.MODE_ACT:
                 ledger.note_verdict(tick, finding.last_progress_unix_s)
+        return
+    if tick.observes:  # counted when the ranks are ended
+        _recover(tick, finding, standstills.take_over(tick, finding.verdict))
+        incidents.add_line_to_open(tick, f"abort: {judged.reason}")
         return
     is_uncertain = judged.sign >= Sign.LIKELY
     repeats = uncertain_restarts(tick.record) + 1 if is_uncertain else tick.record.uncertain_restarts
@@ -67,7 +71,7 @@ def _stand_still(tick: Tick, finding: Finding) -> None:
 
 
 def _recover(tick: Tick, finding: Finding, reported: store.Incident | None) -> None:
-    """Begin a restart. ``reported``: the incident of the standstill that it ends, if it was reported."""
+    """Begin a restart or an abort. ``reported``: the incident of the standstill that it ends, if it was reported."""
     since = tick.now if finding.last_progress_unix_s is None else finding.last_progress_unix_s
     if reported is None:
         incident = incidents.open_incident(tick, finding.verdict, last_progress_unix_s=since)

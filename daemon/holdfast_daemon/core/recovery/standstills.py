@@ -2,8 +2,9 @@
 
 The report is an incident in state ``standstill``, at the learned deadlines. Most standstills end by themselves (an
 evaluation, a compilation, a slow disk). The incident is then resolved, and the run remembers that kind of pause: it is
-not reported again unless it lasts twice as long. A restart follows only if the signs last for as long as
-restart_patience.py says. After three restarts at one step for uncertain signs the run is left as it is.
+not reported again unless it lasts twice as long. In a phase that the script has marked, ranks that visibly work are not
+reported either (signs.py). A restart follows only if the signs last for as long as restart_patience.py says. After
+three restarts at one step for uncertain signs the run is left as it is.
 """
 
 from dataclasses import replace
@@ -14,6 +15,7 @@ from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.detectors.view import is_stopped
 from holdfast_daemon.core.kinds import HANGS
 from holdfast_daemon.core.naming import activity_name, kind_name, phase_name
+from holdfast_daemon.core.recovery import abort_targets
 from holdfast_daemon.core.restart_patience import UNCERTAIN_RESTARTS, RestartPatience, Sign, uncertain_restarts
 from holdfast_daemon.core.signs import Judgement
 from holdfast_daemon.core.tick import Tick
@@ -64,13 +66,30 @@ def judge(tick: Tick, finding: Finding) -> Judgement:
     """Return whether a standstill is due for a restart now."""
     patience = RestartPatience.of(tick.state.spec, tick.record)
     judged = signs.judge(view_of(tick), finding.verdict, patience)
-    if tick.state.spec.mode != store.MODE_ACT:
+    aborts = tick.state.ends_hung_ranks
+    if tick.state.spec.mode != store.MODE_ACT and not aborts:
         return replace(judged, is_due=False)
-    uncertain = judged.sign >= Sign.LIKELY
-    if judged.is_due and uncertain and uncertain_restarts(tick.record) >= UNCERTAIN_RESTARTS:
+    if aborts and not abort_targets.of_culprits(tick, finding.verdict):
+        judged = _judge_without_culprit(tick, patience)
+    if tick.state.spec.auto and judged.sign == Sign.NONE and signs.is_any_at_work(view_of(tick), finding.verdict):
+        return replace(judged, is_due=False)  # it may evaluate, or save: nothing in the script says so
+    # A launcher restarts as often as it is told to. So aborts for certain signs are limited too.
+    is_limited = aborts or judged.sign >= Sign.LIKELY
+    if judged.is_due and is_limited and uncertain_restarts(tick.record) >= UNCERTAIN_RESTARTS:
         _give_up(tick)
         return replace(judged, is_due=False)
     return judged
+
+
+def _judge_without_culprit(tick: Tick, patience: RestartPatience) -> Judgement:
+    """Judge whether any rank may be ended, because no culprit is known or none can be ended: only time decides."""
+    judged = signs.by_time_alone(view_of(tick), patience)
+    if not judged.is_due or abort_targets.stand_in(tick):
+        return judged
+    current = present(tick)
+    if current is not None and tick.once("no rank can be ended"):
+        incidents.add_line(tick, current, "no rank is ended: none lives whose process is known for sure")
+    return replace(judged, is_due=False)
 
 
 def report(tick: Tick, finding: Finding) -> store.Incident | None:
@@ -90,13 +109,21 @@ def report(tick: Tick, finding: Finding) -> store.Incident | None:
         if not same(current.verdict, verdict) and tick.once(f"standstill {verdict.kind} {list(verdict.culprits)}"):
             incidents.add_line(tick, current, what)
         return None
-    is_known = tick.now - since < _KNOWN_MARGIN * _known_s(tick, verdict)
-    if is_known and uncertain_restarts(tick.record) < UNCERTAIN_RESTARTS:
+    # A run that is left as it is needs a person now.
+    if uncertain_restarts(tick.record) < UNCERTAIN_RESTARTS and _is_usual(tick, verdict, tick.now - since):
         return None
     incident = incidents.open_standstill(tick, verdict, last_progress_unix_s=since)
     with tick.edit_record() as record:
         record.standstill_incident = incident.id
     return incident
+
+
+def _is_usual(tick: Tick, verdict: store.Verdict, lasted_s: float) -> bool:
+    """Whether a standstill is no news yet: the run knows such pauses, or its ranks work in a marked phase."""
+    if lasted_s < _KNOWN_MARGIN * _known_s(tick, verdict):
+        return True
+    spec = tick.state.spec
+    return signs.is_at_work(view_of(tick), verdict, RestartPatience.of(spec, tick.record), phases_are_guessed=spec.auto)
 
 
 def _names_more(reported: store.Verdict, newest: store.Verdict) -> bool:
@@ -159,10 +186,11 @@ def same(one: store.Verdict, other: store.Verdict) -> bool:
 def _give_up(tick: Tick) -> None:
     current = present(tick)
     if current is not None and tick.once("restarts given up"):
-        what = (
-            f"not restarted again: {UNCERTAIN_RESTARTS} restarts at this step have not helped, and no sign is certain."
-            " The run is left as it is: look at the stacks, then end it or let it continue"
-        )
+        tried = "restarts at this step have not helped, and no sign is certain"
+        what = f"not restarted again: {UNCERTAIN_RESTARTS} {tried}"
+        if tick.state.ends_hung_ranks:
+            what = f"no rank is ended again: {UNCERTAIN_RESTARTS} aborts at this step have not helped"
+        what += ". The run is left as it is: look at the stacks, then end it or let it continue"
         incidents.add_line(tick, current, what)
 
 

@@ -76,19 +76,24 @@ def advice_line(verdict: store.Verdict) -> str:
     return verdict.device_call.next or (advice.next if advice is not None else "Read the incident's story")
 
 
-def next_line(incident: store.Incident, *, acts: bool) -> str:
-    """Return what happens next, or what to do, for people. ``acts``: whether Holdfast may restart the run."""
-    person = advice_line(incident.verdict)
-    match incident.state:
-        case store.INCIDENT_STATE_OPEN if acts:
-            return f"Holdfast restarts the run if it can. {_ended(person)}"
-        case store.INCIDENT_STATE_STANDSTILL if acts:
-            return f"Holdfast waits, and restarts the run if the signs of a fault last. {_ended(person)}"
-        case store.INCIDENT_STATE_OPEN | store.INCIDENT_STATE_STANDSTILL:
-            return f"Holdfast only observes this run, and restarts nothing. {_ended(person)}"
-        case store.INCIDENT_STATE_RECOVERED | store.INCIDENT_STATE_RESOLVED:
-            return f"Nothing is urgent: it is over. {_ended(person)}"
-    return _ended(person)
+def next_line(incident: store.Incident, spec: store.RunSpec) -> str:
+    """Return what happens next, or what to do, for people. ``spec``: it decides what Holdfast may do to the run."""
+    person = _ended(advice_line(incident.verdict))
+    is_over = (store.INCIDENT_STATE_RECOVERED, store.INCIDENT_STATE_RESOLVED)
+    if incident.state in (store.INCIDENT_STATE_OPEN, store.INCIDENT_STATE_STANDSTILL):
+        return f"{_holdfasts_part(spec, is_open=incident.state == store.INCIDENT_STATE_OPEN)} {person}"
+    return f"Nothing is urgent: it is over. {person}" if incident.state in is_over else person
+
+
+def _holdfasts_part(spec: store.RunSpec, *, is_open: bool) -> str:
+    """Return what Holdfast does about a run that stands still. ``is_open``: it does it already."""
+    if spec.ranks_per_node and spec.mode == store.MODE_ACT:
+        waits = "Holdfast waits, and restarts the run if the signs of a fault last."
+        return "Holdfast restarts the run if it can." if is_open else waits
+    if not spec.ranks_per_node and spec.on_hang == store.HANG_ACTION_ABORT:
+        waits = "Holdfast waits, and ends a hung rank if the signs of a fault last."
+        return "The launcher ends or restarts the run once a hung rank is ended." if is_open else waits
+    return "Holdfast only observes this run, and restarts nothing."
 
 
 def _ended(sentence: str) -> str:

@@ -32,4 +32,7 @@ def outcome_line(incident: Incident) -> str:
     if not incident.recovered_unix_s:
         return ""
     took_s = incident.recovered_unix_s - incident.detected_unix_s
-    return f"training again {took_s:.1f} s after detection, {number_of(incident.lost_steps, 'step')} lost"
+    again = f"training again {took_s:.1f} s after detection"
+    if incident.lost_unknown:
+        return f"{again}, from what the script itself restored"
+    return f"{again}, {number_of(incident.lost_steps, 'step')} lost"

@@ -1,8 +1,11 @@
-"""Messages as Slack and Discord take them. What a rank said can neither mention anybody nor make a link.
+"""Messages as Slack and Discord take them. What a rank said is shown as it is: no mention, link, emoji or format.
 
-The limits are those of the services' public documentation:
-https://docs.slack.dev/reference/block-kit/blocks/section-block (3000 characters of text),
-https://docs.slack.dev/messaging/formatting-message-text (escaping of ``&``, ``<`` and ``>``),
+The forms and limits are those of the services' public documentation:
+https://docs.slack.dev/reference/block-kit/composition-objects/text-object (``plain_text``: no formatting),
+https://docs.slack.dev/reference/block-kit/blocks/header-block (150 characters),
+https://docs.slack.dev/reference/block-kit/blocks/section-block (3000 characters),
+https://docs.slack.dev/reference/methods/chat.postMessage (``mrkdwn`` of the top-level text),
+https://docs.slack.dev/messaging/formatting-message-text (escaping of ``&``, ``<`` and ``>`` in all text objects),
 https://docs.discord.com/developers/resources/webhook#execute-webhook (2000 characters of content, 10 embeds) and
 https://docs.discord.com/developers/resources/message#embed-object-embed-limits (256 of a title, 4096 of a description,
 6000 of all embeds together).
@@ -16,7 +19,7 @@ from holdfast_daemon.notify.message import Message, Notice, ranks_text
 
 _SHOWN = 8
 """Most notices that a chat message shows: the newest."""
-_SLACK_SECTION = 3000
+_SLACK_HEADER = 150
 _SLACK_WHAT = 1500
 _DISCORD_CONTENT = 2000
 _DISCORD_TITLE = 256
@@ -29,32 +32,40 @@ _MARKDOWN = re.compile(r"([\\`*_~|>#\[\]()<:@-])")
 
 
 def slack_payload(message: Message) -> dict[str, Any]:
-    """Return the JSON for an incoming webhook of Slack."""
-    blocks: list[dict[str, Any]] = [_slack_section(f"*{_cut_slack(message.title, 300)}*")]
-    for notice in message.notices[-_SHOWN:]:
+    """Return the JSON for an incoming webhook of Slack.
+
+    All texts are ``plain_text``, because mrkdwn has no escape for ``*``, ``_``, ``~`` and backticks. Only our own link
+    is mrkdwn.
+    """
+    blocks: list[dict[str, Any]] = [{"type": "header", "text": _slack_plain(_cut_slack(message.title, _SLACK_HEADER))}]
+    for notice in message.in_reading_order(_SHOWN):
         body = f"{_cut_slack(notice.what, _SLACK_WHAT)}\nNext: {_cut_slack(notice.next, 500)}"
-        blocks.append(_slack_section(body))
-        where = f"<{_slack(notice.link)}|Open in the console>" if notice.link else f"`{_slack(notice.see)}`"
-        blocks.append(
-            {
-                "type": "context",
-                "elements": [
-                    {"type": "mrkdwn", "text": f"{_slack(_place(message, notice))} · {where}", "verbatim": True}
-                ],
-            }
-        )
+        blocks.append({"type": "section", "text": _slack_plain(body)})
+        elements = [_slack_plain(_cut_slack(_place(message, notice), 1000))]
+        if notice.link:
+            link = f"<{_slack(notice.link)}|Open in the console>"
+            elements.append({"type": "mrkdwn", "text": link, "verbatim": True})
+        else:
+            elements.append(_slack_plain(_cut_slack(notice.see, 500)))
+        blocks.append({"type": "context", "elements": elements})
     hidden = message.left_out + max(0, len(message.notices) - _SHOWN)
     if hidden:
-        blocks.append(_slack_section(f"{hidden} older notices are not shown."))
-    return {"text": _cut_slack(message.title, 1000), "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
+        blocks.append({"type": "section", "text": _slack_plain(f"{hidden} older notices are not shown.")})
+    return {
+        "text": _cut_slack(message.title, 1000),
+        "mrkdwn": False,
+        "blocks": blocks,
+        "unfurl_links": False,
+        "unfurl_media": False,
+    }
 
 
-def _slack_section(text: str) -> dict[str, Any]:
-    return {"type": "section", "text": {"type": "mrkdwn", "text": text[:_SLACK_SECTION], "verbatim": True}}
+def _slack_plain(escaped: str) -> dict[str, Any]:
+    return {"type": "plain_text", "text": escaped, "emoji": False}
 
 
 def _slack(text: str) -> str:
-    """Escape what Slack's markup begins with. Its own documentation names these three characters."""
+    """Escape the three characters that Slack decodes in every text object."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -80,7 +91,7 @@ def _cut(pieces: Iterable[str], most: int) -> str:
 
 def discord_payload(message: Message) -> dict[str, Any]:
     """Return the JSON for a webhook of Discord."""
-    shown = message.notices[-_DISCORD_SHOWN:]
+    shown = message.in_reading_order(_DISCORD_SHOWN)
     hidden = message.left_out + len(message.notices) - len(shown)
     content = _cut_discord(message.title, _DISCORD_CONTENT - 100)
     if hidden:

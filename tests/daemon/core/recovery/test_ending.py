@@ -13,9 +13,14 @@ def sent(world: World) -> list[str | None]:
     return [kind for kind in kinds if kind in ("persist_snapshot", "finish")]
 
 
-def leave(world: World, phase: "common.Phase", *, ahead: int, steps_until: int = 0) -> None:
-    """Let all ranks leave training with code 0, ``ahead`` steps after the newest one that is reported."""
+def leave(world: World, phase: "common.Phase", *, ahead: int, steps_until: int | None = None) -> None:
+    """Let all ranks leave training with code 0, ``ahead`` steps after the newest one that is reported.
+
+    By default that is the end of their loop.
+    """
     newest = world.state.record.newest_step
+    if steps_until is None:
+        steps_until = newest + ahead + 1
     for number in range(world.world_size):
         rank = world.rank(number)
         rank.progress.step, rank.progress.phase = newest + ahead, phase
@@ -32,14 +37,24 @@ def test_of_a_loop_that_was_left_inside_a_step_the_newest_snapshot_is_written_be
     assert world.sent("persist_snapshot")[0].persist_snapshot.step == newest
 
 
-@pytest.mark.parametrize(("until", "kept"), [(1000, True), (0, False)])
-def test_a_loop_left_early_without_a_slot_for_its_last_state_leaves_its_newest_snapshot(until: int, kept: bool) -> None:
+@pytest.mark.parametrize(("until", "kept"), [(1000, True), (0, True), (None, False)])
+def test_a_loop_left_early_without_a_slot_for_its_last_state_leaves_its_newest_snapshot(
+    until: int | None, kept: bool
+) -> None:
     world = running()
     world.train(3)
     snapshot = world.state.record.newest_step
     world.train(2, snapshot=False)
     leave(world, PHASE_IDLE, ahead=0, steps_until=until)
     assert [command.persist_snapshot.step for command in world.sent("persist_snapshot")] == [snapshot] * kept
+
+
+def test_a_loop_that_names_no_end_leaves_the_snapshot_of_its_last_step() -> None:
+    world = running()
+    world.train(3)
+    newest = world.state.record.newest_step
+    leave(world, PHASE_IDLE, ahead=0, steps_until=0)
+    assert [command.persist_snapshot.step for command in world.sent("persist_snapshot")] == [newest]
 
 
 @pytest.mark.parametrize(("phase", "ahead"), [(PHASE_IDLE, 0), (PHASE_IDLE, 1), (common.PHASE_EVAL, 0)])

@@ -125,10 +125,11 @@ def test_a_stop_ends_the_run_without_a_checkpoint_and_names_the_way_back() -> No
     assert not finish.succeeded
     assert finish.outcome == (
         f'stopped at step {last + 4} because of [loss] non_finite = "stop": 4 losses in a row that are not finite, of'
-        f" which 3 are tolerated; the last finite loss was 2.5 at step {last}; go back to the checkpoint of step"
-        f" {last - 2}, or a newer one from before step {last}; one of step {last} or later may hold the bad state, and"
-        " a start continues from the newest: move those away"
+        f" which 3 are tolerated; the last finite loss was 2.5 at step {last}; checkpoints of step {last}"
+        f" or later may hold the bad state: start again with --continue-from {last - 2}, or a newer checkpoint from"
+        f" before step {last}"
     )
+    assert (finish.bad_loss.from_step, finish.bad_loss.reason) == (last, finish.outcome)
     assert not world.sent("persist_snapshot"), "its newest snapshot holds the bad state"
     assert [command.keep_checkpoint.step for command in world.sent("keep_checkpoint")] == [last - 2]
     assert world.state.record.loss_counts.stopped_by == store.LOSS_TIER_NON_FINITE
@@ -293,9 +294,9 @@ def test_a_checkpoint_that_is_still_being_written_is_not_denied() -> None:
     report(world, *[NAN] * 4)
     outcome = world.state.record.outcome
     assert (
-        f"go back to a checkpoint from before step {last}, if one is committed: none was when it was stopped" in outcome
+        f"checkpoints of step {last} or later may hold the bad state, and none from before it is committed" in outcome
     )
-    assert f"one of step {last} or later may hold the bad state" in outcome
+    assert "if one is by now, start again with --continue-from and its step, else with --from-scratch" in outcome
 
 
 def test_a_start_without_any_finite_loss_calls_no_checkpoint_good() -> None:
@@ -303,6 +304,7 @@ def test_a_start_without_any_finite_loss_calls_no_checkpoint_good() -> None:
     fresh = store.CoordinatorState()
     fresh.CopyFrom(world.state.record)
     fresh.ClearField("loss_counts")
+    fresh.ClearField("proven")
     world.state = replace(world.state, record=fresh, detectors=registry.fresh())
     world.node_states["node0"].checkpoints[:] = [0]
     report(world, *[NAN] * 4)

@@ -7,6 +7,9 @@ import pytest
 from holdfast_daemon.core.texts.advice import ADVICE, next_line, runbook
 from holdfast_proto.v1 import store_pb2 as store
 
+ACTS = store.RunSpec(mode=store.MODE_ACT, ranks_per_node=4)
+OBSERVES = store.RunSpec(mode=store.MODE_OBSERVE)
+ABORTS = store.RunSpec(mode=store.MODE_OBSERVE, on_hang=store.HANG_ACTION_ABORT)
 RUNBOOK = Path(__file__).parents[4] / "docs" / "runbook.md"
 
 
@@ -21,24 +24,26 @@ def test_every_kind_has_an_advice_and_a_section_that_exists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "acts", "begins"),
+    ("state", "spec", "begins"),
     [
-        (store.INCIDENT_STATE_OPEN, True, "Holdfast restarts the run if it can."),
-        (store.INCIDENT_STATE_STANDSTILL, True, "Holdfast waits, and restarts the run if the signs of a fault last."),
-        (store.INCIDENT_STATE_OPEN, False, "Holdfast only observes this run, and restarts nothing."),
-        (store.INCIDENT_STATE_RECOVERED, True, "Nothing is urgent: it is over."),
-        (store.INCIDENT_STATE_NOTED, True, "Read what the rank said last: `holdfast logs --culprit`."),
+        (store.INCIDENT_STATE_OPEN, ACTS, "Holdfast restarts the run if it can."),
+        (store.INCIDENT_STATE_STANDSTILL, ACTS, "Holdfast waits, and restarts the run if the signs of a fault last."),
+        (store.INCIDENT_STATE_OPEN, OBSERVES, "Holdfast only observes this run, and restarts nothing."),
+        (store.INCIDENT_STATE_OPEN, ABORTS, "The launcher ends or restarts the run once a hung rank is ended."),
+        (store.INCIDENT_STATE_STANDSTILL, ABORTS, "Holdfast waits, and ends a hung rank if the signs of a fault last."),
+        (store.INCIDENT_STATE_RECOVERED, ACTS, "Nothing is urgent: it is over."),
+        (store.INCIDENT_STATE_NOTED, ACTS, "Read what the rank said last: `holdfast logs --culprit`."),
     ],
 )
 def test_the_line_says_what_holdfast_does_and_what_a_person_can_do(
-    state: "store.IncidentState", acts: bool, begins: str
+    state: "store.IncidentState", spec: store.RunSpec, begins: str
 ) -> None:
     incident = store.Incident(state=state, verdict=store.Verdict(kind=store.VERDICT_KIND_DEAD_RANK))
-    line = next_line(incident, acts=acts)
+    line = next_line(incident, spec)
     assert line.startswith(begins)
     assert line.endswith("Read what the rank said last: `holdfast logs --culprit`.")
 
 
 def test_what_a_recorder_showed_wins() -> None:
     verdict = store.Verdict(kind=store.VERDICT_KIND_HUNG_COLLECTIVE, device_call=store.DeviceCallDetail(next="do this"))
-    assert next_line(store.Incident(state=store.INCIDENT_STATE_NOTED, verdict=verdict), acts=True) == "do this."
+    assert next_line(store.Incident(state=store.INCIDENT_STATE_NOTED, verdict=verdict), ACTS) == "do this."

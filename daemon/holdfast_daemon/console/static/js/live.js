@@ -1,6 +1,7 @@
-/** Live updates: server-sent events that reconnect, and say since when they do not arrive. */
+/** Live updates: server-sent events that reconnect, and note whether they arrive. */
 
 import { getJson, openSession } from "./api.js";
+import { forgetAsker, noteAnswer, noteFailure, noteFarewell } from "./connection.js";
 
 const FIRST_RETRY_MS = 1000;
 const LAST_RETRY_MS = 10000;
@@ -16,15 +17,13 @@ export const LOGIN_NEEDED = "holdfast-login-needed";
  * checked with a request: a connection that broke silently would look alive.
  * @param {string} path
  * @param {Record<string, (data: any) => void>} handlers By the name of the event.
- * @param {(lost: {since: number, reason: string} | null) => void} onState Called with the time (ms) and the reason when
- *     the connection is lost, and with null when it works again.
  * @returns {() => void}
  */
-export function openStream(path, handlers, onState) {
+export function openStream(path, handlers) {
+  const who = {};
   let source = null;
   let retry = 0;
   let wait = FIRST_RETRY_MS;
-  let lost = null;
   let heard = 0;
   let closed = false;
 
@@ -36,14 +35,12 @@ export function openStream(path, handlers, onState) {
   const works = () => {
     heard = Date.now();
     wait = FIRST_RETRY_MS;
-    if (lost) onState(null);
-    lost = null;
+    noteAnswer(who);
   };
   const fail = (reason) => {
     stop();
     if (closed || document.hidden) return;
-    lost = { since: lost?.since ?? Date.now(), reason };
-    onState(lost);
+    noteFailure(who, reason);
     retry = setTimeout(reopen, wait);
     wait = Math.min(2 * wait, LAST_RETRY_MS);
   };
@@ -61,7 +58,7 @@ export function openStream(path, handlers, onState) {
     source = new EventSource(path);
     source.onopen = works;
     source.onerror = () => fail("the daemon does not answer");
-    for (const [name, handle] of Object.entries(handlers)) {
+    for (const [name, handle] of Object.entries({ ...handlers, farewell: noteFarewell })) {
       source.addEventListener(name, (event) => {
         works();
         handle(JSON.parse(event.data));
@@ -84,6 +81,7 @@ export function openStream(path, handlers, onState) {
   return () => {
     closed = true;
     stop();
+    forgetAsker(who);
     clearInterval(checks);
     document.removeEventListener("visibilitychange", onVisibility);
   };

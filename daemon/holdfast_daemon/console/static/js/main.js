@@ -49,7 +49,9 @@ function Console() {
   if (session === null) return html`<${LoginPage} onDone=${open} />`;
   if (session === undefined) {
     return html`<main class="boot">${error
-      ? html`<${Problem} title="The console cannot reach its daemon" text=${`${error}. This page tries again every 3 s.`} />`
+      ? html`<${Problem} title="The console cannot reach its daemon"
+          text=${`${error}. This page tries again every 3 s. If the run has ended, its console has too:`
+            + " `holdfast report` shows the run."} />`
       : html`<${Loading} what="the session" />`}</main>`;
   }
   const Page = PAGES[route.page];

@@ -7,7 +7,7 @@ const PAGES = { ranks: "ranks", incidents: "incidents", checkpoints: "checkpoint
 /**
  * Reads a hash.
  * @param {string} hash As in `location.hash`: `#/runs/llama/incidents/7`.
- * @returns {{page: string, run?: string, incident?: string, rank?: number}} Page is one of runs, run, ranks, incidents,
+ * @returns {{page: string, run?: string, incident?: string, rank?: number, generation?: number}} Page is one of runs, run, ranks, incidents,
  *     incident, checkpoints, holdfast, unknown.
  */
 export function readHash(hash) {
@@ -20,6 +20,10 @@ export function readHash(hash) {
   if (parts[2] === "incidents" && parts.length === 4) return { page: "incident", run, incident: parts[3] };
   if (parts[2] === "ranks" && parts.length === 4 && /^\d+$/.test(parts[3])) {
     return { page: "ranks", run, rank: Number(parts[3]) };
+  }
+  if (parts[2] === "ranks" && parts[4] === "generations" && parts.length === 6
+    && /^\d+$/.test(parts[3]) && /^\d+$/.test(parts[5])) {
+    return { page: "ranks", run, rank: Number(parts[3]), generation: Number(parts[5]) };
   }
   const page = parts.length === 3 ? PAGES[parts[2]] : undefined;
   return page ? { page, run } : { page: "unknown" };

@@ -7,12 +7,13 @@ import { columns, createPlot, pointWords } from "./plot.js";
 
 /**
  * Shows one quantity.
- * @param {{title: string, curve: object, other: object | null, weight: number, loading: boolean, log: boolean, version: number,
- *     low: number, high: number, onZoom: (range: {min: number, max: number} | null) => void,
- *     marks: {step: number, text: string, href: string}[]}} props `version` changes when the curve has new points;
- *     `low` and `high` are the steps at the ends of the axis.
+ * @param {{title: string, curve: object, isBad: boolean, other: object | null, weight: number, none: string,
+ *     log: boolean, version: number, low: number, high: number,
+ *     onZoom: (range: {min: number, max: number} | null) => void, marks: {step: number, text: string, href: string}[]}} props
+ *     `isBad`: the newest value is not finite; `none`: words for a curve without values; `version` changes when the curve
+ *     has new points; `low` and `high` are the steps at the ends of the axis.
  */
-export function Chart({ title, curve, other, weight, loading, log, version, low, high, onZoom, marks }) {
+export function Chart({ title, curve, isBad, other, weight, none, log, version, low, high, onZoom, marks }) {
   const place = useRef(null);
   const links = useRef(null);
   const readout = useRef(null);
@@ -67,12 +68,12 @@ export function Chart({ title, curve, other, weight, loading, log, version, low,
     plot.current.setCursor({ left: plot.current.valToPos(steps[index], "x"), top: 10 });
   };
   const values = curve.mean.filter((value) => value !== null);
-  const none = loading ? "loading …" : "no values yet";
-  const summary = values.length === 0 ? none : `newest ${figure(values.at(-1))} at step ${curve.step.at(-1)}`;
+  const newestWords = isBad ? "not finite" : values.length > 0 ? figure(values.at(-1)) : "";
+  const summary = newestWords ? `newest ${newestWords} at step ${curve.step.at(-1) ?? "?"}` : none;
   return html`<figure class="chart">
     <figcaption>
       <h3>${title}</h3>
-      <span class="newest">${values.length > 0 ? figure(values.at(-1)) : ""}</span>
+      <span class=${isBad ? "newest bad-text" : "newest"}>${newestWords}</span>
       ${curve.nonfinite.length > 0 && html`<span class="bad-text">
         ${counted(curve.nonfinite.length, "step")} not finite: ${fewSteps(curve.nonfinite)}</span>`}
       <output class="readout" ref=${readout} aria-live="polite"></output>

@@ -4,9 +4,9 @@ import { runPath } from "../api.js";
 import { clock } from "../format.js";
 import { html, useEffect, useMemo, useRef, useState } from "../html.js";
 import { runHref } from "../router.js";
-import { useJson } from "../use_live.js";
+import { isUnanswered, useJson } from "../use_live.js";
 import { Chart } from "./chart.js";
-import { appendSteps, between, carryOver, QUANTITIES, readCurves } from "./curve_data.js";
+import { appendSteps, between, carryOver, endsBad, QUANTITIES, readCurves } from "./curve_data.js";
 
 const TITLES = { loss: "Loss", grad_norm: "Gradient norm", tokens_per_s: "Tokens per second", step_s: "Step time (s)",
   validation_loss: "Validation loss" };
@@ -17,16 +17,18 @@ const REFRESH_AFTER = 1000;
 
 /**
  * Shows the charts.
- * @param {{run: string, incidents: object[], subscribe: (handle: (event: object) => void) => () => void}} props
- *     `subscribe` hands over the `steps` events of the run's stream.
+ * @param {{run: string, incidents: object[], nonfinite: string[],
+ *     subscribe: (handle: (event: object) => void) => () => void}} props `nonfinite`: the quantities whose newest value
+ *     is not finite, which a point that stands for several steps cannot tell. `subscribe` hands over the `steps` events of
+ *     the run's stream.
  */
-export function ChartsPanel({ run, incidents, subscribe }) {
+export function ChartsPanel({ run, incidents, nonfinite, subscribe }) {
   const [weight, setWeight] = useState(0.6);
   const [log, setLog] = useState(false);
   const [zoom, setZoom] = useState(null);
   const [otherRun, setOtherRun] = useState("");
   const [round, setRound] = useState(0);
-  const { curves, version, error, loading } = useCurves(run, zoom, `${round} ${incidents.length}`, subscribe,
+  const { curves, version, error, none } = useCurves(run, zoom, `${round} ${incidents.length}`, subscribe,
     () => setRound((old) => old + 1));
   const past = useJson("/api/past");
   const other = useJson(otherRun ? otherPath(otherRun, zoom) : null);
@@ -59,12 +61,13 @@ export function ChartsPanel({ run, incidents, subscribe }) {
       </select></label>
     </div>
     ${error && html`<p class="quiet">The history has no curves: ${error}. New steps appear as they arrive.</p>`}
-    ${other.error && html`<p class="quiet">The other run cannot be shown: ${other.error}.</p>`}
+    ${other.error && !isUnanswered(other) && html`<p class="quiet">The other run cannot be shown: ${other.error}.</p>`}
     ${otherRun && html`<p class="quiet"><span class="key own"></span> this run ${" "}
       <span class="key other"></span> the other run, dashed</p>`}
     <div class="chart-grid">
       ${shown.map((name) => html`<${Chart} key=${name} title=${TITLES[name]} curve=${curves[name]}
-        other=${otherCurves?.[name] ?? null} weight=${weight} loading=${loading} log=${log && name.endsWith("loss")} version=${version}
+        isBad=${endsBad(curves[name]) || (zoom === null && nonfinite.includes(name))}
+        other=${otherCurves?.[name] ?? null} weight=${weight} none=${none} log=${log && name.endsWith("loss")} version=${version}
         low=${(zoom ?? all).min} high=${(zoom ?? all).max} onZoom=${(range) => setZoom(range && rounded(range))} marks=${marks} />`)}
     </div>
     <p class="quiet">Drag over a chart to zoom in all of them; double-click to see the whole run. Marks with ! are
@@ -98,7 +101,12 @@ function useCurves(run, zoom, round, subscribe, onCrowded) {
     curves = answer.data ? fetched : Object.fromEntries(
       QUANTITIES.map((name) => [name, between(whole.current[name], zoom.min, zoom.max)]));
   }
-  return { curves, version, error: answer.data ? "" : answer.error, loading: !answer.data && !answer.error };
+  return { curves, version, error: answer.data || isUnanswered(answer) ? "" : answer.error, none: noneWords(answer) };
+}
+
+function noneWords(answer) {
+  if (isUnanswered(answer)) return "not loaded";
+  return !answer.data && !answer.error ? "loading …" : "no values yet";
 }
 
 function rounded(range) {

@@ -69,6 +69,11 @@ export function carryOver(curves, shown) {
   }
 }
 
+/** Returns whether the newest value is not finite. A step that did not report the quantity has no point. */
+export function endsBad(curve) {
+  return curve.mean.length > 0 && curve.mean.at(-1) === null;
+}
+
 function cutAfter(curve, step) {
   while (curve.step.length > 0 && curve.step.at(-1) > step) {
     for (const column of [curve.step, curve.mean, curve.low, curve.high]) column.pop();
@@ -102,4 +107,17 @@ export function between(curve, low, high) {
   const cut = (column) => column.slice(start, end);
   return { step: cut(curve.step), mean: cut(curve.mean), low: cut(curve.low), high: cut(curve.high),
     nonfinite: curve.nonfinite.filter((step) => step >= low && step <= high) };
+}
+
+/**
+ * Returns the ends of the axis for values from `low` to `high`. One value needs a scale too, and a curve must not touch
+ * the frame. Values that differ by rounding alone count as one: uPlot cannot divide a range that is too small for the
+ * size of its numbers.
+ */
+export function calmRange(low, high) {
+  if (low === null) return [0, 1];
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const margin = high - low > 1e-9 * size ? 0.06 * (high - low) : 0.05 * size || 1;
+  if (!Number.isFinite(high - low + 2 * margin)) return [low, high];
+  return [low >= 0 ? Math.max(low - margin, 0) : low - margin, high + margin];
 }

@@ -3,7 +3,7 @@
 import uPlot from "../../vendor/uplot/uplot.js";
 import { figure, short } from "../format.js";
 import { colour } from "../theme.js";
-import { smoothed } from "./curve_data.js";
+import { calmRange, smoothed } from "./curve_data.js";
 
 const SYNC = "holdfast-run";
 const HEIGHT = 200;
@@ -38,7 +38,7 @@ export function createPlot(place, options) {
     height: HEIGHT,
     padding: [18, 18, 0, 0],
     legend: { show: false },
-    scales: { x: { time: false }, y: options.log ? { distr: 3 } : { range: calmRange } },
+    scales: { x: { time: false }, y: options.log ? { distr: 3 } : { range: (_, low, high) => calmRange(low, high) } },
     axes: [
       { ...axis, size: 28, values: (_, steps) => steps.map((step) => (Number.isInteger(step) ? short(step) : "")) },
       { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))) },
@@ -90,13 +90,6 @@ export function pointWords(data, index) {
 function colours() {
   return { muted: colour("--muted"), line: colour("--line"), accent: colour("--accent"), raw: colour("--accent-soft"),
     band: colour("--accent-band"), other: colour("--other-run"), bad: colour("--bad") };
-}
-
-// One value needs a scale too, and a curve must not touch the frame.
-function calmRange(_, low, high) {
-  if (low === null) return [0, 1];
-  const margin = 0.06 * (high - low) || 0.05 * Math.abs(high) || 1;
-  return [low >= 0 ? Math.max(low - margin, 0) : low - margin, high + margin];
 }
 
 function drawMarks(plot, marks, ink) {

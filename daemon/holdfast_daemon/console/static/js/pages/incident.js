@@ -4,18 +4,21 @@ import { getText, runPath } from "../api.js";
 import { bytes, duration, percent, rankWords, whole, words } from "../format.js";
 import { html, useEffect, useState } from "../html.js";
 import { IncidentBadge } from "../parts/badge.js";
-import { Disconnected, Empty, Fetched, Time } from "../parts/states.js";
+import { Empty, Fetched, Time } from "../parts/states.js";
 import { Verdict } from "../parts/verdict.js";
+import { runHref } from "../router.js";
 import { useJson, useStream } from "../use_live.js";
 import { WaitPicture } from "../waits/picture.js";
 
+const MOST_LOG_LINKS = 16;
+
 /** Shows an incident and follows its state. */
 export function IncidentPage({ run, incident }) {
-  const { data: frame, lost } = useStream(runPath(run, "stream"));
+  const { data: frame } = useStream(runPath(run, "stream"));
   const own = frame?.incidents_list?.find((item) => item.id === incident);
   const answer = useJson(runPath(run, "incidents", incident), own ? JSON.stringify(own) : "");
-  return html`<${Disconnected} lost=${lost} />
-    <${Fetched} of=${answer} what=${`incident ${incident}`}>${(data) => html`<${Story} run=${run} data=${data} />`}<//>`;
+  return html`<${Fetched} of=${answer} what=${`incident ${incident}`}>${(data) => html`
+    <${Story} run=${run} data=${data} />`}<//>`;
 }
 
 function Story({ run, data }) {
@@ -30,7 +33,7 @@ function Story({ run, data }) {
       <ul class="calls">${data.calls.map((line) => html`<li key=${line}>${line}</li>`)}</ul></section>`}
     <div class="columns">
       <section aria-label="Timeline"><h2>Timeline</h2><${Timeline} data=${data} /></section>
-      <section aria-label="Facts"><h2>Facts</h2><${Facts} data=${data} /></section>
+      <section aria-label="Facts"><h2>Facts</h2><${Facts} run=${run} data=${data} /></section>
     </div>
     <${Evidence} run=${run} data=${data} />`;
 }
@@ -47,10 +50,12 @@ function Timeline({ data }) {
     ${index > 0 && html`<span class="quiet">+${duration(unixS - entries[index - 1][0])}</span>`}</li>`)}</ol>`;
 }
 
-function Facts({ data }) {
+function Facts({ run, data }) {
   const rows = [
     ["Kind", data.kind_text || words(data.kind)],
     ["Named ranks", data.culprits.length ? rankWords(data.culprits) : "none"],
+    ["Their logs", data.culprits.length ? html`<${LogLinks} run=${run} data=${data} />` : null],
+    ["Generation", whole(data.generation)],
     ["Step", data.step >= 0 ? whole(data.step) : null],
     ["Phase", data.phase ? words(data.phase) : null],
     ["Confidence", data.confidence_ratio > 0 ? percent(data.confidence_ratio) : null],
@@ -60,6 +65,14 @@ function Facts({ data }) {
   ].filter(([, value]) => value !== null);
   return html`<dl class="numbers">${rows.map(([name, value]) => html`<div key=${name}><dt>${name}</dt>
     <dd>${value}</dd></div>`)}</dl>`;
+}
+
+// A rank that died is restarted: the link names the generation in which it was named.
+function LogLinks({ run, data }) {
+  const ranks = data.culprits.slice(0, MOST_LOG_LINKS);
+  return html`${ranks.map((rank, index) => html`${index > 0 && ", "}<a key=${rank}
+    href=${runHref(run, "ranks", String(rank), "generations", String(data.generation))}>rank ${rank}</a>`)}${
+    data.culprits.length > ranks.length && ` and ${data.culprits.length - ranks.length} more`}`;
 }
 
 function Evidence({ run, data }) {
@@ -84,7 +97,9 @@ function EvidenceText({ path, name }) {
   useEffect(() => {
     const abort = new AbortController();
     getText(path, abort.signal).then(setText, (error) => {
-      if (error.name !== "AbortError") setText(`Cannot load ${name}: ${error.message}`);
+      if (error.name === "AbortError") return;
+      setText(error.status === 0 ? `This page did not get ${name} before the connection was lost.`
+        : `Cannot load ${name}: ${error.message}`);
     });
     return () => abort.abort();
   }, [path]);

@@ -4,17 +4,16 @@ import { runPath } from "../api.js";
 import { duration, rankWords, whole, words } from "../format.js";
 import { html } from "../html.js";
 import { IncidentBadge } from "../parts/badge.js";
-import { Disconnected, Empty, Fetched, Time } from "../parts/states.js";
+import { Empty, Fetched, Time } from "../parts/states.js";
 import { runHref } from "../router.js";
 import { useJson, useStream } from "../use_live.js";
 
 /** Shows the list of incidents and follows it. */
 export function IncidentsPage({ run }) {
-  const { data: frame, lost } = useStream(runPath(run, "stream"));
+  const { data: frame } = useStream(runPath(run, "stream"));
   const version = JSON.stringify(frame?.incidents_list?.map(({ id, state }) => [id, state]) ?? null);
   const answer = useJson(runPath(run, "incidents"), version);
-  return html`<${Disconnected} lost=${lost} />
-    <${Fetched} of=${answer} what="the incidents">${(data) => html`<${IncidentList} run=${run}
+  return html`<${Fetched} of=${answer} what="the incidents">${(data) => html`<${IncidentList} run=${run}
       incidents=${data.incidents} />`}<//>`;
 }
 

@@ -4,7 +4,7 @@ import { runPath } from "../api.js";
 import { counted } from "../format.js";
 import { html, useCallback, useEffect, useRef, useState } from "../html.js";
 import { openStream } from "../live.js";
-import { Disconnected, Empty, Loading } from "../parts/states.js";
+import { Empty, Loading } from "../parts/states.js";
 import { Legend } from "../ranks/legend.js";
 import { MeshMap } from "../ranks/mesh_map.js";
 import { valueWords } from "../ranks/palette.js";
@@ -14,18 +14,17 @@ import { runHref } from "../router.js";
 const COLOURS = [["health", "Health"], ["phase", "Phase"], ["step_time", "Step time"], ["memory", "Memory"],
   ["utilisation", "Utilisation"]];
 
-/** Shows the ranks and follows them. An address with a rank opens that rank's panel. */
-export function RanksPage({ run, rank }) {
+/** Shows the ranks and follows them. An address with a rank opens that rank's panel, with the log of a generation. */
+export function RanksPage({ run, rank, generation }) {
   const [by, setBy] = useState("health");
-  const { mesh, lost, subscribe } = useMesh(run, by);
+  const { mesh, subscribe } = useMesh(run, by);
   const map = useRef(null);
   const open = (chosen) => { location.hash = runHref(run, "ranks", String(chosen)); };
   const close = () => {
     location.hash = runHref(run, "ranks");
     map.current?.querySelector(".mesh").focus();
   };
-  return html`<${Disconnected} lost=${lost} />
-    <div class="bar">
+  return html`<div class="bar">
       <label>Colour by <select value=${by} onChange=${(event) => setBy(event.target.value)}>
         ${COLOURS.map(([value, text]) => html`<option key=${value} value=${value}>${text}</option>`)}</select></label>
       ${mesh && html`<${Legend} legend=${mesh.legend} /><span class="quiet">${counted(mesh.count, "rank")}</span>`}
@@ -37,7 +36,7 @@ export function RanksPage({ run, rank }) {
       <section aria-label="Odd ranks" class="odd"><h2>Odd ranks first</h2>
         <${OddList} mesh=${mesh} chosen=${rank} run=${run} /></section>
     </div>`}
-    ${rank !== undefined && html`<${RankPanel} key=${rank} run=${run} rank=${rank} onClose=${close} />`}`;
+    ${rank !== undefined && html`<${RankPanel} key=${rank} run=${run} rank=${rank} generation=${generation} onClose=${close} />`}`;
 }
 
 function OddList({ mesh, chosen, run }) {
@@ -50,12 +49,10 @@ function OddList({ mesh, chosen, run }) {
 
 function useMesh(run, by) {
   const [mesh, setMesh] = useState(null);
-  const [lost, setLost] = useState(null);
   const [, setTurn] = useState(0);
   const listeners = useRef(new Set());
   useEffect(() => {
     setMesh(null);
-    setLost(null);
     return openStream(`${runPath(run, "ranks", "stream")}?colour=${by}`, {
       frame: setMesh,
       change: (change) => {
@@ -63,11 +60,11 @@ function useMesh(run, by) {
         // The map draws by itself; list and legend are rendered again.
         if (change.odd || change.legend) setTurn((old) => old + 1);
       },
-    }, setLost);
+    });
   }, [run, by]);
   const subscribe = useCallback((handle) => {
     listeners.current.add(handle);
     return () => listeners.current.delete(handle);
   }, []);
-  return { mesh, lost, subscribe };
+  return { mesh, subscribe };
 }

@@ -2,19 +2,18 @@
 
 import { runPath } from "../api.js";
 import { ChartsPanel } from "../charts/charts_panel.js";
+import { useLostConnection } from "../connection.js";
 import { duration, percent, whole } from "../format.js";
 import { html, useCallback, useRef } from "../html.js";
 import { Actions } from "../parts/actions.js";
 import { Badge } from "../parts/badge.js";
 import { Numbers } from "../parts/numbers.js";
-import { Disconnected, Loading, Problem } from "../parts/states.js";
-import { TimeUse } from "../parts/time_use.js";
+import { Loading, Problem } from "../parts/states.js";
+import { productiveRatio, TimeUse } from "../parts/time_use.js";
 import { Verdict } from "../parts/verdict.js";
 import { IncidentList } from "./incidents.js";
 import { useStream } from "../use_live.js";
 import { IncidentWaits } from "../waits/incident_waits.js";
-
-const ENDED = ["finished", "failed", "stopped"];
 
 /** Shows a run and follows it. */
 export function RunPage({ run, session }) {
@@ -24,12 +23,10 @@ export function RunPage({ run, session }) {
     return () => listeners.current.delete(handle);
   }, []);
   const steps = (event) => listeners.current.forEach((handle) => handle(event));
-  const { data: frame, lost, gone } = useStream(runPath(run, "stream"), { others: { steps } });
-  if (frame === null) {
-    return html`<${Disconnected} lost=${lost} /><${Loading} what=${`the run ${run}`} />`;
-  }
-  const ended = ENDED.includes(frame.state);
-  return html`<${Disconnected} lost=${lost} ended=${ended ? run : ""} />
+  const { data: frame, gone } = useStream(runPath(run, "stream"), { others: { steps } });
+  const lost = useLostConnection();
+  if (frame === null) return html`<${Loading} what=${`the run ${run}`} />`;
+  return html`
     ${gone && html`<${Problem} title="The daemon no longer knows this run" text="What follows is the last known state." />`}
     <section class="state" aria-label="State">
       <p class="state-line"><${Badge} health=${frame.health} text=${frame.state} />
@@ -43,13 +40,14 @@ export function RunPage({ run, session }) {
         version=${frame.attention.what} />`}
     <//>`}
     <${Progress} frame=${frame} />
-    <${ChartsPanel} run=${run} incidents=${frame.incidents_list ?? []} subscribe=${subscribe} />
+    <${ChartsPanel} run=${run} incidents=${frame.incidents_list ?? []} nonfinite=${frame.nonfinite}
+      subscribe=${subscribe} />
     <div class="columns">
-      <section aria-label="Goodput"><h2>Goodput <span class="sub">${percent(frame.goodput_ratio)}</span></h2>
+      <section aria-label="Goodput"><h2>Goodput <span class="sub">${percent(productiveRatio(frame.time_use_s))}</span></h2>
         <${TimeUse} use=${frame.time_use_s} wallS=${frame.wall_s} /></section>
       <section aria-label="Numbers"><h2>Numbers</h2><${Numbers} frame=${frame} /></section>
     </div>
-    <section aria-label="Actions"><h2>Actions</h2><${Actions} frame=${frame} role=${session.role}
+    <section aria-label="Actions"><h2>Actions</h2><${Actions} frame=${frame} session=${session}
       lost=${lost !== null} /></section>
     <section aria-label="Incidents"><h2>Incidents</h2>
       <${IncidentList} run=${run} incidents=${frame.incidents_list ?? []} /></section>`;
@@ -57,10 +55,10 @@ export function RunPage({ run, session }) {
 
 function Progress({ frame }) {
   const { ratio = null, left_s: left = null } = frame.progress ?? {};
-  const step = frame.step < 0 ? "no step yet" : `step ${whole(frame.step)}`;
-  const until = frame.steps_until ? ` of ${whole(frame.steps_until)}` : "";
+  // Steps are numbered from 0: after step 259 of 260 all are done.
+  const done = frame.steps_until ? `${whole(frame.step + 1)} of ${whole(frame.steps_until)} steps` : `step ${whole(frame.step)}`;
   return html`<section class="progress-line" aria-label="Progress">
-    <span class="big">${step}${until}</span>
+    <span class="big">${frame.step < 0 ? "no step yet" : done}</span>
     ${ratio !== null && html`<progress max="1" value=${ratio} aria-label="Progress of the run" /> <span>${percent(ratio)}</span>`}
     ${left !== null && html`<span class="quiet">about ${duration(left)} left</span>`}
     ${frame.outcome && html`<span>${frame.outcome}</span>`}

@@ -3,7 +3,7 @@
 import { counted, figure, percent, short, whole } from "../format.js";
 import { html } from "../html.js";
 import { Badge } from "../parts/badge.js";
-import { Disconnected, Empty, Loading, Time } from "../parts/states.js";
+import { Empty, Loading, Time } from "../parts/states.js";
 import { runHref } from "../router.js";
 import { useStream } from "../use_live.js";
 
@@ -17,9 +17,8 @@ export function byAttention(runs) {
 
 /** Shows the list of runs and follows it. */
 export function RunsPage() {
-  const { data, lost } = useStream("/api/stream", { whole: "runs" });
+  const { data } = useStream("/api/stream", { whole: "runs" });
   return html`<h1>Runs</h1>
-    <${Disconnected} lost=${lost} />
     ${data === null ? html`<${Loading} what="the runs" />` : html`<${RunTable} runs=${byAttention(data.runs)} />`}`;
 }
 
@@ -51,10 +50,11 @@ function RunRow({ run }) {
       ${run.restarts > 0 && html`<span class="line">${counted(run.restarts, "restart")}</span>`}
     </th>
     <td><${Badge} health=${run.health} text=${run.state} /></td>
-    <td class="num">${run.step < 0 ? "–" : whole(run.step)}
-      ${run.steps_until && html`<span class="line">of ${whole(run.steps_until)}</span>
-        <progress max=${run.steps_until} value=${Math.max(run.step, 0)} aria-label=${`Progress of ${run.run}`} />`}</td>
-    <td class="num mid">${figure(run.loss)}</td>
+    <td class="num">${run.step < 0 ? "–" : whole(run.steps_until ? run.step + 1 : run.step)}
+      ${run.steps_until && html`<span class="line">of ${whole(run.steps_until)} steps</span>
+        <progress max=${run.steps_until} value=${run.step + 1} aria-label=${`Progress of ${run.run}`} />`}</td>
+    <td class="num mid">${run.nonfinite.includes("loss")
+      ? html`<span class="bad-text">not finite</span>` : figure(run.loss)}</td>
     <td class="num wide">${short(run.tokens_per_s)}</td>
     <td class="num wide">${percent(run.goodput_ratio)}</td>
     <td class="num wide">${whole(run.ranks)}</td>

@@ -34,16 +34,17 @@ const ACTIONS = {
   stop: {
     label: "Stop the run", confirm: "Stop the run", dangerous: true,
     text: "All ranks end after a last checkpoint. When the grace is over, they end without one. Nothing starts again.",
-    fields: () => [{ name: "grace_s", label: "Grace in seconds", number: true, value: 60 }],
+    fields: (frame, session) => [
+      { name: "grace_s", label: "Grace in seconds", number: true, value: session.stop_grace_s }],
     body: (form) => ({ grace_s: Number(form.get("grace_s")) }),
   },
 };
 
 /** Shows the actions of a run; a viewer reads why there are none. */
-export function Actions({ frame, role, lost }) {
+export function Actions({ frame, session, lost }) {
   const [open, setOpen] = useState(null);
   const [done, setDone] = useState("");
-  if (role !== "operator") {
+  if (session.role !== "operator") {
     return html`<p class="quiet">You are logged in as a viewer. Actions need the token of the operator.</p>`;
   }
   return html`<ul class="actions">
@@ -57,13 +58,13 @@ export function Actions({ frame, role, lost }) {
       })}
     </ul>
     <p role="status" class="done">${done}</p>
-    ${open && html`<${ActionDialog} key=${open} name=${open} frame=${frame} onClose=${() => setOpen(null)}
+    ${open && html`<${ActionDialog} key=${open} name=${open} frame=${frame} session=${session} onClose=${() => setOpen(null)}
       onDone=${setDone} />`}`;
 }
 
-function ActionDialog({ name, frame, onClose, onDone }) {
+function ActionDialog({ name, frame, session, onClose, onDone }) {
   const action = ACTIONS[name];
-  const fields = action.fields(frame);
+  const fields = action.fields(frame, session);
   const [values, setValues] = useState(() => Object.fromEntries(
     fields.map((field) => [field.name, String(field.value ?? field.choices?.[0] ?? "")])));
   const send = async () => {

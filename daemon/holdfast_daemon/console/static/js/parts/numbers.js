@@ -6,7 +6,10 @@ import { html } from "../html.js";
 /** Shows the numbers; those that the run does not report are left out. */
 export function Numbers({ frame }) {
   const telemetry = frame.telemetry ?? {};
-  const reported = (name, show) => (typeof telemetry[name] === "number" ? show(telemetry[name]) : null);
+  const reported = (name, show) => {
+    if (frame.nonfinite.includes(name)) return html`<span class="bad-text">not finite</span>`;
+    return typeof telemetry[name] === "number" ? show(telemetry[name]) : null;
+  };
   const step = (value) => (value === null || value === undefined || value < 0 ? null : `step ${whole(value)}`);
   const rows = [
     ["Learning rate", reported("learning_rate", (value) => figure(value, 3))],

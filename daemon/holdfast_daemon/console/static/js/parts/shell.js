@@ -2,6 +2,7 @@
 
 import { logout } from "../api.js";
 import { html, useEffect, useRef, useState } from "../html.js";
+import { ConnectionBanner } from "./connection_banner.js";
 import { runHref } from "../router.js";
 import { shownTheme, THEME_CHANGED, toggleTheme } from "../theme.js";
 
@@ -29,9 +30,10 @@ export function Shell({ route, session, onLogout, children }) {
     event.preventDefault();
     main.current.focus();
   };
+  // The link names this page: hashes are pages, and that of an element would be another one.
   return html`
-    <a class="skip" href="#main" onClick=${skip}>Skip to content</a>
     <header class="top">
+      <a class="skip" href=${location.hash || "#/"} onClick=${skip}>Skip to content</a>
       <a class="brand" href="#/"><img src="favicon.svg" alt="" width="20" height="20" />Holdfast</a>
       <nav aria-label="Console">
         <a href="#/" aria-current=${route.page === "runs" ? "page" : undefined}>Runs</a>
@@ -45,6 +47,7 @@ export function Shell({ route, session, onLogout, children }) {
     </header>
     <main id="main" tabindex="-1" ref=${main}>
       ${route.run && html`<${RunTabs} route=${route} />`}
+      <${ConnectionBanner} run=${route.run} />
       ${children}
     </main>`;
 }

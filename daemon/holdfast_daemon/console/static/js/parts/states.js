@@ -1,10 +1,15 @@
 /** What a page says when there is nothing to show yet, nothing at all, or an error. */
 
+import { useLostConnection } from "../connection.js";
 import { html } from "../html.js";
 import { clock, exactTime } from "../format.js";
+import { isUnanswered } from "../use_live.js";
 
-/** Says what is being loaded. */
+/** Says what is being loaded; while the daemon does not answer, that it is not here. */
 export function Loading({ what }) {
+  if (useLostConnection()) {
+    return html`<p class="quiet empty">This page did not get ${what} before the connection was lost.</p>`;
+  }
   return html`<p class="quiet loading" role="status">Loading ${what} …</p>`;
 }
 
@@ -28,25 +33,11 @@ export function Problem({ title, text, onRetry }) {
  */
 export function Fetched({ of, what, children }) {
   if (of.data === null) {
-    if (!of.error) return html`<${Loading} what=${what} />`;
+    if (!of.error || isUnanswered(of)) return html`<${Loading} what=${what} />`;
     return html`<${Problem} title=${`Cannot load ${what}`} text=${of.error} onRetry=${of.reload} />`;
   }
-  return html`${of.error && html`<${Problem} title=${`Cannot update ${what}`} onRetry=${of.reload}
+  return html`${of.error && !isUnanswered(of) && html`<${Problem} title=${`Cannot update ${what}`} onRetry=${of.reload}
     text=${`${of.error}. What follows is older.`} />`}${children(of.data)}`;
-}
-
-/**
- * Says since when no updates arrive. It never says that the run has a problem: that is not known.
- * @param {{lost: {since: number, reason: string} | null, ended?: string}} props `ended`: name of a run that is known to
- *     have ended. The daemon of a local run ends with it.
- */
-export function Disconnected({ lost, ended }) {
-  return html`<div role="status" aria-live="polite">${lost && html`<p class="disconnected">
-    <strong>Not connected since ${html`<${Time} unixS=${lost.since / 1000} />`}, showing the last known state.</strong>
-    ${" "}${ended
-      ? html`The run had ended, and its daemon may have ended with it. <code>holdfast report ${ended}</code> shows the run.`
-      : html`Reason: ${lost.reason}. This page tries to connect again.`}
-  </p>`}</div>`;
 }
 
 /** Shows a time in the browser's zone; the exact one is in the tooltip. */

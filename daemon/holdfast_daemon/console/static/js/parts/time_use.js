@@ -9,9 +9,19 @@ const TEXTS = {
   evaluation: "evaluation", idle: "idle",
 };
 
+function totalOf(use) {
+  return Object.values(use ?? {}).reduce((sum, seconds) => sum + seconds, 0);
+}
+
+/** Returns the productive share, or null: the same number as in the table, so that both are rounded alike. */
+export function productiveRatio(use) {
+  const total = totalOf(use);
+  return total > 0 ? (use.productive ?? 0) / total : null;
+}
+
 /** Shows the time by use, the productive time first, then the largest loss. */
 export function TimeUse({ use, wallS }) {
-  const total = Object.values(use ?? {}).reduce((sum, seconds) => sum + seconds, 0);
+  const total = totalOf(use);
   if (total <= 0) return html`<p class="quiet">No time has been counted yet.</p>`;
   const rows = Object.entries(use).filter(([, seconds]) => seconds > 0)
     .sort(([a, first], [b, second]) => (b === "productive") - (a === "productive") || second - first);

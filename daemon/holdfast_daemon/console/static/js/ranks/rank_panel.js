@@ -7,12 +7,16 @@ import { Badge } from "../parts/badge.js";
 import { Fetched } from "../parts/states.js";
 import { runHref } from "../router.js";
 import { useJson } from "../use_live.js";
+import { RankLog } from "./rank_log.js";
 
 const AGAIN_MS = 2000;
 const LIFE_HEALTH = { running: "ok", starting: "unknown", exited: "bad" };
 
-/** Shows a rank and renews it while the page is visible; `onClose` goes back to the map. */
-export function RankPanel({ run, rank, onClose }) {
+/**
+ * Shows a rank and renews it while the page is visible; `onClose` goes back to the map. `generation`: that of the log;
+ * undefined: the newest.
+ */
+export function RankPanel({ run, rank, generation, onClose }) {
   const answer = useJson(runPath(run, "ranks", String(rank)));
   const heading = useRef(null);
   useEffect(() => heading.current.focus(), []);
@@ -25,7 +29,7 @@ export function RankPanel({ run, rank, onClose }) {
     <div class="panel-head"><h2 tabindex="-1" ref=${heading}>Rank ${rank}</h2>
       <button type="button" onClick=${onClose}>Close</button></div>
     <${Fetched} of=${answer} what=${`rank ${rank}`}>${(data) => html`<${Details} run=${run} data=${data} />`}<//>
-    <${Log} run=${run} rank=${rank} />
+    <${RankLog} run=${run} rank=${rank} generation=${generation} />
   </aside>`;
 }
 
@@ -75,18 +79,4 @@ function exitWords(exit) {
     : typeof exit.code === "number" ? `code ${exit.code}` : "cause unknown";
   return [how, exit.out_of_memory && "killed by the kernel to free memory", exit.never_attached && "before it had called attach()",
     exit.step >= 0 && `in step ${whole(exit.step)}`, exit.kernel_line, exit.gpu_fault?.meaning].filter(Boolean).join(", ");
-}
-
-function Log({ run, rank }) {
-  const answer = useJson(`${runPath(run, "ranks", String(rank), "log")}?bytes=20000`);
-  const box = useRef(null);
-  useEffect(() => {
-    if (box.current) box.current.scrollTop = box.current.scrollHeight;
-  }, [answer.data]);
-  return html`<h3>Log</h3>
-    <${Fetched} of=${answer} what="the log">${(data) => html`
-      ${data.note && html`<p class="quiet">${data.note}</p>`}
-      ${data.text && html`<pre ref=${box} tabindex="0" role="region" aria-label="End of the log">${data.text}</pre>
-        <p class="quiet">End of <code>${data.path}</code>.
-          ${" "}<button type="button" class="plain" onClick=${answer.reload}>Read again</button></p>`}`}<//>`;
 }

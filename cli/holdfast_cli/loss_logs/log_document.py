@@ -1,0 +1,48 @@
+"""Reads a log that is one JSON document: an array of objects, or an object that holds one.
+
+Hugging Face's Trainer writes the second form, ``trainer_state.json``, with the array ``log_history``:
+https://huggingface.co/docs/transformers/main_classes/callback#transformers.TrainerState
+"""
+
+import json
+
+from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.loss_logs.log_lines import LogLines
+
+MOST_DOCUMENT_CHARACTERS = 64 << 20
+"""A document is read as a whole, and needs several times its size in memory."""
+
+_ENTRIES = "log_history"
+_FORMS = f"give an array of objects, an object with one in {_ENTRIES}, or one object in each line"
+
+
+def begins_document(line: str) -> bool:
+    """Whether the first line of a log begins one JSON document, and is no row itself."""
+    text = line.strip()
+    if not text.startswith("{"):
+        return text.startswith("[")
+    try:
+        entry = json.loads(text)
+    except (ValueError, RecursionError):
+        return True  # the object continues in the next line, or is too long for a row
+    return _ENTRIES in entry
+
+
+def read_document(lines: LogLines, path: str) -> list[dict[str, object]]:
+    """Return the objects of the document that ``lines`` have begun. Raises ConfigurationError."""
+    text = lines.whole(MOST_DOCUMENT_CHARACTERS)
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigurationError(f"{path}: line {error.lineno}: not valid JSON: {_FORMS}") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, or arrays in arrays in arrays
+        raise ConfigurationError(f"{path}: this JSON cannot be read: {_FORMS}") from None
+    entries = document.get(_ENTRIES) if isinstance(document, dict) else document
+    if not isinstance(entries, list):
+        raise ConfigurationError(f"{path}: JSON without an array of objects: {_FORMS}")
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, dict):
+            raise ConfigurationError(f"{path}: row {number}: not a JSON object: {_FORMS}")
+    if not entries:
+        raise ConfigurationError(f"{path}: the array is empty: the run has logged nothing yet")
+    return entries

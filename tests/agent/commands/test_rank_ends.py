@@ -1,0 +1,120 @@
+"""An agent ends a rank of another launcher only if it is the process that is meant, and if it still hangs."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast_agent.commands.checks import Known, refusal
+from holdfast_agent.observer import Observer
+from holdfast_agent.processes.rank import Rank
+from holdfast_checkpoint.processes import is_alive, start_ticks
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
+from tests.support.nodes import RUN, make_node
+
+GENERATION = 2
+
+
+@pytest.fixture
+def victim() -> "Iterator[subprocess.Popen[bytes]]":
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+class Desk:
+    """A leader's place, which gives commands to a node whose only rank another launcher has started."""
+
+    def __init__(self, folder: Path, pid: int, *, said_ticks: int | None = None) -> None:
+        self.node = make_node(folder, command=())
+        self.node.spec.on_hang = store.HANG_ACTION_ABORT
+        supervisor = self.node.supervisor()
+        self.commands = self.node.commands(supervisor)
+        self.pid, self.ticks = pid, start_ticks(pid)
+        said = self.ticks if said_ticks is None else said_ticks
+        hello = session.Hello(run=RUN, generation=GENERATION, rank=0, world_size=1, pid=pid, start_ticks=said)
+        rank = Observer(self.node, supervisor).admit(hello)
+        assert rank is not None
+        self.rank: Rank = rank
+        self.rank.stalled_s = 70.0
+        self._ids = count()
+
+    async def end(self, *, generation: int = GENERATION, **changes: Any) -> list[str]:
+        """Command the end of the rank; return why it is refused."""
+        asked = {"rank": 0, "pid": self.pid, "start_ticks": self.ticks, "stalled_s": 60.0, **changes}
+        end_ranks = store.EndRanks(ranks=[store.EndedRank(**asked)])
+        before = len(self.node.link.emitted)
+        command = store.NodeCommand(
+            id=f"id-{next(self._ids)}", fence=9, generation=generation, instance="i", end_ranks=end_ranks
+        )
+        await self.commands.handle(command, "1-0")
+        return [event.command_refused.reason for event in self.node.link.emitted[before:]]
+
+    @property
+    def lives(self) -> bool:
+        return is_alive(self.pid, self.ticks)
+
+
+async def test_a_rank_is_ended_even_if_it_is_stopped_and_a_repeated_command_does_no_harm(
+    folder: Path, victim: "subprocess.Popen[bytes]"
+) -> None:
+    desk = Desk(folder, victim.pid)
+    assert desk.node.state(ready=False).ranks[0].start_ticks == desk.ticks
+    os.kill(victim.pid, signal.SIGSTOP)
+    assert await desk.end() == []
+    assert victim.wait() == -signal.SIGKILL
+    assert await desk.end() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"rank": 1}, "rank 1 is not ended: it is not on this node"),
+        ({"pid": 1}, "and not 1"),
+        ({"start_ticks": 5}, "and not"),
+        ({"stalled_s": 71.0}, "it has moved since the command was given"),
+        ({"generation": GENERATION + 1}, "it is about generation 3, this node is at 2"),
+        ({"generation": GENERATION - 1}, "it is about generation 1, this node is at 2"),
+        ({"pid": 0}, "it names no process of rank 0"),
+        ({"start_ticks": 0}, "it names no process of rank 0"),
+        ({"stalled_s": float("nan")}, "the stall of rank 0 is out of range"),
+    ],
+)
+async def test_another_process_generation_or_state_is_left_alone(
+    folder: Path, victim: "subprocess.Popen[bytes]", changes: dict[str, Any], reason: str
+) -> None:
+    desk = Desk(folder, victim.pid)
+    (said,) = await desk.end(**changes)
+    assert reason in said
+    assert desk.lives
+
+
+@pytest.mark.parametrize("said", [0, 77])
+async def test_a_process_that_the_rank_does_not_see_itself_in_is_left_alone(
+    folder: Path, victim: "subprocess.Popen[bytes]", said: int
+) -> None:
+    desk = Desk(folder, victim.pid, said_ticks=said)  # 0: older hooks. 77: the pid is one of another container
+    assert desk.node.state(ready=False).ranks[0].start_ticks == 0
+    (reason,) = await desk.end()
+    assert "it has not said itself which process it is" in reason
+    assert desk.lives
+
+
+@pytest.mark.parametrize(
+    ("spec", "observes", "reason"),
+    [
+        (store.RunSpec(instance="i"), True, "started without --on-hang abort"),
+        (store.RunSpec(instance="i", on_hang=store.HANG_ACTION_ABORT, command=["true"]), False, "stopped together"),
+    ],
+)
+def test_only_a_run_that_asks_for_it_has_ranks_ended(spec: store.RunSpec, observes: bool, reason: str) -> None:
+    asked = store.EndRanks(ranks=[store.EndedRank(rank=0, pid=5, start_ticks=6)])
+    command = store.NodeCommand(id="a", generation=1, instance="i", end_ranks=asked)
+    assert reason in refusal(command, spec, Known(0, 1, observes), now_unix_s=1.8e9)

@@ -1,0 +1,107 @@
+"""Names that runs get when nobody names them: of runs that start at the same moment, each has its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast_cli.commands import observe, run
+from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.main import app
+from holdfast_cli.run_folder import paths
+from holdfast_cli.run_folder.paths import claim_dated_name
+from holdfast_proto.exit_codes import ExitCode
+
+NOW = "run-20260102-030405"
+
+CLAIMS = f"""
+import sys
+from pathlib import Path
+from holdfast_cli.run_folder import paths
+
+paths.dated_name = lambda: "{NOW}"
+print("ready", flush=True)
+sys.stdin.readline()
+print(paths.claim_dated_name(Path(sys.argv[1])))
+"""
+
+
+@pytest.fixture
+def same_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (paths, run, observe):
+        monkeypatch.setattr(module, "dated_name", lambda: NOW)
+
+
+def test_several_that_start_at_once_get_a_name_each(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CLAIMS, str(tmp_path / "runs")]
+    started = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+        for _ in range(4)
+    ]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    names = sorted(process.communicate()[0].strip() for process in started)
+    assert names == [NOW, f"{NOW}-2", f"{NOW}-3", f"{NOW}-4"]
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == names
+
+
+@pytest.mark.usefixtures("same_second")
+@pytest.mark.parametrize("command", ["run", "observe"])
+def test_a_second_command_of_the_same_second_is_not_refused(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+
+    def watch(options: LocalRunOptions, *_: object, **__: object) -> int:
+        names.append(options.run)
+        return 0
+
+    monkeypatch.setattr(run, "_watch", watch)
+    monkeypatch.setattr(observe, "_observe_here", watch)
+    for _ in range(2):
+        arguments = [command, "--directory", str(tmp_path / "runs"), "--", sys.executable, "-c", "pass"]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+    assert names == [NOW, f"{NOW}-2"]
+
+
+@pytest.mark.usefixtures("same_second")
+def test_a_command_that_is_refused_leaves_no_folder_behind(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(app, ["run", "--directory", str(tmp_path / "runs"), "--", "no-such-program"])
+    assert refused.exit_code == ExitCode.CONFIGURATION
+    assert not (tmp_path / "runs").exists()
+
+
+def of_a_file(folder: Path) -> Path:
+    (folder / "file").write_text("")
+    return folder / "file"
+
+
+def below_a_file(folder: Path) -> Path:
+    return of_a_file(folder) / "runs"
+
+
+@pytest.mark.parametrize("place", [of_a_file, below_a_file])
+def test_a_place_that_cannot_hold_runs_is_an_error_that_names_it(tmp_path: Path, place: Callable[[Path], Path]) -> None:
+    directory = place(tmp_path)
+    with pytest.raises(ConfigurationError, match=f"--directory {directory}: .*: name a folder"):
+        claim_dated_name(directory)
+
+
+def test_nobody_else_can_write_to_a_claimed_folder(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        name = claim_dated_name(tmp_path / "runs")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "runs" / name).stat().st_mode & 0o022 == 0

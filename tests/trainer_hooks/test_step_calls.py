@@ -1,0 +1,175 @@
+"""Loops that call restore, begin_step and end_step themselves."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import holdfast_hooks
+from holdfast_hooks import ConfigurationError, Phase
+from holdfast_hooks.state.data_position import NO_POSITION
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.snapshot import Slot
+from holdfast_proto.v1.session_pb2 import RankCommand, StopAt
+from tests.trainer_hooks.conftest import AgentServer
+
+Launch = Callable[..., RankContext]
+
+
+class Position:
+    """A position in the data."""
+
+    def __init__(self) -> None:
+        self.batch = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"batch": self.batch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.batch = state["batch"]
+
+
+@pytest.fixture
+def saved(bench: Any, make_slots: Any) -> Path:
+    """The slot of a rank that has trained up to step 6."""
+    position = Position()
+    position.batch = 14
+    run = bench({"position": position})
+    (path,) = make_slots(1, prefix="saved")
+    run.grant([path])
+    run.snapshots._rank = 3
+    run.end(6, last=True)
+    return Path(path)
+
+
+def numbers(agent: AgentServer) -> list[int]:
+    return [step.step for step in agent.steps]
+
+
+def test_steps_with_micro_batches_and_two_optimizers_are_counted_once(agent: AgentServer, launch: Launch) -> None:
+    launch()
+    models = [torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    with holdfast_hooks.attach() as hooks:
+        assert (hooks.next_step, hooks.restore()) == (0, 0)
+        for _ in range(3):
+            assert hooks.begin_step() == hooks.next_step - 1
+            for _ in range(4):
+                hooks.enter(Phase.DATA)
+                hooks.report(tokens=2)
+                for model in models:
+                    model(torch.ones(1, 2)).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            assert hooks.end_step() is False
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    assert numbers(agent) == [0, 1, 2]
+    assert [step.tokens for step in agent.steps] == [8, 8, 8]
+    assert agent.of("report")[-1].steps_until == 0
+
+
+def test_the_state_is_restored_once_and_the_last_step_is_pinned(
+    agent: AgentServer, launch: Launch, make_slots: Any, saved: Path
+) -> None:
+    agent.slots = make_slots()
+    launch(restore_slot=str(saved))
+    position = Position()
+    with holdfast_hooks.attach(state={"position": position}) as hooks:
+        assert (hooks.restore(until=9), position.batch) == (7, 14)
+        position.batch = 20
+        assert (hooks.restore(), hooks.next_step, position.batch) == (7, 7, 20)
+        while hooks.next_step < 9:
+            hooks.begin_step()
+            position.batch += 1
+            hooks.end_step()
+    pinned = []
+    for path in agent.slots:
+        with Slot(path) as slot:
+            pinned += [slot.header.step] if slot.header.persist else []
+    assert pinned == [8]
+    assert agent.of("report")[-1].steps_until == 9
+
+
+def test_a_loop_that_ignores_the_state_it_should_continue_from_is_refused(
+    agent: AgentServer, launch: Launch, saved: Path
+) -> None:
+    launch(restore_slot=str(saved))
+    with holdfast_hooks.attach(state={"position": Position()}) as hooks:
+        with pytest.raises(ConfigurationError, match=r"call hooks\.restore\(\) before the loop"):
+            hooks.begin_step(0)
+        hooks.restore()
+        with pytest.raises(ConfigurationError, match=r"began step 0: begin the loop at hooks\.next_step, which is 7"):
+            hooks.begin_step(0)
+        assert hooks.begin_step(7) == 7
+        hooks.end_step()
+    assert numbers(agent) == [7]
+
+
+def test_a_command_to_stop_reaches_the_caller_of_end_step(agent: AgentServer, launch: Launch) -> None:
+    launch()
+    with holdfast_hooks.attach() as hooks:
+        hooks.begin_step()
+        agent.wait_until(lambda: agent.of("report"))
+        agent.command(RankCommand(id=1, generation=2, stop_at=StopAt(step=1)))
+        agent.wait_until(lambda: agent.of("ack"))
+        assert hooks.end_step() is False
+        hooks.begin_step()
+        assert hooks.end_step() is True
+        assert list(hooks.steps(until=10, start=2)) == []
+
+
+def test_calls_in_a_wrong_order_are_warned_of_once_and_never_raise(
+    agent: AgentServer, launch: Launch, caplog: pytest.LogCaptureFixture
+) -> None:
+    launch()
+    with holdfast_hooks.attach() as hooks:
+        for _ in range(2):
+            assert hooks.end_step() is False
+        hooks.begin_step()
+        hooks.begin_step()
+        hooks.end_step()
+        hooks.begin_step(1)
+        hooks.end_step()
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    assert numbers(agent) == [1, 1]
+    lines = [record.getMessage() for record in caplog.records if record.name == "holdfast_hooks"]
+    assert [line.split(":")[0] for line in lines] == [
+        "end_step() was called outside of a step",
+        "a step began inside another one, which is not counted",
+        "a second loop repeats numbers of steps, so that a restart would leave some out",
+    ]
+
+
+def test_without_an_agent_steps_are_only_counted() -> None:
+    with holdfast_hooks.attach(state={"model": torch.nn.Linear(1, 1)}) as hooks:
+        assert hooks.restore(until=2) == 0
+        assert [(hooks.begin_step(), hooks.end_step()) for _ in range(2)] == [(0, False), (1, False)]
+        assert hooks.next_step == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [({}, True), ({"state": {"position": Position()}}, False), ({"check_data_position": False}, False)],
+)
+def test_a_state_without_a_position_in_the_data_is_said_once_by_rank_0(
+    launch: Launch,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    warned: bool,
+) -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    launch()
+    for rank in ("0", "3"):
+        monkeypatch.setenv("RANK", rank)
+        named = holdfast_hooks.by_name(optimizer, model)
+        state = {"model": model, "optimizer": optimizer, "named": named, "scheduler": scheduler}
+        with holdfast_hooks.attach(**{**options, "state": {**state, **options.get("state", {})}}) as hooks:
+            hooks.restore()
+            hooks.begin_step()
+            hooks.end_step()
+    assert [NO_POSITION in record.getMessage() for record in caplog.records].count(True) == warned

@@ -1,0 +1,1 @@
+"""Profiles a few steps of the rank when an operator asks for it."""

@@ -1,0 +1,162 @@
+"""The steps of one training loop: where they begin and end, and the state that they start from."""
+
+from collections.abc import Iterator, Mapping
+
+from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.left_loop import LeftStep, OpenStep
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.phases import Phase
+from holdfast_hooks.restore.starting_point import has_starting_point, start_from
+from holdfast_hooks.sidecar import Sidecar
+from holdfast_hooks.state.data_position import NO_POSITION, NO_POSITION_ADVICE, lacks_data_position
+from holdfast_hooks.state.encoding import Stateful
+from holdfast_hooks.telemetry.timeline import Timeline
+from holdfast_proto.rank_context import RankContext
+
+
+class StepLoop:
+    """Counts the steps of a rank, and tells the parts of the hooks when one begins and ends. Training thread only.
+
+    Args:
+        sidecar: the parts that run in a rank. Without an agent there is none, and steps are only counted.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        once: OnceLog,
+        *,
+        context: RankContext | None = None,
+        sidecar: Sidecar | None = None,
+        open_step: OpenStep | None = None,
+        state: Mapping[str, Stateful] | None = None,
+        coordinates: Mapping[str, int] | None = None,
+        check_data_position: bool = False,
+    ) -> None:
+        self._timeline = timeline
+        self._once = once
+        self._context = context
+        self._sidecar = sidecar
+        self._open_step = OpenStep({}) if open_step is None else open_step
+        self._state = state or {}
+        self._coordinates = coordinates or {}
+        self._check_data_position = check_data_position
+        self._until = 0
+        self._prepared = False
+        self._restored = -1
+        """Step of the state that was restored and that no step has followed yet; else -1."""
+        self._first_step = 0
+        """Step at which the loop continues what was restored; 0 without that."""
+        self._stopped = False
+        self.next_step = 0
+
+    def restore(self, until: int | None) -> int:
+        """See :meth:`holdfast_hooks.Hooks.restore`."""
+        if until is not None:
+            self._until = until
+            if self._sidecar is not None:
+                self._sidecar.steps_until(until)
+        if not self._prepared and self._sidecar is not None and self._context is not None:
+            self._prepare(self._sidecar)
+            restored = start_from(self._context, self._state, rank=self._sidecar.rank, coordinates=self._coordinates)
+            self._restored = restored
+            self._first_step = self.next_step = restored + 1
+        return self.next_step
+
+    def begin(self, step: int | None) -> int:
+        """See :meth:`holdfast_hooks.Hooks.begin_step`."""
+        if step is None:
+            step = self.next_step
+        if not self._prepared:
+            self._begin_without_restore()
+        if step < self.next_step:
+            self._check_number(step)
+        self._restored = -1
+        if self._open_step.step >= 0:
+            self._once.warn("a step began inside another one, which is not counted", "call end_step() after each step")
+        self._timeline.begin(step)
+        self.next_step = step + 1
+        if self._sidecar is not None:
+            self._open_step.begin(step)
+        return step
+
+    def end(self) -> bool:
+        """See :meth:`holdfast_hooks.Hooks.end_step`."""
+        open_step, sidecar = self._open_step, self._sidecar
+        step = open_step.step
+        if sidecar is None:
+            return False
+        if step < 0:
+            self._once.warn("end_step() was called outside of a step", "call begin_step() before each step")
+            return self._stopped
+        open_step.step = -1  # first: a signal handler may call sys.exit() at any place below
+        if sidecar.end_step(step, self._until):
+            self._stopped = True
+        self._timeline.enter(Phase.IDLE)
+        return self._stopped
+
+    def steps(self, until: int, start: int) -> Iterator[int]:
+        """See :meth:`holdfast_hooks.Hooks.steps`."""
+        self.restore(until)
+        timeline, sidecar, open_step = self._timeline, self._sidecar, self._open_step
+        first = max(start, self._first_step)
+        if sidecar is not None and first < until and first <= timeline.step:
+            advice = f"give this loop its own steps, such as steps(until={until}, start={timeline.step + 1})"
+            self._once.warn(_REPEATED, advice)
+        if first < until:
+            self._restored = -1
+        # The same as begin() and end(), written out: two more frames in each step would cost as much as the rest.
+        for step in range(first, until):
+            if self._stopped:
+                break
+            timeline.begin(step)
+            self.next_step = step + 1
+            if sidecar is None:
+                yield step
+                continue
+            open_step.begin(step)
+            try:
+                yield step
+            except GeneratorExit:
+                # The loop may be left by an error, too. Whether it was is known where the hooks are closed.
+                open_step.leave()
+                raise
+            open_step.step = -1  # first: a signal handler may call sys.exit() at any place below
+            self._stopped = sidecar.end_step(step, until)
+        timeline.enter(Phase.IDLE)
+
+    def end_left_step(self) -> None:
+        """Keep what a loop that was left by ``break``, ``return`` or ``sys.exit`` has done."""
+        step, left = self._open_step.step, self._open_step.judge()
+        if left is LeftStep.COMPLETE and self._sidecar is not None:
+            self._sidecar.end_step(step, self._until, left=True)
+            # In any other case the phase tells the other side that this rank left in the middle of a step.
+            self._timeline.enter(Phase.IDLE)
+
+    def _prepare(self, sidecar: Sidecar) -> None:
+        """Make sure, before the first step, that the state can be saved at all."""
+        self._prepared = True
+        sidecar.before_first_step()
+        observed = self._context is None or self._context.observed
+        if self._check_data_position and not observed and sidecar.rank == 0 and lacks_data_position(self._state):
+            self._once.warn(NO_POSITION, NO_POSITION_ADVICE)
+
+    def _begin_without_restore(self) -> None:
+        if self._context is not None and not self._context.observed and has_starting_point(self._context):
+            # To train from the script's own start would repeat steps, and then replace the good state of later ones.
+            raise ConfigurationError(
+                "the run has a state to continue from, and the script began a step without it: call hooks.restore()"
+                " before the loop and begin at hooks.next_step, or start the run with --from-scratch"
+            )
+        self.restore(None)
+
+    def _check_number(self, step: int) -> None:
+        if self._restored >= 0:
+            raise ConfigurationError(
+                f"the state of step {self._restored} was restored, and the script began step {step}: begin the loop at"
+                f" hooks.next_step, which is {self.next_step}"
+            )
+        self._once.warn(_REPEATED, f"begin_step({step}) was called after step {self.next_step - 1}: count on")
+
+
+_REPEATED = "a second loop repeats numbers of steps, so that a restart would leave some out"
