@@ -14,14 +14,18 @@ SOURCES := proto checkpoint trainer_hooks agent daemon trainer cli
 # Tests of one part at a time run two by two. Tests of whole runs start up to eight ranks, one run at a time.
 IN_PARALLEL := --numprocesses 2 --dist worksteal
 WHOLE_RUNS := tests/chaos tests/multinode tests/trainer tests/examples
+SYSTEM := system and not soak and not frameworks
 STUBS := proto/holdfast_proto/v1
 
 # An exact torch in a venv of its own. A CUDA build takes 5 GB, and runs without a GPU.
 TORCH_VENV := build/torch-$(TORCH)
 
-# transformers, accelerate, lightning ... in a venv of their own, which sees the packages of .venv.
+# transformers, accelerate, lightning ... in a venv of their own, which sees the packages of .venv. torchtitan has another
+# one: it needs older versions of datasets and fsspec. It imports triton, which the CPU build of torch does not bring.
 FRAMEWORKS := build/frameworks
-FRAMEWORK_PACKAGES := transformers accelerate lightning trl torchdata deepspeed
+FRAMEWORK_PACKAGES := transformers accelerate lightning trl torchdata deepspeed "ray[train]" megatron-core
+TORCHTITAN := build/torchtitan
+TORCHTITAN_PACKAGES := torchtitan triton
 SHOW_PACKAGES := import site; print("import site;", "; ".join(f"site.addsitedir({p!r})" for p in site.getsitepackages()))
 
 # TORCH becomes the name of a folder, so it is checked before anything is made. words: make splits a name at spaces.
@@ -67,25 +71,33 @@ test: setup  ## Run all fast tests and a few with real processes
 
 # A run of eight ranks on a machine with other work may take minutes.
 test-system: setup  ## Run every test with real processes
-	$(BIN)/python -m pytest -m "system and not soak and not frameworks" --timeout 600 $(IN_PARALLEL) $(WHOLE_RUNS:%=--ignore %)
-	$(BIN)/python -m pytest -m "system and not soak and not frameworks" --timeout 600 $(WHOLE_RUNS)
+	$(BIN)/python -m pytest -m "$(SYSTEM)" --timeout 600 $(IN_PARALLEL) $(WHOLE_RUNS:%=--ignore %)
+	$(BIN)/python -m pytest -m "$(SYSTEM)" --timeout 600 $(WHOLE_RUNS)
 
+# Most of their time is imports and waiting, so two files run at a time. The tests of a file may share a run.
 # No package, model or data set comes from a hub: tests build small models from their configurations.
-test-frameworks: $(FRAMEWORKS)/.ready  ## Run the tests with transformers, TRL, accelerate and other frameworks
-	HF_HUB_OFFLINE=1 $(FRAMEWORKS)/bin/python -m pytest -m "frameworks and not soak" --timeout 300 tests/frameworks
+test-frameworks: $(FRAMEWORKS)/.ready $(TORCHTITAN)/.ready  ## Run the tests with transformers, TRL, accelerate and other frameworks
+	HF_HUB_OFFLINE=1 $(FRAMEWORKS)/bin/python -m pytest -m "frameworks and not soak" --timeout 300 \
+	  --numprocesses 2 --dist loadfile --ignore tests/frameworks/torchtitan tests/frameworks
+	HF_HUB_OFFLINE=1 $(TORCHTITAN)/bin/python -m pytest -m "frameworks and not soak" --timeout 300 tests/frameworks/torchtitan
+
+$(FRAMEWORKS)/.ready: NAMES = $(FRAMEWORK_PACKAGES)
+$(FRAMEWORKS)/.ready: PINS = --constraint constraints.txt --constraint tests/frameworks/constraints.txt
+$(TORCHTITAN)/.ready: NAMES = $(TORCHTITAN_PACKAGES)
+$(TORCHTITAN)/.ready: PINS = --constraint tests/frameworks/torchtitan/constraints.txt
 
 # The path file shows the venv all packages of .venv, torch and Holdfast among them. pip keeps what satisfies a pin, and
 # the pin of torch is the version that is there. DeepSpeed comes as source: DS_BUILD_OPS=0 compiles none of its kernels.
-$(FRAMEWORKS)/.ready: .venv/.ready tests/frameworks/constraints.txt constraints.txt
+$(FRAMEWORKS)/.ready: tests/frameworks/constraints.txt
+$(TORCHTITAN)/.ready: tests/frameworks/torchtitan/constraints.txt
+$(FRAMEWORKS)/.ready $(TORCHTITAN)/.ready: %/.ready: .venv/.ready constraints.txt
 	@rm -f $@
-	@$(BIN)/python -m venv $(FRAMEWORKS)
-	@$(BIN)/python -c '$(SHOW_PACKAGES)' \
-	  >"$$($(FRAMEWORKS)/bin/python -c '$(PACKAGES_FOLDER)')/outer_venv.pth"
-	@DS_BUILD_OPS=0 $(FRAMEWORKS)/bin/pip install --quiet $(PACKAGES) \
-	  --constraint tests/frameworks/constraints.txt $(FRAMEWORK_PACKAGES) \
+	@$(BIN)/python -m venv $*
+	@$(BIN)/python -c '$(SHOW_PACKAGES)' >"$$($*/bin/python -c '$(PACKAGES_FOLDER)')/outer_venv.pth"
+	@DS_BUILD_OPS=0 $*/bin/pip install --quiet $(filter-out --constraint constraints.txt,$(PACKAGES)) $(PINS) $(NAMES) \
 	  "torch==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("torch"))')"
 	@# The agent asks for py-spy next to its python, and pip leaves out what the path file shows.
-	@ln -sf "$$(readlink -f $(BIN)/py-spy)" $(FRAMEWORKS)/bin/py-spy
+	@ln -sf "$$(readlink -f $(BIN)/py-spy)" $*/bin/py-spy
 	@touch $@
 
 test-torch: $(TORCH_VENV)/.ready  ## Run the tests that show whether Holdfast works with another torch: TORCH=2.14.1
@@ -108,8 +120,11 @@ $(TORCH_VENV)/.ready: pyproject.toml constraints.txt
 	@$(TORCH_VENV)/bin/pip install --quiet --constraint constraints.txt --editable '.[all,dev]' torch==$(TORCH)
 	@touch $@
 
-soak: setup  ## Run the tests that are long by nature
-	$(BIN)/python -m pytest -m soak
+soak: setup $(FRAMEWORKS)/.ready $(TORCHTITAN)/.ready  ## Run the tests that are long by nature
+	$(BIN)/python -m pytest -m "soak and not frameworks"
+	HF_HUB_OFFLINE=1 $(FRAMEWORKS)/bin/python -m pytest -m "soak and frameworks" --timeout 300 \
+	  --ignore tests/frameworks/torchtitan tests/frameworks
+	HF_HUB_OFFLINE=1 $(TORCHTITAN)/bin/python -m pytest -m "soak and frameworks" --timeout 300 tests/frameworks/torchtitan
 
 bench: setup  ## Run the benchmarks beside their peers
 	$(BIN)/python benchmarks/hook_overhead.py

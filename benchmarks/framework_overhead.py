@@ -1,98 +1,54 @@
-"""Measure what HoldfastCallback adds to each step of a Hugging Face Trainer, with a live reporter and a real server.
+"""Measure what Holdfast adds to each step of a framework's loop, with a live reporter and a real server.
 
-    build/frameworks/bin/python -m benchmarks.framework_overhead [--rounds N] [--json FILE]
+    build/frameworks/bin/python -m benchmarks.framework_overhead [--only NAME] [--rounds N] [--json]
+    build/torchtitan/bin/python -m benchmarks.framework_overhead --only torchtitan
 
-A process trains the smallest model that a Trainer takes, and another one the same with the callback and an agent's
-context. They take turns. No snapshot is due. Of several rounds the quietest counts for each of them, and the figure is
-the difference of their median steps.
+A process runs the loop of a framework without Holdfast, and another one the same with an agent's context. The two take
+turns. The loops of Trainer and Lightning train the smallest model. The others compute nothing, and make the calls that
+Holdfast wraps: next to a real step, their cost would be lost in the noise of most machines. No snapshot is due. Of
+several rounds the quietest counts for each of the two, and the figure is the difference of their median steps. The exit
+code is 1 if a step takes longer by more than CEILING_US.
 """
 
 import argparse
-import itertools
+import importlib.util
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from pathlib import Path
-from typing import Any
 
+from benchmarks.framework_loops import LOOPS, PACKAGES, median_step_us
 from holdfast_proto.rank_context import RankContext
 
-STEPS = 600
-WARM_UP_STEPS = 100
+CEILING_US = 150.0
+"""Most microseconds that a step may take longer. The Trainer took 40 with no other work on the machine."""
 
 
-def median_step_us() -> float:
-    """Train with the callback; return the median microseconds from the end of a step to the end of the next."""
-    import torch
-    from transformers import Trainer, TrainerCallback, TrainingArguments
-
-    from holdfast_hooks.frameworks.huggingface import HoldfastCallback
-
-    ends: list[float] = []
-
-    class Clock(TrainerCallback):  # type: ignore[misc]
-        """Notes when steps end."""
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401, ARG002
-            """Note the time."""
-            ends.append(time.perf_counter())
-
-    class Model(torch.nn.Module):
-        """A model with next to no work."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(8, 1)
-
-        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:  # noqa: ARG002
-            """Return a loss."""
-            return {"loss": self.layer(input_ids).square().mean()}
-
-    torch.set_num_threads(1)
-    rows = [{"input_ids": torch.ones(8), "labels": torch.ones(1)} for _ in range(1024)]
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            folder,
-            max_steps=STEPS,
-            per_device_train_batch_size=8,
-            logging_strategy="no",
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            use_cpu=True,
-        )
-        Trainer(Model(), arguments, train_dataset=rows, callbacks=[HoldfastCallback(), Clock()]).train()
-    steps = [after - before for before, after in itertools.pairwise(ends)]
-    return statistics.median(steps[WARM_UP_STEPS:]) * 1e6
-
-
-def in_a_process(module: str, context: dict[str, str]) -> float:
-    """Return ``median_step_us()`` of a benchmark in a process of its own."""
+def in_a_process(name: str, context: dict[str, str]) -> float:
+    """Return the median step of a loop, in microseconds, in a process of its own."""
     environment = {**os.environ, **context, "HF_HUB_OFFLINE": "1", "RANK": "0", "WORLD_SIZE": "1"}
-    command = [sys.executable, "-m", module, "--child"]
+    command = [sys.executable, "-m", "benchmarks.framework_overhead", "--child", name]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.splitlines()[-1])
 
 
-def measure(module: str, rounds: int) -> dict[str, float]:
-    """Return the median step with and without Holdfast, and the difference, in microseconds.
-
-    Args:
-        module: name of the benchmark whose ``--child`` prints the median of one process.
-        rounds: pairs of processes.
-    """
+def measure(name: str, rounds: int) -> dict[str, float]:
+    """Return the median step with and without Holdfast, and the difference, in microseconds."""
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         socket = f"{folder}/agent.sock"
-        context = RankContext(run="bench", generation=0, agent=f"unix:{socket}", black_box=f"{folder}/black-box")
+        context = RankContext(
+            run="bench",
+            generation=0,
+            agent=f"unix:{socket}",
+            black_box=f"{folder}/black-box",
+            observed=name == "ray",  # Ray starts its workers itself
+        )
         command = [sys.executable, "-m", "benchmarks.hook_overhead", "--serve", socket]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
             assert agent.stdin is not None and agent.stdout is not None
             agent.stdout.readline()
-            found = [(in_a_process(module, {}), in_a_process(module, context.to_environment())) for _ in range(rounds)]
+            found = [(in_a_process(name, {}), in_a_process(name, context.to_environment())) for _ in range(rounds)]
             agent.stdin.close()
     alone, held = (min(values) for values in zip(*found, strict=True))
     return {"without_us": round(alone, 1), "with_us": round(held, 1), "added_us": round(held - alone, 1)}
@@ -100,20 +56,23 @@ def measure(module: str, rounds: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=LOOPS, action="append", help="framework to measure; several are possible")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="file to write the figures to")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--child", choices=LOOPS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        print(median_step_us())
+        print(median_step_us(options.child))
         return
-    figures = measure("benchmarks.framework_overhead", options.rounds)
-    print(
-        f"a step of {figures['without_us']:g} us takes {figures['with_us']:g} us with HoldfastCallback:"
-        f" {figures['added_us']:g} us more"
-    )
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    print(f"{'framework':<12}{'without us':>12}{'with us':>12}{'added us':>12}")
+    figures = {}
+    installed = [name for name in LOOPS if importlib.util.find_spec(PACKAGES.get(name, name)) is not None]
+    for name in options.only or installed:
+        one = figures[name] = measure(name, options.rounds)
+        print(f"{name:<12}{one['without_us']:>12g}{one['with_us']:>12g}{one['added_us']:>12g}", flush=True)
+    if options.json:
+        print(json.dumps({"ceiling_us": CEILING_US, **figures}))
+    sys.exit(any(one["added_us"] > CEILING_US for one in figures.values()))
 
 
 if __name__ == "__main__":

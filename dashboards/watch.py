@@ -33,6 +33,8 @@ from holdfast_cli.run_folder.scrape_targets import TARGETS_FOLDER
 HERE = Path(__file__).resolve().parent
 PROGRAMS = ("prometheus", "prometheus-alertmanager")
 """What must be on the PATH. Debian's packages have the same names."""
+PATTERN_CHARACTERS = frozenset("[*?\\")
+"""What Prometheus takes for more than itself in the path of a file with rules or targets."""
 END_PATIENCE_S = 60.0
 """Time in which the command ends after a signal, before it is killed."""
 
@@ -49,14 +51,25 @@ def main() -> int:
     if missing:
         print(f"watch needs programs that are not installed: apt-get install {' '.join(missing)}", file=sys.stderr)
         return 1
+    directory = given.directory or (Path("holdfast-runs") if given.command else None)
+    directory = None if directory is None else directory.absolute()
+    for path in filter(None, (HERE, directory)):
+        if set(str(path)) & PATTERN_CHARACTERS:
+            print(
+                f"watch: Prometheus reads the path {path} as a pattern, and would find nothing there: use a folder "
+                "without any of [ * ? \\ in its path, and name that of the runs with --directory",
+                file=sys.stderr,
+            )
+            return 1
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks to continue without the terminal
         signal.signal(signal.SIGHUP, _hang_up)
     try:
         with watch_folder() as folder:
             if given.command:
-                return _watch(folder, (given.directory or Path("holdfast-runs")).absolute(), given.command)
-            runs = folder / "runs" if given.directory is None else given.directory.absolute()
+                assert directory is not None
+                return _watch(folder, directory, given.command)
+            runs = directory or folder / "runs"
             return _watch(folder, runs, ["holdfast", "demo", "--keep", str(runs)])
     except RuntimeError as error:  # a server has not come up
         print(error, file=sys.stderr)

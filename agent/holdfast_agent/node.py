@@ -14,6 +14,7 @@ from holdfast_agent.processes import training_thread
 from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.kernel_log import names_our_pids
 from holdfast_agent.processes.rank import Rank
+from holdfast_agent.reports.logged_names import LoggedNames
 from holdfast_agent.reports.message_checks import clean_hello
 from holdfast_agent.reports.summaries import StepSummaries
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
@@ -74,6 +75,8 @@ class Node:
         """Set when the state must be published before the next regular time."""
         self.summaries = StepSummaries(0, 0)
         """Step summaries of the newest generation."""
+        self.logged = LoggedNames()
+        """Names under which ranks of the newest generation log numbers."""
         self.devices = NodeDevices(pids_are_ours=names_our_pids())
         """The GPUs of the node."""
         self._incarnation = time.time_ns()
@@ -99,6 +102,7 @@ class Node:
         self.start = start
         self.ranks = {}
         self.summaries = StepSummaries(generation, start.ranks)
+        self.logged = LoggedNames()
 
     def admit(self, hello: session.Hello) -> Rank | None:
         """Return the rank that opens a session, or None if it does not belong to the newest generation."""
@@ -128,7 +132,7 @@ class Node:
         """
         if rank.is_alive and not rank.held_for_stacks:
             try:
-                rank.look(processes.process_state(rank.pid), training_thread.look_at(rank.pid))
+                rank.look(processes.process_state(rank.pid), training_thread.look_at(rank.pid, rank.thread_id))
             except OSError:
                 rank.thread = training_thread.ThreadStatus(busy_s=rank.thread.busy_s)
 

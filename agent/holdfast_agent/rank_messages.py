@@ -7,13 +7,15 @@ from collections.abc import Callable
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
-from holdfast_agent.reports.message_checks import clean_report, flaw_of_slots
+from holdfast_agent.reports.message_checks import clean_launcher_words, clean_report, flaw_of_slots
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
 _SLOTS_BY_DEFAULT = 3
 """Slots of a rank that does not say how many it needs: always enough."""
+_LAUNCHER_PAUSE_S = 0.2
+"""Least time between two messages of a launcher. A flood of them would push other events out of the queue."""
 
 
 class RankMessages:
@@ -26,6 +28,8 @@ class RankMessages:
         self._memory = memory
         self._saver = saver
         self._emit = emit
+        self._deaf_until_s = 0.0
+        """Time until which a launcher is not heard."""
 
     async def receive(self, rank: Rank, message: session.RankMessage) -> None:
         """Fold in one message of a rank of the newest generation. Parts that make no sense are refused."""
@@ -46,6 +50,21 @@ class RankMessages:
                 case _:
                     self._refuse("a message of a kind that does not belong here")
 
+    def hear_launcher(self, said: session.LauncherWords) -> None:
+        """Pass on what another launcher says of its ranks."""
+        node = self._node
+        if not node.observes or said.run != node.spec.run:
+            self._refuse("words of a launcher that has not started this run")
+            return
+        now_s = time.monotonic()
+        if now_s < self._deaf_until_s:
+            self._refuse("words of a launcher that come too fast")
+            return
+        self._deaf_until_s = now_s + _LAUNCHER_PAUSE_S
+        clean_launcher_words(said, self._refuse)
+        if said.words:
+            self._emit(store.Event(generation=node.generation, launcher_words=said))
+
     def _refuse(self, reason: str) -> None:
         self._node.errors.refuse("rank_messages", reason)
 
@@ -61,6 +80,9 @@ class RankMessages:
             node.step_durations.observe(step.duration_s)
             for summary in node.summaries.add(rank.rank, step, dp=rank.coordinates.get("dp", 0)):
                 self._emit(store.Event(generation=node.generation, step_summary=summary))
+        if numbers := node.logged.of(rank.rank, report.logged):
+            logged = store.NumbersLogged(numbers=numbers)
+            self._emit(store.Event(generation=node.generation, numbers_logged=logged))
         for snapshot in report.snapshots:
             node.snapshots_total += 1
             self._saver.counters.stalls.observe(snapshot.stall_s)

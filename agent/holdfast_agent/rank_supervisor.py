@@ -95,6 +95,9 @@ class RankSupervisor:
 
     def _prepare(self, generation: int, start: store.StartGeneration) -> None:
         self._node.begin_generation(generation, start)
+        # An earlier start of the run may have left boxes. Of a rank that ends before it has its own box, they would say
+        # what it never did.
+        shutil.rmtree(self._options.black_box(generation, 0).parent, ignore_errors=True)
         for path in (self._options.black_box(generation, 0), self._options.rank_log(generation, 0)):
             path.parent.mkdir(parents=True, exist_ok=True)
         old = self._options.black_box(generation - GENERATIONS_KEPT, 0).parent

@@ -65,6 +65,16 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
             if rank.channel.outbox is outbox:
                 rank.channel.outbox = None
 
+    async def Tell(  # noqa: N802  as above
+        self,
+        request: session.LauncherWords,
+        context: "grpc.aio.ServicerContext[session.LauncherWords, session.LauncherWordsTaken]",  # noqa: ARG002 - gRPC's
+    ) -> session.LauncherWordsTaken:
+        """Take in what a launcher says of its ranks."""
+        with self._errors.contained("rank_messages"):
+            self._messages.hear_launcher(request)
+        return session.LauncherWordsTaken()
+
     async def _read(self, rank: Rank, requests: AsyncIterator[session.RankMessage], outbox: Outbox) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
             async for message in requests:

@@ -72,6 +72,10 @@ class ControlClient:
         request = control_pb2.ListIncidentsRequest(run=self._run)
         return list(self._call("ListIncidents", request, control_pb2.ListIncidentsResponse).incidents)
 
+    def daemon(self) -> control_pb2.DaemonStatus:
+        """Return how the daemon itself is."""
+        return self._call("GetDaemon", control_pb2.GetDaemonRequest(), control_pb2.DaemonStatus)
+
     def take_checkpoint(self) -> int:
         """Request a checkpoint and return its step. The checkpoint is not yet taken."""
         request = control_pb2.TakeCheckpointRequest(run=self._run)

@@ -53,7 +53,6 @@ async def _serve(options: DaemonOptions) -> None:
     runs = Runs(client, shell, ticks, options.store_url)
     registry.register(DaemonCollector(runs, clock))
     metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
-    server = await control.serve(control.ControlService(runs, clock), options.control)
     watched = Watched(
         options=options,
         runs=runs,
@@ -62,6 +61,7 @@ async def _serve(options: DaemonOptions) -> None:
         loop=asyncio.get_running_loop(),
         started_unix_s=clock.now(),
     )
+    server = await control.serve(control.ControlService(runs, clock, watched), options.control)
     console = start_console(watched)
     write_endpoint(
         options.endpoint_file,

@@ -110,6 +110,10 @@ _BY_LABEL: tuple[tuple[MetricFamily, Callable[[CoreState], Mapping[str, float]]]
     ),
     (of_run.RANKS, _ranks_by_state),
     (of_run.RUN_RESTARTS, lambda state: state.totals.restarts),
+    (
+        of_run.LOGGED,
+        lambda state: {name: number.value for name, number in sorted(state.telemetry.logged.items())},
+    ),
     (of_run.NONFINITE, lambda state: state.totals.nonfinite),
     (of_run.SUSPICIONS, lambda state: state.totals.suspicions),
     (of_run.ANOMALIES, lambda state: state.totals.anomalies),

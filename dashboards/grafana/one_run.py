@@ -98,6 +98,12 @@ PANELS = (
         ),
     ),
     Panel(
+        title="Numbers that the script logs",
+        description="The newest number of each name that the script or its framework logs. Hide those of another size.",
+        unit="none",
+        queries=(Query('max by (name) (holdfast_logged_number{run="$run"})', "{{name}}"),),
+    ),
+    Panel(
         title="What the time was used for",
         description="Wall time since the run was created. All but productive is lost. A step counts when it ends.",
         unit="s",

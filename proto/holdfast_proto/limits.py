@@ -29,6 +29,18 @@ FINGERPRINT_BYTES = 64
 STOP_GRACE_S = 30.0
 """Default time for a last checkpoint: after SIGTERM, and when `holdfast top` or the console stops the run."""
 
+MOST_LOGGED_NAMES = 64
+"""Most names under which a script logs numbers of its own: each is a time series of the run in Prometheus."""
+
+LOGGED_NAME_CHARACTERS = 100
+"""Longest name of such a number."""
+
+MOST_LAUNCHER_WORDS = 8
+"""Most different things that a launcher says of ranks at one time."""
+
+LAUNCHER_WORDS_CHARACTERS = 400
+"""Longest of them."""
+
 REPORT_INTERVAL_S = 0.2
 """Time between two reports of a rank. With each, the hooks sample whether the training thread sleeps."""
 

@@ -54,6 +54,11 @@ class RankContext:
     auto: bool = False
     """Whether the hooks attach by themselves, without a line in the script."""
 
+    @property
+    def saves(self) -> bool:
+        """Whether Holdfast saves and restores the rank's state."""
+        return not self.observed and not self.auto
+
     def to_environment(self) -> dict[str, str]:
         """Return the environment variable that carries this context."""
         return {VARIABLE: json.dumps(dataclasses.asdict(self))}

@@ -148,6 +148,23 @@ async def test_what_an_earlier_start_has_left_in_a_log_is_no_word_of_the_rank(
         await leave(supervisor)
 
 
+async def test_what_an_earlier_start_has_left_in_a_black_box_is_no_step_of_the_rank(
+    folder: Path, store_with_rendezvous: StoreServer
+) -> None:
+    async with supervised(folder, store_with_rendezvous) as (supervisor, node):
+        (folder / "train.py").write_text("import sys\nsys.exit(3)\n")  # it never attaches
+        for rank in (2, 3):
+            path = node.options.black_box(1, rank)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            box = black_box.BlackBoxWriter(path, run="run", generation=1, rank=rank, world_size=4)
+            box.moment(786, 3, 99)
+        await supervisor.start(1, START)
+        await until(lambda: node.stopped, "both ranks have ended")
+        events = [event.rank_exited for event in node.link.emitted]
+        assert [(event.exit.code, event.exit.step) for event in events] == [(3, -1), (3, -1)]
+        await leave(supervisor)
+
+
 async def test_ranks_start_with_torchelastics_environment_and_their_end_is_reported_with_their_black_box(
     folder: Path, store_with_rendezvous: StoreServer
 ) -> None:

@@ -12,7 +12,7 @@ from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry
 from holdfast_proto.v1 import session_pb2 as pb
 from holdfast_proto.v1 import session_pb2_grpc
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD, GroupProgress, Progress
+from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD, GroupProgress, LoggedNumber, Progress
 from tests.support.coroutines import until
 from tests.support.nodes import RUN, RecordedNode, begin, make_node
 
@@ -304,3 +304,71 @@ async def test_one_rank_that_cannot_be_read_does_not_keep_the_others_from_ageing
         monkeypatch.setattr(node.ranks[0], "state", fail)
         after = node.state(ready=True)
         assert after.ranks == before.ranks  # the last state that could be had
+
+
+async def tell(node: RecordedNode, *words: pb.RankWords, run: str = RUN, launcher: str = "Ray Train") -> None:
+    async with grpc.aio.insecure_channel(f"unix:{node.options.session_socket}") as channel:
+        said = pb.LauncherWords(run=run, launcher=launcher, words=words)
+        await session_pb2_grpc.RankAgentStub(channel).Tell(said, timeout=30)  # type: ignore[no-untyped-call]
+
+
+async def test_what_a_launcher_says_of_its_ranks_is_passed_on_without_what_makes_no_sense(folder: Path) -> None:
+    async with served(folder) as node:
+        node.spec.command[:] = []  # ranks of another launcher
+        good = pb.RankWords(ranks=[0, 1], text="ActorDiedError: killed")
+        bad = [
+            pb.RankWords(text="no rank"),
+            pb.RankWords(ranks=[1, 0], text="x"),
+            pb.RankWords(ranks=[2**31], text="x"),
+            pb.RankWords(ranks=[0]),
+            pb.RankWords(ranks=[0], text="a\nb"),
+            pb.RankWords(ranks=[0], text="x" * 401),
+        ]
+        await tell(node, *bad, good, *bad)
+        node.messages._deaf_until_s = 0.0
+        await tell(node, *[good] * 9)
+        node.messages._deaf_until_s = 0.0
+        assert [list(event.launcher_words.words) for event in node.link.emitted] == [[good], [good] * 8]
+        await tell(node, good, launcher="a\x1b[2J")
+        node.messages._deaf_until_s = 0.0
+        await tell(node, good, run="another")
+        assert len(node.link.emitted) == 2
+
+
+async def test_a_flood_of_words_is_heard_once(folder: Path) -> None:
+    async with served(folder) as node:
+        node.spec.command[:] = []
+        node.messages._deaf_until_s = 0.0
+        await tell(node, pb.RankWords(ranks=[0], text="dead"))
+        node.messages._deaf_until_s += 60.0
+        for _ in range(5):
+            await tell(node, pb.RankWords(ranks=[0], text="dead"))
+        assert len(node.link.emitted) == 1
+
+
+async def test_ranks_that_the_agent_has_started_have_no_other_launcher(folder: Path) -> None:
+    async with served(folder) as node:
+        await tell(node, pb.RankWords(ranks=[0], text="dead"))
+        assert node.link.emitted == []
+
+
+async def test_numbers_that_ranks_log_are_passed_on_from_the_lowest_rank(folder: Path) -> None:
+    async with served(folder) as node, welcomed(node, 0) as first, welcomed(node, 1) as second:
+        await first.say(report=report(1, logged=[LoggedNumber(name="kl", value=0.5, step=1)]))
+        await until(lambda: len(node.link.emitted) == 1, "the numbers of rank 0")
+        await second.say(report=report(1, logged=[LoggedNumber(name="kl"), LoggedNumber(name="expert", step=1)]))
+        await until(lambda: len(node.link.emitted) == 2, "the numbers of rank 1")
+        logged = [list(event.numbers_logged.numbers) for event in node.link.emitted]
+        assert logged == [
+            [LoggedNumber(name="kl", value=0.5, step=1, rank=0)],
+            [LoggedNumber(name="expert", step=1, rank=1)],
+        ]
+
+
+async def test_a_rank_may_train_in_another_thread_than_the_one_that_has_attached(folder: Path) -> None:
+    async with served(folder) as node, welcomed(node, 1) as rank:
+        assert node.ranks[1].thread_id == node.ranks[1].pid
+        await rank.say(report=report(0, training_thread=77))
+        await rank.say(report=report(1))
+        await until(lambda: node.ranks[1].progress.step == 1, "the report")
+        assert node.ranks[1].thread_id == 77

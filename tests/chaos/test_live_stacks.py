@@ -9,6 +9,7 @@ import pytest
 
 from holdfast_cli.settings.schema import ModeName
 from tests.chaos.conftest import RANKS, Runs, finish, until, until_step
+from tests.support.local_runs import wait_for
 
 pytestmark = pytest.mark.system
 
@@ -22,14 +23,19 @@ def test_stacks_show_all_ranks_and_name_the_one_that_hangs(runs: Runs, undisturb
     name = "stacks"
     with runs.run(name, faults_allowed=True, mode=ModeName.OBSERVE) as local:
         until_step(local, 3)
-        answer = holdfast(runs, "stacks", "--json", "--output", str(tmp_path / "saved"), "--run", name)
-        assert (answer.returncode, answer.stderr) == (0, "")
-        found = json.loads(answer.stdout)
-        assert [one["rank"] for one in found] == list(range(RANKS))
-        for one in found:
-            [main] = [thread for thread in one["threads"] if thread["is_main"]]
-            assert any(frame["file"].endswith("train.py") for frame in main["frames"])
-            assert any(thread["name"] == "holdfast-reporter" for thread in one["threads"])
+
+        def seen_in_the_loop() -> bool:
+            answer = holdfast(runs, "stacks", "--json", "--output", str(tmp_path / "saved"), "--run", name)
+            assert (answer.returncode, answer.stderr) == (0, "")
+            found = json.loads(answer.stdout)
+            assert [one["rank"] for one in found] == list(range(RANKS))
+            names = [{thread["name"] for thread in one["threads"]} for one in found]
+            mains = [[thread for thread in one["threads"] if thread["is_main"]] for one in found]
+            return all("holdfast-reporter" in each for each in names) and all(
+                any(frame["file"].endswith("train.py") for main in each for frame in main["frames"]) for each in mains
+            )
+
+        wait_for(seen_in_the_loop, "the stacks of all ranks")  # a rank that runs may give a part of its stack only
         saved = sorted(path.name for path in (tmp_path / "saved").iterdir())
         assert saved == [f"rank-{rank:05}.stack.txt" for rank in range(RANKS)]
         assert {path.stat().st_mode & 0o777 for path in (tmp_path / "saved").iterdir()} == {0o600}

@@ -12,6 +12,7 @@ from holdfast_cli.settings.schema import PresetName
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.chaos.conftest import PATIENCE_S, Runs, until, until_step
+from tests.chaos.memory_cgroup import memory_cgroup
 from tests.chaos.test_observe import ENDLESS, TORCHRUN, assert_names_the_stopped, incidents_in, observed
 from tests.support.local_runs import wait_for
 
@@ -99,3 +100,38 @@ def test_a_slow_rank_is_a_straggler(runs: Runs) -> None:
         )[0]
         assert list(slow.verdict.culprits) == [2]
         assert slow.verdict.phase in (common.PHASE_FORWARD_BACKWARD, common.PHASE_UNSPECIFIED)
+
+
+HOARDING = """
+import os, pathlib, sys, time
+import torch, torch.distributed as dist
+rank, doomed = int(os.environ["RANK"]), 1
+if rank == doomed:
+    pathlib.Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+dist.init_process_group("gloo")
+weight = torch.nn.Parameter(torch.ones(4))
+optimizer = torch.optim.SGD([weight], lr=0.0)
+hoard = []
+for step in range(10**6):
+    time.sleep(0.02)
+    while rank == doomed and step == 20:
+        hoard.append(b"x" * 2**26)
+    weight.grad = torch.ones(4)
+    dist.all_reduce(weight.grad)
+    optimizer.step()
+"""
+LIMIT_BYTES = 512 * 2**20
+"""More than a rank with torch needs, if it does nothing."""
+
+
+def test_a_rank_that_the_kernel_kills_for_its_memory_is_reported_so(runs: Runs) -> None:
+    script = runs.folder / "hoarding.py"
+    script.write_text(HOARDING)
+    with (
+        memory_cgroup(LIMIT_BYTES) as limited,
+        observed(runs, "hoarding", *TORCHRUN, str(script), str(limited), options=AUTO) as watched,
+    ):
+        code, log = watched.end()
+    assert code == 1
+    assert "attached by itself, rank 0 of 2" in log
+    assert "-dead-rank: rank 1 was killed by SIGKILL (out of memory, says the kernel)" in log

@@ -7,16 +7,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast_agent.reports.leader_watch import LEAST_PATIENCE_S
 from holdfast_cli.control import ControlClient, rank_pids
+from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.store import connect
 from holdfast_cli.run_folder.record import load_record
 from holdfast_proto import keys
-from tests.chaos.conftest import PATIENCE_S, Runs, until
+from tests.chaos.conftest import PATIENCE_S, Runs, until, until_step
 from tests.support.coroutines import wait_until
-from tests.support.local_runs import resume_restart, suspend_restart
+from tests.support.local_runs import resume_restart, suspend_restart, wait_for
 from tests.support.receiver import Answer, receiver
 
 pytestmark = pytest.mark.system
@@ -131,22 +134,49 @@ def test_a_dead_receiver_does_not_keep_the_command_from_ending(runs: Runs, tmp_p
     assert service.notices()[-1]["status"] == "finished"
 
 
-@pytest.mark.soak
-def test_an_agent_reports_that_the_daemon_is_gone(runs: Runs, tmp_path: Path) -> None:
-    with receiver() as service:
-        (tmp_path / "url").write_text(f"{service.url}/ping/x")
-        file = tmp_path / "url"
+def looks_for_a_leader(local: LocalRun) -> int:
+    """Return how often the agent has looked whether a daemon leads the run: nothing else asks if a key exists."""
+    client = connect(local.store_url)
+    try:
+        counted: Any = client.info("commandstats")
+    finally:
+        client.close()
+    return int(counted.get("cmdstat_exists", {}).get("calls", 0))
+
+
+def test_an_agent_reports_once_that_the_daemon_is_gone_and_the_next_daemon_pings_again(
+    runs: Runs, tmp_path: Path
+) -> None:
+    with receiver() as alive, receiver() as failures:
+        (tmp_path / "alive.url").write_text(f"{alive.url}/ping/{TOKEN}\n")
+        (tmp_path / "failures.url").write_text(f"{failures.url}/gone/{TOKEN}\n")
         with runs.run(
-            "unwatched", steps=100_000, notify_heartbeat_url_file=file, notify_heartbeat_every_s=1.0
+            "unwatched",
+            ranks=1,
+            steps=100_000,
+            flags=("--parallel.dp=1", "--parallel.pp=1"),
+            notify_heartbeat_url_file=tmp_path / "alive.url",
+            notify_heartbeat_fail_url_file=tmp_path / "failures.url",
+            notify_heartbeat_every_s=1.0,
         ) as local:
-            wait_until(lambda: service.received, "the daemon has pinged")
+            wait_until(lambda: alive.received, "the daemon has pinged")
+            until_step(local, 1)
             suspend_restart(local, "daemon")
             local.stack.component("daemon").kill()
-            deadline_s = time.monotonic() + 90.0
-            while service.received[-1].path != "/ping/x/fail" and time.monotonic() < deadline_s:
-                time.sleep(0.5)
-            last = service.received[-1]
-            assert last.path == "/ping/x/fail"
-            assert last.body.startswith(b"run unwatched: no daemon leads it")
+            killed_s = time.monotonic()
+            pings = len(alive.received)
+            # No earlier than the shortest patience of agents, and a second report would follow one look later.
+            wait_for(lambda: failures.received, "the agent reports that no daemon leads the run")
+            gone_s = time.monotonic() - killed_s
+            first = failures.received[0]
+            assert first.path == f"/gone/{TOKEN}"
+            assert first.body.startswith(b"run unwatched: no daemon leads it, as node local has seen for ")
+            assert b"ranks that train continue, but nobody judges them or restarts them" in first.body
+            assert gone_s > LEAST_PATIENCE_S
+            assert len(alive.received) <= pings + 1  # the daemon's last one may have been under way
+            looks = looks_for_a_leader(local)
+            wait_for(lambda: looks_for_a_leader(local) >= looks + 2, "the agent has looked twice more")
             resume_restart(local, "daemon")
-            wait_until(lambda: service.received[-1].path == "/ping/x", "the next daemon pings")
+            pings = len(alive.received)
+            wait_until(lambda: len(alive.received) > pings, "the next daemon pings")
+            assert len(failures.received) == 1

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -163,9 +165,19 @@ def test_ranks_that_find_the_printed_line_in_their_environment_are_watched_to_a_
     assert incidents_in(log) == set()
 
 
-def test_a_run_that_its_operator_ends_by_a_signal_has_stopped_and_is_no_incident(runs: Runs) -> None:
+def test_a_run_has_its_console_where_it_says_and_its_operator_ends_it_by_a_signal_which_is_no_incident(
+    runs: Runs,
+) -> None:
     with observed(runs, "interrupted", sys.executable, "-c", PLAIN_RANK.replace("20", ENDLESS)) as watched:
         watched.until(lambda status: status.newest_step >= 3)
+        printed = wait_for(
+            lambda: re.search(r"^console: (http://127\.0\.0\.1:\d+)", watched.log.read_text(), re.MULTILINE),
+            "the address of the console",
+        )
+        with urlopen(printed[1], timeout=30) as page:
+            assert "<title>" in page.read().decode()
+        with pytest.raises(HTTPError, match="401"):  # it serves this run, to those who have its token
+            urlopen(f"{printed[1]}/api/runs/interrupted", timeout=30)
         watched.process.send_signal(signal.SIGINT)
         code, log = watched.end()
     assert code == 128 + signal.SIGINT

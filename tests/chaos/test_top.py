@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tests.chaos.conftest import PATIENCE_S, Runs
 pytestmark = pytest.mark.system
 
 TOP = [sys.executable, "-m", "holdfast_cli", "top"]
-STEPS = re.compile(rb"(\d+) steps")
+STEPS = re.compile(rb"(\d+) of 100000 steps")
 
 
 class Terminal:
@@ -44,12 +45,18 @@ class Terminal:
         """Return the numbers of steps that were shown."""
         return [int(found) for found in STEPS.findall(self.output)]
 
+    def hang_up(self) -> None:
+        """Take the terminal away, as the end of a connection does."""
+        os.close(self.slave)
+        os.close(self.master)
+        self.master = -1
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self.master)
-        os.close(self.slave)
+        if self.master >= 0:
+            self.hang_up()
 
 
 @pytest.fixture
@@ -78,3 +85,12 @@ def test_the_steps_are_seen_to_grow_and_q_leaves_the_terminal_as_it_was(terminal
     assert termios.tcgetattr(terminal.slave) == terminal.before
     assert terminal.output.rindex(b"\x1b[?1049l") > terminal.output.rindex(b"\x1b[?1049h")
     assert terminal.output.rindex(b"\x1b[?25h") > terminal.output.rindex(b"\x1b[?25l")
+
+
+def test_it_ends_with_its_terminal_and_does_not_use_a_core_for_good(terminal: Terminal) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not terminal.steps():
+        assert time.monotonic() < deadline, terminal.output[-3000:]
+        terminal.read()
+    terminal.hang_up()
+    assert terminal.process.wait(PATIENCE_S) == 128 + signal.SIGHUP

@@ -11,6 +11,7 @@ import yaml
 
 from holdfast_cli.commands.dashboards import PARTS
 from holdfast_cli.run_folder.scrape_targets import TARGETS_FOLDER
+from tests.support.programs import package
 from tests.support.prometheus_server import configured_prometheus, needs_prometheus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -126,7 +127,7 @@ def test_the_wheel_gets_what_the_command_needs() -> None:
 
 
 def test_the_command_works_from_a_built_wheel(tmp_path: Path) -> None:
-    build = pytest.importorskip("hatchling.build")
+    build = package("hatchling.build")
     here = Path.cwd()
     try:
         os.chdir(REPOSITORY)
@@ -145,7 +146,7 @@ def test_the_command_works_from_a_built_wheel(tmp_path: Path) -> None:
 
 
 def test_a_wheel_holds_the_console_and_the_licences_of_its_libraries(tmp_path: Path) -> None:
-    build = pytest.importorskip("hatchling.build")
+    build = package("hatchling.build")
     here = Path.cwd()
     try:
         os.chdir(REPOSITORY)

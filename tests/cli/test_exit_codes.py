@@ -234,7 +234,7 @@ def test_a_manifest_without_its_shards_is_listed_as_damaged(checkpoints: Checkpo
     listed = CliRunner().invoke(app, ["checkpoint", "list", "--checkpoints", str(checkpoints.path), "--json"])
     assert f"damaged: without {shard}" in listed.output
     verified = CliRunner().invoke(app, ["checkpoint", "verify", "--checkpoints", str(checkpoints.path)])
-    assert verified.exit_code == ExitCode.FAILED
+    assert verified.exit_code == ExitCode.CHECKPOINTS_UNAVAILABLE
     assert str(shard) in verified.output.replace("\n", "")
 
 

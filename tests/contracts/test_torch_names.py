@@ -22,6 +22,7 @@ NOT_OF_TORCH = {
     "_all_gather_base": "a call in recorders",
     "_reduce_scatter_base": "a call in recorders",
     "_bucket": "end of the name of a metric",
+    "_compositor": "textual's",
     "_budget": "end of the name of a setting",
     "_created": "end of the name of a metric",
     "_dashboards": "a folder in the wheel",

@@ -14,7 +14,7 @@ from holdfast_daemon.metrics_collector import DaemonCollector
 from holdfast_proto.redis_client import connect
 from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_DATA
+from holdfast_proto.v1.common_pb2 import PHASE_DATA, LoggedNumber
 from tests.support.core_world import World
 from tests.support.exposition import samples
 from tests.support.shells import options
@@ -172,11 +172,15 @@ async def test_the_trainers_numbers_show_as_soon_as_they_are_reported(folder: Pa
         samples=[store.SamplesUsed(dp=dp, rank=dp, fingerprint=b"the same") for dp in (0, 1)],
     )
     world.events.append(store.Event(node="node0", step_summary=summary))
+    logged = store.NumbersLogged(numbers=[LoggedNumber(name="rewards/chosen", value=0.25, step=3)])
+    generation = world.state.record.generation
+    world.events.append(store.Event(node="node0", generation=generation, numbers_logged=logged))
     world.tick()
     text = scrape({"r": shell_of(folder, world, leads=True)})
     shown = [samples(text, f"holdfast_{name}")[()] for name in gauges]
     assert shown == [0.125, 1024.0, 1.5, 0.5, 0.25]
     assert samples(text, "holdfast_dropped_tokens_total") == {(): 7}
+    assert samples(text, "holdfast_logged_number", "name") == {("rewards/chosen",): 0.25}
     assert samples(text, "holdfast_skipped_steps_total", "reason") == {("overflow",): 1}
     assert samples(text, "holdfast_duplicate_steps_total") == {(): 1}
     assert samples(text, "holdfast_incidents_total", "kind")[("duplicate_samples",)] == 1

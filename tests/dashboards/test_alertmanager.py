@@ -1,5 +1,4 @@
 import json
-import shutil
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -9,20 +8,18 @@ from typing import Any
 import pytest
 
 from dashboards.local_server import listening_server
+from tests.support.programs import ALERTMANAGER, needs
 
 CONFIG = Path(__file__).resolve().parents[2] / "dashboards/alertmanager/alertmanager.yml"
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("prometheus-alertmanager") is None,
-    reason="Alertmanager is not installed (Debian: apt-get install prometheus-alertmanager)",
-)
+pytestmark = needs(ALERTMANAGER)
 
 
 @pytest.fixture(scope="module")
 def alertmanager_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("alertmanager")
     command = [
-        "prometheus-alertmanager",
+        ALERTMANAGER,
         f"--config.file={CONFIG}",
         f"--storage.path={folder}",
         "--web.listen-address=127.0.0.1:0",

@@ -11,7 +11,7 @@ from dashboards.catalogue import fixed_values, series_names
 from dashboards.queries import annotation_queries, matched_values, metric_names, panel_queries, rule_queries
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-MOST_PANELS = 12
+MOST_PANELS = 13
 VARIABLES = {
     "holdfast-runs": [],
     "holdfast-run": ["run"],

@@ -1,30 +1,25 @@
 """The panels that join node_exporter, with a real one. The name of its host is in a file, because tests choose it."""
 
-import shutil
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from dashboards.local_server import listening_server
 from dashboards.queries import panel_queries
 from tests.support.catalogue_exporter import NODE, RUN, catalogue_exporter
+from tests.support.programs import NODE_EXPORTER, needs
 from tests.support.prometheus_server import Target, needs_prometheus, prometheus_server
 
 PANELS = {"Processors", "Memory available", "Network"}
 
 
 @needs_prometheus
-@pytest.mark.skipif(
-    shutil.which("prometheus-node-exporter") is None,
-    reason="node_exporter is not installed (Debian: apt-get install prometheus-node-exporter)",
-)
+@needs(NODE_EXPORTER)
 def test_a_node_has_its_load_and_other_hosts_are_left_out(tmp_path: Path, dashboards: dict[str, Any]) -> None:
     def exporter(host: str) -> list[str]:
         (tmp_path / host).mkdir()
         (tmp_path / host / "uname.prom").write_text(f'node_uname_info{{nodename="{host}"}} 1\n')
         collectors = [f"--collector.{name}" for name in ("cpu", "meminfo", "netdev", "textfile")]
-        command = ["prometheus-node-exporter", "--web.listen-address=127.0.0.1:0", "--collector.disable-defaults"]
+        command = [NODE_EXPORTER, "--web.listen-address=127.0.0.1:0", "--collector.disable-defaults"]
         return [*command, *collectors, f"--collector.textfile.directory={tmp_path / host}"]
 
     queries = panel_queries(dashboards["holdfast-nodes"], run=RUN, rate_interval="10s")

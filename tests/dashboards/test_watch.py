@@ -1,6 +1,5 @@
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 from tests.support.catalogue_exporter import RUN, catalogue_exporter
 from tests.support.coroutines import wait_until
+from tests.support.programs import ALERTMANAGER, needs
 from tests.support.prometheus_server import Prometheus, needs_prometheus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -28,10 +28,7 @@ sys.exit(3)
 """
 """Stands for `holdfast run`: it says that it has begun, and ends with 3, or after SIGINT with 9."""
 
-needs_both = pytest.mark.skipif(
-    shutil.which("prometheus-alertmanager") is None,
-    reason="Alertmanager is not installed (Debian: apt-get install prometheus-alertmanager)",
-)
+needs_alertmanager = needs(ALERTMANAGER)
 
 
 def test_without_the_programs_one_line_names_the_packages(tmp_path: Path) -> None:
@@ -41,6 +38,26 @@ def test_without_the_programs_one_line_names_the_packages(tmp_path: Path) -> Non
     assert ended.stderr == (
         "watch needs programs that are not installed: apt-get install prometheus prometheus-alertmanager\n"
     )
+
+
+def test_a_folder_that_prometheus_takes_for_a_pattern_is_refused(tmp_path: Path) -> None:
+    for program in ("prometheus", "prometheus-alertmanager"):
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o755)
+    ended = subprocess.run(
+        (*WATCH, "--directory", str(tmp_path / "runs [1]"), "true"),
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == (
+        f"watch: Prometheus reads the path {tmp_path / 'runs [1]'} as a pattern, and would find nothing there: use a "
+        "folder without any of [ * ? \\ in its path, and name that of the runs with --directory\n"
+    )
+    assert not (tmp_path / "runs [1]").exists()
 
 
 class Watched:
@@ -87,7 +104,7 @@ def alerts_at(url: str) -> set[str]:
 
 
 @needs_prometheus
-@needs_both
+@needs_alertmanager
 def test_runs_are_scraped_and_alert_until_the_command_ends(tmp_path: Path) -> None:
     targets = tmp_path / "runs" / ".prometheus" / "demo.json"
     targets.parent.mkdir(parents=True)
@@ -102,7 +119,7 @@ def test_runs_are_scraped_and_alert_until_the_command_ends(tmp_path: Path) -> No
 
 
 @needs_prometheus
-@needs_both
+@needs_alertmanager
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_command_and_both_servers(tmp_path: Path, number: signal.Signals) -> None:
     with watched(tmp_path) as watch:
@@ -113,7 +130,7 @@ def test_a_signal_ends_the_command_and_both_servers(tmp_path: Path, number: sign
 
 
 @needs_prometheus
-@needs_both
+@needs_alertmanager
 def test_a_killed_watch_leaves_no_server_and_the_next_one_removes_its_folder(tmp_path: Path) -> None:
     def is_down(url: str) -> bool:
         try:

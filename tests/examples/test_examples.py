@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from examples import ddp, fsdp2, no_line, own_state
-from tests.support.first_verdict import first_verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -126,10 +125,3 @@ def test_checkpoints_go_to_an_object_store_and_verify_there() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.system
-def test_a_stopped_rank_of_the_script_without_a_line_is_named(tmp_path: Path) -> None:
-    printed = first_verdict(tmp_path, "no_line.py", "1000000", flags=("--auto",))
-    assert "rank 1 is stopped in " in printed
-    assert "at main (no_line.py:" in printed

@@ -1,6 +1,8 @@
 """Where a loop with Accelerate continues, with hooks that keep the state of each step in this process."""
 
 import random
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,12 +10,27 @@ import torch
 from torch import nn
 
 import holdfast_hooks
+from holdfast_proto.rank_context import VARIABLE, RankContext
 from tests.support.keeping_hooks import KeepingHooks
+from tests.support.programs import framework
 
 pytestmark = pytest.mark.frameworks
-accelerate = pytest.importorskip("accelerate", reason="needs accelerate: run `make test-frameworks`")
+accelerate = framework("accelerate")
 
 SAMPLES, WIDTH = 30, 4
+
+
+class Counter:
+    """An object of the script that it registers with Accelerate."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.batches = state["batches"]
 
 
 class Process:
@@ -57,6 +74,8 @@ class Process:
         data = torch.utils.data.TensorDataset(torch.arange(SAMPLES), rows)
         loader: Any = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
         model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+        counter = Counter()
+        accelerator.register_for_checkpointing(counter)
         self.model = accelerator.unwrap_model(model)
         if self.saved:  # what a later process happens to have drawn before does not matter
             random.seed(11)
@@ -67,7 +86,8 @@ class Process:
             for number, (numbers, inputs) in enumerate(held.batches(loader)):
                 if held.step == killed_after:
                     return did
-                did.append(numbers.tolist())
+                counter.batches += 1
+                did.append((counter.batches, numbers.tolist()))
                 with accelerator.accumulate(model):
                     loss = nn.functional.mse_loss(model(inputs), inputs.mean(dim=1, keepdim=True))
                     accelerator.backward(loss)
@@ -124,6 +144,7 @@ def test_the_tracker_reports_what_holdfast_watches(monkeypatch: pytest.MonkeyPat
     assert 0 < line["loss"] < 10
     assert line["learning_rate"] == 0.5
     assert line["grad_norm"] is None
+    assert {name for logged in process.hooks[0].logged for name in logged} == {"train_loss", "lr", "other"}
     assert "other" not in line
 
 
@@ -142,3 +163,118 @@ def test_a_name_that_is_taken_is_refused() -> None:
     accelerator.prepare(model, torch.optim.SGD(model.parameters()))
     with pytest.raises(holdfast_hooks.ConfigurationError, match="the name model is taken"):
         hold(accelerator, {"model": model})
+
+
+def test_a_loop_whose_models_are_spread_over_ranks_is_watched_and_not_saved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from holdfast_hooks.frameworks.accelerate import hold
+
+    attached: list[Any] = []
+
+    def attach(*, state: Any, check_data_position: bool) -> KeepingHooks:
+        attached.append(state)
+        return KeepingHooks({}, [], None)
+
+    monkeypatch.setattr(holdfast_hooks, "attach", attach)
+    context = RankContext(run="r", generation=1, agent=f"unix:{tmp_path}/none", black_box=str(tmp_path / "box"))
+    monkeypatch.setenv(VARIABLE, context.to_environment()[VARIABLE])
+    accelerator = accelerate.Accelerator(cpu=True)
+    model: Any = nn.Linear(WIDTH, 1)
+    data = torch.utils.data.TensorDataset(torch.randn(8, WIDTH))
+    loader: Any = torch.utils.data.DataLoader(data, batch_size=4)
+    _, _, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+    spread = accelerate.utils.DistributedType.DEEPSPEED
+    monkeypatch.setattr(type(accelerator), "distributed_type", property(lambda _: spread))
+    monkeypatch.setattr(accelerator, "_optimizers", [object()])  # DeepSpeed's have no hooks for their steps
+    held = hold(accelerator)
+    assert attached == [None]
+    assert "DEEPSPEED spreads the state over the ranks" in caplog.text
+    batches = 0
+    for _ in held.epochs(2):
+        for (_inputs,) in held.batches(loader):
+            batches += 1
+    assert (batches, held.step) == (4, 4)
+
+
+def test_the_checkpoints_of_accelerate_itself_are_those_of_a_loop_without_hold(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from holdfast_hooks.frameworks.accelerate import hold
+
+    monkeypatch.setattr(holdfast_hooks, "attach", lambda *, state, **_: KeepingHooks(state, [], None))
+
+    def train(folder: Path, *, holds: bool) -> list[torch.Tensor]:
+        accelerate.utils.set_seed(7)
+        accelerator = accelerate.Accelerator(cpu=True)
+        model: Any = nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+        data = torch.utils.data.TensorDataset(torch.randn(12, WIDTH))
+        loader: Any = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+        model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.1), loader)
+        counter = Counter()
+        accelerator.register_for_checkpointing(counter)
+        held = hold(accelerator) if holds else None
+        seen = []
+        for epoch in range(2) if held is None else held.epochs(2):
+            for (inputs,) in loader if held is None else held.batches(loader):
+                counter.batches += 1
+                accelerator.backward(model(inputs).square().mean())
+                optimizer.step()
+                optimizer.zero_grad()
+                seen.append(model[0].weight.detach().clone())
+            if epoch == 0:
+                accelerator.save_state(str(folder))
+        accelerator.load_state(str(folder))
+        assert counter.batches == 3
+        return [*seen, model[0].weight.detach(), optimizer.state_dict()["state"][0]["exp_avg"], torch.rand(3)]
+
+    plain, held = train(tmp_path / "plain", holds=False), train(tmp_path / "held", holds=True)
+    assert all(torch.equal(one, other) for one, other in zip(plain, held, strict=True))
+    assert torch.equal(held[6], held[2])  # loaded: as at the end of the first epoch
+    names = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("plain", "held")]
+    assert names[0] == names[1]
+
+
+def test_of_several_trainings_in_a_process_the_first_one_is_connected(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = RankContext(run="r", generation=1, agent="unix:/none", black_box="/none")
+    monkeypatch.setenv(VARIABLE, context.to_environment()[VARIABLE])
+    first, second = Process(monkeypatch), Process(monkeypatch)
+    did = first.train()
+    assert len(first.hooks) == 1
+    assert second.train() == did
+    assert not second.hooks
+    assert [record.getMessage() for record in caplog.records if "runs without Holdfast" in record.getMessage()] == [
+        "hold(accelerator): this process has held a training before: this one runs without Holdfast"
+    ]
+
+
+class UnevenBatches(torch.utils.data.Sampler[list[int]]):
+    """Batches of different sizes, without the attribute that Accelerate multiplies."""
+
+    batch_size = None
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from ([0, 1], [2], [3, 4, 5])
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_batches_of_different_sizes_are_those_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast_hooks.frameworks.accelerate import hold
+
+    monkeypatch.delenv(VARIABLE, raising=False)
+    accelerator = accelerate.Accelerator(
+        cpu=True, dataloader_config=accelerate.DataLoaderConfiguration(even_batches=False)
+    )
+    model: Any = nn.Linear(1, 1)
+    loader: Any = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.arange(6)), batch_sampler=UnevenBatches()
+    )
+    model, _optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+    with pytest.raises(TypeError):
+        _ = loader.total_batch_size  # the reason for this test
+    held = hold(accelerator)
+    assert [batch.tolist() for _ in held.epochs(1) for (batch,) in held.batches(loader)] == [[0, 1], [2], [3, 4, 5]]

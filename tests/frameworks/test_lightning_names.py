@@ -1,13 +1,15 @@
 """The names of Lightning that Holdfast needs, most of them private."""
 
 import importlib
+from pathlib import Path
 
 import pytest
 
 import holdfast_lightning
 from holdfast_proto import rank_context
+from tests.support.programs import framework
 
-pytest.importorskip("lightning", reason="needs lightning: run `make test-frameworks`")
+framework("lightning")
 
 pytestmark = pytest.mark.frameworks
 
@@ -24,3 +26,29 @@ def test_lightning_has_every_name_that_the_callback_needs(package: str) -> None:
     assert missing_names(trainer) == []
     del trainer.fit_loop.epoch_loop._results
     assert missing_names(trainer) == ["trainer.fit_loop.epoch_loop._results"]
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_another_lightning_is_refused_but_never_ends_an_observed_fit(
+    observed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from lightning.pytorch import Trainer
+
+    from holdfast_hooks.errors import ConfigurationError
+    from holdfast_hooks.frameworks import lightning
+
+    monkeypatch.setattr(lightning, "_is_used", False)
+    context = rank_context.RankContext(
+        run="r", generation=1, agent=f"unix:{tmp_path}/none", black_box=str(tmp_path / "box"), observed=observed
+    )
+    for name, value in context.to_environment().items():
+        monkeypatch.setenv(name, value)
+    trainer = Trainer(logger=False, accelerator="cpu", enable_checkpointing=False)
+    del trainer.fit_loop.epoch_loop._results
+    flaw = "this version of Lightning has no trainer.fit_loop.epoch_loop._results: use lightning 2.6"
+    if observed:
+        lightning.LightningHoldfast().on_fit_start(trainer)
+        assert flaw in caplog.text
+    else:
+        with pytest.raises(ConfigurationError, match=flaw):
+            lightning.LightningHoldfast().on_fit_start(trainer)

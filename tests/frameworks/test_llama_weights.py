@@ -16,8 +16,9 @@ from holdfast_trainer.model.transformer import Transformer
 from holdfast_trainer.planning.settings_file import as_toml
 from holdfast_trainer.weights.loading import load_weights
 from holdfast_trainer.weights.weight_folder import find_weights
+from tests.support.programs import framework
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+transformers = framework("transformers")
 pytestmark = pytest.mark.frameworks
 
 SEQUENCE = 64

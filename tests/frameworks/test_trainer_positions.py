@@ -1,6 +1,7 @@
 """The Trainer's place in its training, with hooks that keep the state of each step in this process."""
 
 import random
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import torch
 import holdfast_hooks
 from holdfast_proto.rank_context import RankContext
 from tests.support.keeping_hooks import KeepingHooks
+from tests.support.programs import framework
 
 pytestmark = pytest.mark.frameworks
-transformers: Any = pytest.importorskip("transformers", reason="needs transformers: run `make test-frameworks`")
+transformers: Any = framework("transformers")
 
 SAMPLES, WIDTH = 30, 4
 
@@ -276,3 +278,20 @@ def test_every_step_reports_its_numbers(process: Callable[[str], Process]) -> No
         assert float(ours["grad_norm"]) == pytest.approx(theirs["grad_norm"])
         assert ours["learning_rate"] == theirs["learning_rate"]
     assert [line["tokens"] for line in trained] == [8, 8, 8, 6]
+    history = [{name: value for name, value in line.items() if name != "step"} for line in trainer.state.log_history]
+    assert one.hooks[0].logged == history
+    assert "train_loss" in history[-1]
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_trainer_whose_state_is_spread_over_ranks_says_that_nothing_is_saved(
+    caplog: pytest.LogCaptureFixture, *, saves: bool
+) -> None:
+    from holdfast_hooks.frameworks.trainer_steps import TrainerSteps
+
+    average: Any = torch.nn.Linear(1, 1)
+    trainer = types.SimpleNamespace(is_deepspeed_enabled=True)
+    context = RankContext(run="r", generation=1, agent="unix:/none", black_box="/none", observed=not saves)
+    assert TrainerSteps(trainer, {"average": average})._state(context) == {}
+    said = "saves nothing of this training and nothing of state=(average), because DeepSpeed and FSDP 1"
+    assert (said in caplog.text) == saves

@@ -1,18 +1,16 @@
-"""Hugging Face's Trainer and TRL's, with real ranks: a killed run ends as an undisturbed one does, bit by bit."""
+"""Trainers of transformers and TRL, with real ranks: a hung and killed run ends as one without Holdfast, bit by bit."""
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.framework_runs import at_step, expect_named, expect_the_same, finish, run_alone, started
-from tests.support.local_runs import wait_for
+from tests.support.framework_runs import expect_the_same, finish, hung_and_killed, logged, run_alone, started
+from tests.support.programs import framework
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.system]
-pytest.importorskip("transformers", reason="needs transformers: run `make test-frameworks`")
+framework("transformers")
 
 JOB = "trainer_job.py"
 TIMES = ("runtime", "per_second")
@@ -34,33 +32,25 @@ def rest_of_state(out: Path) -> dict[str, Any]:
     ("flags", "step"),
     [
         ((), 11),  # the fourth of eight steps of the second epoch
-        (("--accumulate", "3", "--evaluate"), 4),  # the second of three steps of the second epoch, after an evaluation
+        # the second of three steps of the second epoch, after an evaluation
+        pytest.param(("--accumulate", "3", "--evaluate"), 4, marks=pytest.mark.soak),
         (("--sft",), 11),
     ],
     ids=["plain", "accumulate-evaluate", "sft"],
 )
-def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path: Path, flags: tuple[str, ...], step: int) -> None:
+def test_a_hung_and_killed_run_ends_as_one_without_holdfast(tmp_path: Path, flags: tuple[str, ...], step: int) -> None:
     if "--sft" in flags:
-        pytest.importorskip("trl", reason="needs trl: run `make test-frameworks`")
+        framework("trl")
     alone, killed = tmp_path / "alone", tmp_path / "killed"
-    run_alone(JOB, alone, *flags)
+    run_alone(JOB, alone, "--no-line", *flags)
     with started(tmp_path, "killed", JOB, killed, *flags) as local:
-        status = at_step(local, step)
-        os.kill(status.ranks[1].pid, signal.SIGKILL)
-        wait_for(lambda: local.status().generation > status.generation, "the next generation")
-        resumed = finish(local, tmp_path, "killed").resumed_step
-    assert resumed >= step - 1  # from a snapshot in memory; from the seed, a run would end the same
+        hung_and_killed(local, step, hangs="--accumulate" not in flags)
+        ended = finish(local, tmp_path, "killed")
+    assert ended.resumed_step >= step - 1  # from a snapshot in memory; from the seed, a run would end the same
     expect_the_same(alone, killed)
     assert log_of(killed) == log_of(alone)
+    newest = {name: value for line in log_of(killed) for name, value in line.items() if name != "step"}
+    assert {name: value for name, value in logged(ended).items() if not name.endswith(TIMES)} == newest
+    assert "train_loss" in newest
+    assert ("mean_token_accuracy" in newest) == ("--sft" in flags)
     assert rest_of_state(killed) == rest_of_state(alone)
-
-
-def test_a_stopped_rank_is_named_and_the_run_continues_with_the_right_batches(tmp_path: Path) -> None:
-    alone, hung = tmp_path / "alone", tmp_path / "hung"
-    run_alone(JOB, alone)
-    with started(tmp_path, "hung", JOB, hung) as local:
-        status = at_step(local, 5)
-        os.kill(status.ranks[1].pid, signal.SIGSTOP)
-        expect_named(local.control, 1)
-        finish(local, tmp_path, "hung")
-    expect_the_same(alone, hung)

@@ -1,4 +1,4 @@
-"""Jobs with frameworks that torchrun starts: a stopped rank is named, with the line of the framework and by --auto."""
+"""Jobs with frameworks that torchrun starts: a hung rank is named, with the line of the framework and by --auto."""
 
 import os
 import signal
@@ -6,19 +6,37 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.framework_runs import at_step, expect_named, observed
+from tests.support.framework_runs import at_step, expect_hang_named, expect_logged, expect_named, hurry_file, observed
+from tests.support.programs import framework
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.system]
 
 
-@pytest.mark.parametrize("options", [(), ("--auto",)], ids=["line", "auto"])
-@pytest.mark.parametrize(("package", "job"), [("transformers", "trainer_job.py"), ("accelerate", "accelerate_job.py")])
-def test_a_stopped_rank_of_an_observed_job_is_named(
-    tmp_path: Path, package: str, job: str, options: tuple[str, ...]
+JOBS = [
+    ("transformers", "trainer_job.py", ("--forever",)),
+    pytest.param("trl", "trainer_job.py", ("--forever", "--sft"), marks=pytest.mark.soak),  # its trainer is a Trainer
+    ("accelerate", "accelerate_job.py", ()),
+]
+LOGGED = {"trainer_job.py": ("loss", "grad_norm", "learning_rate", "epoch"), "accelerate_job.py": ("train_loss", "lr")}
+
+
+@pytest.mark.parametrize(("package", "job", "flags"), JOBS)
+def test_a_rank_that_stands_still_in_its_model_is_named_with_the_line(
+    tmp_path: Path, package: str, job: str, flags: tuple[str, ...]
 ) -> None:
-    pytest.importorskip(package, reason=f"needs {package}: run `make test-frameworks`")
-    flags = ("--no-line",) if options else ()
-    with observed(tmp_path, "watched", job, tmp_path / "out", *flags, options=options) as control:
+    framework(package)
+    with observed(tmp_path, "watched", job, tmp_path / "out", *flags) as control:
+        at_step(control, 3)
+        expect_logged(control, *LOGGED[job])
+        expect_hang_named(control, hurry_file(tmp_path, "watched"))
+
+
+@pytest.mark.parametrize(("package", "job", "flags"), [*JOBS, ("deepspeed", "deepspeed_job.py", ())])
+def test_a_stopped_rank_of_a_job_without_a_line_is_named(
+    tmp_path: Path, package: str, job: str, flags: tuple[str, ...]
+) -> None:
+    framework(package)
+    with observed(tmp_path, "watched", job, tmp_path / "out", *flags, "--no-line", options=("--auto",)) as control:
         pid = at_step(control, 3).ranks[1].pid
         os.kill(pid, signal.SIGSTOP)
         try:

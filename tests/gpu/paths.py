@@ -73,6 +73,8 @@ PATHS = (
     CudaPath(f"{_HOOKS}/frameworks/deepspeed.py", "_device", why_none=_KIND_ONLY),
     CudaPath(f"{_HOOKS}/frameworks/lightning.py", "LightningHoldfast._attach", why_none=_KIND_ONLY),
     CudaPath(f"{_HOOKS}/frameworks/lightning_data.py", "_gpu", why_none=_KIND_ONLY),
+    CudaPath(f"{_HOOKS}/frameworks/megatron.py", "_device", why_none=_KIND_ONLY),
+    CudaPath(f"{_HOOKS}/frameworks/torchtitan.py", "TrainerWatch.__init__", why_none=_KIND_ONLY),
     CudaPath(f"{_HOOKS}/gpu_work.py", "GpuPoint.hold_back", _SNAPSHOT),
     CudaPath(f"{_HOOKS}/gpu_work.py", "GpuPoint.now", _OWED),
     CudaPath(f"{_HOOKS}/capture_gate.py", "CaptureGate.install", _CAPTURED),

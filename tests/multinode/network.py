@@ -5,7 +5,6 @@ No packet leaves the namespaces, and nothing is changed outside of them.
 """
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,8 @@ from enum import Enum
 from typing import NoReturn
 
 import pytest
+
+from tests.support.programs import are_required, find
 
 
 class Link(Enum):
@@ -80,11 +81,12 @@ def network(size: int) -> Iterator[Network]:
 
 
 def _skip_unless_possible() -> None:
-    missing = [tool for tool in ("ip", "nsenter") if shutil.which(tool) is None]
+    missing = [tool for tool in ("ip", "nsenter") if find(tool) is None]
+    if missing:
+        reason = f"network namespaces need {' and '.join(missing)}: install iproute2 and util-linux"
+        _leave_out(reason, is_failure=are_required())
     if os.geteuid() != 0:
         _leave_out("network namespaces need root")
-    if missing:
-        _leave_out(f"network namespaces need {' and '.join(missing)}: install iproute2 and util-linux")
     probe = f"holdfast-{os.getpid()}-probe"
     try:
         _ip("netns", "add", probe)
@@ -93,8 +95,8 @@ def _skip_unless_possible() -> None:
     _ip("netns", "delete", probe)
 
 
-def _leave_out(reason: str) -> NoReturn:
-    if os.environ.get("HOLDFAST_TEST_NETWORKS") == "required":
+def _leave_out(reason: str, *, is_failure: bool = False) -> NoReturn:
+    if is_failure or os.environ.get("HOLDFAST_TEST_NETWORKS") == "required":
         pytest.fail(reason)
     pytest.skip(reason)
 

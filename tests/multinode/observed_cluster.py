@@ -59,6 +59,24 @@ class ObservedCluster:
             self.server = subprocess.Popen(self.net.inside(0, command), stdout=log, stderr=log)
         wait_for(lambda: answers(f"unix://{self.socket}"), "Redis")
 
+    def lose_redis(self) -> None:
+        """SIGKILL Redis. Nothing of what it knew is left."""
+        assert self.server is not None
+        self.server.kill()
+        self.server.wait()
+        self.socket.unlink(missing_ok=True)
+
+    def ask(self, node: int, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command of ``holdfast`` about the run in a shell of a node that has a daemon."""
+        where = ["--directory", str(self.folder), "--run", f"{RUN}@{name_of(node)}"]
+        words = self.net.inside(node, [*HOLDFAST, command, *arguments, *where])
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S)
+
+    def steps_done(self, rank: int) -> int:
+        """Return how many steps a rank has done, by its own count: neither Redis nor an agent is asked."""
+        path = self.folder / f"steps-{rank}"
+        return path.stat().st_size if path.exists() else 0
+
     def torchrun(self, node: int, *arguments: str, steps: int = ENDLESS, wrapper: Sequence[str] = ()) -> list[str]:
         """Return the command line of one node's torchrun. ``wrapper``: a command that starts the command of a rank."""
         script = [str(SCRIPT), str(steps), str(self.folder)]

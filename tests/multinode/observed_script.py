@@ -2,6 +2,7 @@
 
 A test makes files in the folder. ``hang-RANK``: the rank waits forever in a lock. ``long-RANK``: its next step computes
 for some seconds, and then the file is gone. ``slow-RANK``: each step takes it longer, as long as the file exists.
+``steps-RANK`` gets a byte for each step that the rank has done.
 """
 
 import os
@@ -51,13 +52,14 @@ def main(steps: int, folder: Path) -> None:
     rank = int(os.environ[number])
     dist.init_process_group("gloo", rank=rank, world_size=int(os.environ[size]))
     weights = torch.ones(16)
-    with holdfast_hooks.attach() as hooks:
+    with holdfast_hooks.attach() as hooks, (folder / f"steps-{rank}").open("ab", buffering=0) as done:
         for _ in hooks.steps(until=steps):
             time.sleep(0.05)
             obey(folder, rank)
             dist.all_reduce(weights)
             weights /= dist.get_world_size()
             hooks.report(loss=1.0)
+            done.write(b".")
     dist.destroy_process_group()
 
 

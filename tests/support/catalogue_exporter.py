@@ -31,6 +31,7 @@ _OPEN_LABEL_VALUES = {
     "backend": ("nccl",),
     "channel": ("slack", "heartbeat"),
     "version": (version("holdfast-torch"),),
+    "name": ("rewards/chosen",),
 }
 _ONE_HOT = {"holdfast_run_state": "running"}
 

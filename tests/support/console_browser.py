@@ -1,16 +1,18 @@
 """A browser for tests of the console's pages."""
 
 import contextlib
+import math
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
+
+from tests.support.programs import chromium_path
 
 ARGUMENTS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -54,10 +56,8 @@ class Watch:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
-    """Yield a browser; skips the test on a machine that has none."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
-        pytest.skip("needs Chromium: no chromium, chromium-browser or google-chrome is on the PATH")
+    """Yield a browser. A test on a machine without one is left out."""
+    path = chromium_path()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         try:
@@ -92,3 +92,33 @@ def keep_screenshot(page: Page, name: str) -> None:
     if folder := os.environ.get(SCREENSHOTS):
         Path(folder).mkdir(parents=True, exist_ok=True)
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+_NOTE_TEXT = """
+([selector, text]) => {
+  const noted = document.documentElement.dataset;
+  delete noted.unixMs;
+  window.noting?.disconnect();
+  const look = () => {
+    const shows = [...document.querySelectorAll(selector)].some((one) => one.textContent.includes(text));
+    if (shows && noted.unixMs === undefined) noted.unixMs = Date.now();
+  };
+  window.noting = new MutationObserver(look);
+  window.noting.observe(document.body, { subtree: true, childList: true, characterData: true });
+  look();
+}
+"""
+
+
+def note_text(page: Page, selector: str, text: str) -> None:
+    """Let the page note when one of its elements first has a text, until it is asked for the next text."""
+    page.evaluate(_NOTE_TEXT, [selector, text])
+
+
+def noted_unix_s(page: Page, patience_s: float = 30.0) -> float:
+    """Wait until the page has noted the text; return when that was, by the clock of this machine, or infinity."""
+    try:
+        page.wait_for_selector("html[data-unix-ms]", state="attached", timeout=1000.0 * patience_s)
+    except PlaywrightTimeoutError:
+        return math.inf
+    return int(page.evaluate("document.documentElement.dataset.unixMs")) / 1000.0

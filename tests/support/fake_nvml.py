@@ -1,11 +1,10 @@
 """Builds the stand-in for NVML's library and says what its GPUs do. The real pynvml loads it."""
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
+from tests.support.programs import C_COMPILER, program
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 BUS_IDS = [f"0000:{0x41 + gpu:02x}:00.0" for gpu in range(8)]
@@ -16,9 +15,7 @@ class FakeNvml:
     """GPUs that do what a test writes into a file."""
 
     def __init__(self, folder: Path, gpus: int) -> None:
-        compiler = shutil.which("cc") or shutil.which("gcc")
-        if compiler is None:
-            pytest.skip("no C compiler (cc or gcc) for the stand-in for NVML")
+        compiler = program(*C_COMPILER)
         folder.mkdir(parents=True, exist_ok=True)
         library = folder / "libnvidia-ml.so.1"
         subprocess.run([compiler, "-O1", "-Wall", "-shared", "-fPIC", "-o", library, SOURCE], check=True)

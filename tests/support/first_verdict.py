@@ -15,18 +15,23 @@ PATIENCE_S = 100.0
 _NAME = "first"
 
 
-def first_verdict(directory: Path, script: str, *arguments: str, flags: tuple[str, ...] = ()) -> str:
-    """Run an example that takes long, have rank 1 stopped, end the run after the restart; return what was printed."""
+def first_verdict(
+    directory: Path, script: str, *arguments: str, flags: tuple[str, ...] = (), python: str = sys.executable
+) -> str:
+    """Run an example that takes long, have rank 1 stopped, end the run after the restart; return what was printed.
+
+    ``python``: the one in which Holdfast is installed, and which runs the example.
+    """
     log = directory / "printed.txt"
     command = ["run", *flags, "--ranks", "2", "--run", _NAME, "--allow-faults", "--directory", str(directory)]
     with log.open("w") as output:
-        run = _holdfast(*command, "--", sys.executable, str(ROOT / "examples" / script), *arguments, output=output)
+        run = _holdfast(python, *command, "--", python, str(ROOT / "examples" / script), *arguments, output=output)
     try:
         wait_for(lambda: _newest_step(directory, run) >= 5, "step 5")
         here = ("--run", _NAME, "--directory", str(directory))
-        assert _holdfast("inject", "stop", "--rank", "1", *here).wait(PATIENCE_S) == 0
+        assert _holdfast(python, "inject", "stop", "--rank", "1", *here).wait(PATIENCE_S) == 0
         wait_for(lambda: "[recovered]" in log.read_text(), "the restart")
-        assert _holdfast("stop", *here).wait(PATIENCE_S) == 0
+        assert _holdfast(python, "stop", *here).wait(PATIENCE_S) == 0
         run.wait(PATIENCE_S)
     finally:
         run.terminate()
@@ -34,10 +39,10 @@ def first_verdict(directory: Path, script: str, *arguments: str, flags: tuple[st
     return log.read_text()
 
 
-def _holdfast(*arguments: str, output: IO[str] | int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
+def _holdfast(python: str, *arguments: str, output: IO[str] | int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "holdfast_cli", *arguments],
+        [python, "-m", "holdfast_cli", *arguments],
         cwd=ROOT,
         env=environment,
         stdout=output,

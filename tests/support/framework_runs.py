@@ -3,6 +3,8 @@
 import ast
 import contextlib
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,7 +18,7 @@ from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.run_folder.record import load_record
 from holdfast_cli.settings.schema import PresetName
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, VERDICT_KIND_HUNG_COLLECTIVE
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, VERDICT_KIND_HUNG_COLLECTIVE, Verdict
 from tests.support.local_runs import wait_for
 
 RANKS = 2
@@ -105,6 +107,28 @@ def at_step(local: LocalRun | ControlClient, step: int) -> RunStatus:
     return wait_for(look, f"step {step}")
 
 
+def logged(status: RunStatus) -> dict[str, float]:
+    """Return the newest numbers that the script or its framework has logged, by their names."""
+    return {number.name: number.value for number in status.logged}
+
+
+def expect_logged(control: ControlClient, *names: str) -> None:
+    """Wait until numbers with these names were logged."""
+    wait_for(lambda: set(names) <= logged(control.status()).keys(), f"the numbers {names}")
+
+
+def hung_and_killed(local: LocalRun, step: int, *, hangs: bool) -> None:
+    """Kill rank 1 after ``step``. If it ``hangs``, first stop it in an early step, and see it named and restarted."""
+    if hangs:
+        first = at_step(local, 2)
+        os.kill(first.ranks[1].pid, signal.SIGSTOP)
+        expect_named(local.control, 1)
+        wait_for(lambda: local.status().generation > first.generation, "a restart after the hang")
+    second = at_step(local, step)
+    os.kill(second.ranks[1].pid, signal.SIGKILL)
+    wait_for(lambda: local.status().generation > second.generation, "a restart after the kill")
+
+
 def finish(local: LocalRun, folder: Path, name: str) -> RunStatus:
     """Let the run train at full speed; return the status at its end."""
     hurry_file(folder, name).touch()
@@ -139,6 +163,20 @@ def expect_the_same_state(undisturbed: Path, other: Path) -> None:
     assert [name for name, _ in first] == [name for name, _ in second]
     assert [name for (name, value), (_, found) in zip(first, second, strict=True) if value != found] == []
     assert any("exp_avg" in name for name, _ in first)
+
+
+def expect_hang_named(control: ControlClient, hurry: Path) -> None:
+    """Have rank 1 stand still in its model. Check that the incident names the rank and the line."""
+    hurry.with_name(f"{hurry.name}.hang").touch()
+    named = re.compile(r"rank 1 sleeps in .*, at stand_still \([a-z_]+_job\.py:\d+\)")
+
+    def look() -> Verdict | None:
+        # The first verdict may come before the stack of the rank, on a busy machine.
+        return next((one.verdict for one in control.incidents() if named.match(one.verdict.message)), None)
+
+    verdict = wait_for(look, "an incident with the line")
+    assert verdict.kind == VERDICT_KIND_HUNG_COLLECTIVE
+    assert list(verdict.culprits) == [1]
 
 
 def expect_named(control: ControlClient, rank: int) -> None:

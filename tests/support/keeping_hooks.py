@@ -14,6 +14,7 @@ class KeepingHooks:
         self.state, self.saved, self.stops_after = state, saved, stops_after
         self.step = -1
         self.reported: list[dict[str, Any]] = []
+        self.logged: list[dict[str, Any]] = []
 
     def restore(self, *, until: int | None = None) -> int:
         if not self.saved:
@@ -39,6 +40,9 @@ class KeepingHooks:
 
     def report(self, **values: Any) -> None:
         self.reported.append({"step": self.step, **values})
+
+    def log(self, numbers: dict[str, Any]) -> None:
+        self.logged.append(dict(numbers))
 
     def close(self) -> None:
         pass

@@ -6,7 +6,6 @@ with prometheus_server(tmp_path, [Target("127.0.0.1:9464", component="agent", ru
 
 import http
 import json
-import shutil
 import time
 import urllib.error
 import urllib.parse
@@ -17,19 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from dashboards.local_server import listening_server
 from holdfast_cli.run_folder.scrape_targets import TARGETS_FOLDER
+from tests.support.programs import needs
 
 _CONFIG_FOLDER = Path(__file__).resolve().parents[2] / "dashboards" / "prometheus"
 _REQUEST_DEADLINE_S = 10.0
 
-needs_prometheus = pytest.mark.skipif(
-    shutil.which("prometheus") is None or shutil.which("promtool") is None,
-    reason="prometheus and promtool are not installed (Debian: apt-get install prometheus)",
-)
+needs_prometheus = needs("prometheus", "promtool")
 
 
 @dataclass(frozen=True)

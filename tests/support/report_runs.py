@@ -45,6 +45,7 @@ def write_run(
     incidents: Sequence[store.Incident] = (),
     time_use_s: dict[str, float] | None = None,
     outcome: str = "finished",
+    nonfinite_since: int | None = None,
     **spec: Any,
 ) -> Path:
     """Write the history and the incidents of a run into a daemon's directory, and return it."""
@@ -57,6 +58,8 @@ def write_run(
     record = store.CoordinatorState()
     record.CopyFrom(world.state.record)
     record.phase, record.outcome = store.RUN_PHASE_FINISHED, outcome
+    if nonfinite_since is not None:
+        record.loss_counts.nonfinite_since = nonfinite_since
     state = replace(world.state, spec=settings, record=record)
     checkpoints = [CheckpointRow(1, step, BEGUN_UNIX_S + step * STEP_S, 4000, 1000, 0.2) for step in (10, 20)]
     end_unix_s = BEGUN_UNIX_S + 100.0

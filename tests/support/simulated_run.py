@@ -12,6 +12,8 @@ from holdfast_daemon.core.model import (
     CoreState,
     FaultAnswered,
     FaultRequest,
+    LiveAnswered,
+    StacksRequest,
     StopRequest,
 )
 from holdfast_daemon.leadership.outbox import StoreCounters
@@ -21,6 +23,13 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 RANKS_PER_NODE = 8
+EARLIER_STEPS = 20
+"""Steps that the ranks have done before the first one that is shown: deadlines are learned, and nothing compiles."""
+_FRAMES = (
+    store.StackFrame(function="all_reduce", file="/opt/torch/distributed/distributed_c10d.py", line=2501),
+    store.StackFrame(function="train", file="/home/me/train.py", line=88),
+    store.StackFrame(function="run", file="/opt/holdfast_hooks/telemetry/link.py", line=40),
+)
 _PHASES = (common.PHASE_DATA, common.PHASE_FORWARD_BACKWARD, common.PHASE_FORWARD_BACKWARD, common.PHASE_OPTIMIZER)
 
 
@@ -42,6 +51,12 @@ class SimulatedRun:
     hung: set[int] = field(default_factory=set)
     """Ranks that make no progress. All others then wait for them."""
     dead: set[int] = field(default_factory=set)
+    untouchable: set[int] = field(default_factory=set)
+    """Ranks of which no stack can be taken."""
+    pausing: dict[int, "common.Phase"] = field(default_factory=dict)
+    """Rank -> phase that its script has marked, in which it makes no progress. All other ranks then wait."""
+    movement: str = "cpu"
+    """What the agents see move in the processes of such ranks; "": nothing moves."""
 
     def __post_init__(self) -> None:
         self.requests = Requests()
@@ -52,6 +67,8 @@ class SimulatedRun:
         self._in_step_s = 0.0
         self._stalled_s = 0.0
         self.committed: list[int] = []
+        self.served: list[object] = []
+        """Requests of operators that were answered, the oldest first."""
         self.incidents: dict[str, store.Incident] = {}
         spec = store.RunSpec(
             run=self.run_name,
@@ -78,7 +95,7 @@ class SimulatedRun:
         )
         record.time_use.since_unix_s = self.now
         deadlines = state.deadlines
-        for _ in range(20):  # as after some steps, which nothing else shows
+        for _ in range(EARLIER_STEPS):
             deadlines = deadlines.observe(self.step_s, {})
         self.state: CoreState | None = replace(state, record=record, deadlines=deadlines)
         self._publish(0.0)
@@ -86,7 +103,7 @@ class SimulatedRun:
     def advance(self, seconds: float) -> None:
         """Let time pass, and serve the requests of operators."""
         self.now += seconds
-        if self.hung or self.dead:
+        if self.hung or self.dead or self.pausing:
             self._stalled_s += seconds
         else:
             self._stalled_s = 0.0
@@ -100,6 +117,7 @@ class SimulatedRun:
     def serve_requests(self) -> None:
         """Answer operators as the core does. Call it on the loop on which they wait."""
         requests = self.requests.take()
+        self.served += requests
         for request in requests:
             match request:
                 case CheckpointRequest():
@@ -107,9 +125,25 @@ class SimulatedRun:
                     self.requests.answer(CheckpointAnswered(self._step + 1))
                 case FaultRequest(fault=fault):
                     self.requests.answer(FaultAnswered(fault))
+                case StacksRequest(id=name, ranks=ranks):
+                    self.requests.answer(self._stacks(name, ranks))
                 case StopRequest():
                     self.end("stopped by an operator", store.RUN_PHASE_FAILED)
         self.requests.settle(requests, ())
+
+    def _stacks(self, name: str, ranks: tuple[int, ...]) -> LiveAnswered:
+        """Answer a request for stacks as the nodes of the ranks do."""
+        if gone := self.dead.intersection(ranks):
+            return LiveAnswered(name, f"rank {min(gone)}: no such rank is alive: name one of 0")
+        taken = store.StacksTaken(request=name, frames=_FRAMES)
+        for rank in ranks:
+            stacks = taken.ranks.add(rank=rank, pid=10_000 + rank, activity=common.ACTIVITY_COLLECTIVE)
+            if rank in self.untouchable:
+                stacks.problem = "py-spy may not look into the process: see docs/live-evidence.md"
+                continue
+            stacks.threads.add(id=90_000 + rank, name="holdfast-link", frames=[2])
+            stacks.threads.add(id=10_000 + rank, name="MainThread", active=True, owns_gil=True, frames=[0, 1])
+        return LiveAnswered(name, events=(store.Event(node="node0000", unix_s=self.now, stacks_taken=taken),))
 
     def hang(self, rank: int) -> None:
         """Let a rank stop: the others soon wait for it."""
@@ -119,13 +153,19 @@ class SimulatedRun:
         """Let all ranks train again."""
         self.hung.clear()
         self.dead.clear()
+        self.pausing.clear()
 
     def kill(self, rank: int) -> None:
         """End a rank by SIGKILL."""
         self.dead.add(rank)
 
-    def judge(self, rank: int, kind: "store.VerdictKind" = store.VERDICT_KIND_HUNG_COLLECTIVE) -> store.Incident:
-        """Open an incident that names a rank, with who waits for it."""
+    def judge(
+        self,
+        rank: int,
+        kind: "store.VerdictKind" = store.VERDICT_KIND_HUNG_COLLECTIVE,
+        state: "store.IncidentState" = store.INCIDENT_STATE_OPEN,
+    ) -> store.Incident:
+        """Begin an incident that names a rank, with who waits for it."""
         word = store.VerdictKind.Name(kind).removeprefix("VERDICT_KIND_").lower().replace("_", "-")
         waits = [
             store.WaitEdge(waiter=other, awaited=rank, group="dp", seq=2 * self._step + 1, op="gloo:all_reduce")
@@ -154,12 +194,15 @@ class SimulatedRun:
             detected_unix_s=self.now,
             reached_step=self._step - 1,
             resumed_step=-1,
-            state=store.INCIDENT_STATE_OPEN,
+            state=state,
             actions=[store.IncidentAction(unix_s=self.now, what="gather evidence from 1 node")],
             evidence=["rank-00000.stack.txt"],
         )
         self.incidents[incident.id] = incident
-        self._edit(open_incident=incident.id)
+        if state == store.INCIDENT_STATE_OPEN:
+            self._edit(open_incident=incident.id)
+        else:
+            self._edit()
         return incident
 
     def begin_generation(self) -> None:
@@ -246,7 +289,7 @@ class SimulatedRun:
         return nodes
 
     def _rank(self, rank: int) -> store.RankState:
-        is_late = bool(self.hung or self.dead)
+        is_late = bool(self.hung or self.dead or self.pausing)
         at = self._in_step_s / self.step_s + 0.1 * self._random.random()  # each is a little elsewhere in its step
         state = store.RankState(
             rank=rank,
@@ -256,7 +299,7 @@ class SimulatedRun:
             process_state="T" if rank in self.hung else "S",
             coordinates={"pp": rank % 2, "dp": rank // 4, "tp": rank // 2 % 2} if self.ranks % 4 == 0 else {"dp": rank},
             device=f"cuda:{rank % RANKS_PER_NODE}",
-            steps_done=self._step,
+            steps_done=EARLIER_STEPS + self._step,
             planned_steps=self.steps_until,
             snapshots=[max(0, self._step - 1)],
             device_own_s=self._step * self.step_s * (0.8 + 0.01 * (rank * 7 % 13)),
@@ -268,14 +311,16 @@ class SimulatedRun:
         state.gpu.gpu, state.gpu.uuid = rank % RANKS_PER_NODE, f"GPU-{rank}"
         state.gpu.utilization_samples = 2 * self._step
         state.gpu.utilization_sum = 2 * self._step * (0.9 - 0.02 * (rank % 5))
-        call, waits = 2 * self._step + 1, is_late and rank not in self.hung
+        call, waits = 2 * self._step + 1, is_late and rank not in self.hung and rank not in self.pausing
         progress = common.Progress(step=self._step, phase=_PHASES[int(at * len(_PHASES)) % len(_PHASES)])
         if is_late:
-            progress.phase = common.PHASE_FORWARD_BACKWARD
+            progress.phase = self.pausing.get(rank, common.PHASE_FORWARD_BACKWARD)
         progress.groups.add(group="dp", members=[rank], enqueued=call, completed=call - waits)
         state.progress.CopyFrom(progress)
         if waits:
             state.pending.add(rank=rank, group="dp", seq=call, op="gloo:all_reduce")
+        if rank in self.pausing:
+            state.moved, state.still_s = self.movement, 0.0 if self.movement else self._stalled_s
         if rank in self.dead:
             state.exit.CopyFrom(store.RankExit(signal=9, step=self._step, phase=progress.phase, exited_unix_s=self.now))
         return state

@@ -80,11 +80,11 @@ class Tree:
             time.sleep(0.02)
         return sample
 
-    def wait_for_moves(self, kind: str, in_a_row: int = 3, *, looks: int = 1) -> None:
-        """Wait until ``in_a_row`` series of ``looks`` looks have all seen this kind of movement."""
+    def wait_for_moves(self, *kinds: str, in_a_row: int = 3, looks: int = 1) -> None:
+        """Wait until ``in_a_row`` series of ``looks`` looks have all seen movement of one of these kinds."""
         seen: list[str] = []
         deadline_s = time.monotonic() + PATIENCE_S
-        while not _has_spells(seen, kind, in_a_row, looks):
+        while not _has_spells(seen, kinds, in_a_row, looks):
             assert time.monotonic() < deadline_s, seen
             seen.append(self.move())
 
@@ -103,6 +103,6 @@ class Tree:
             time.sleep(LOOK_S)
 
 
-def _has_spells(seen: list[str], kind: str, in_a_row: int, looks: int) -> bool:
+def _has_spells(seen: list[str], kinds: tuple[str, ...], in_a_row: int, looks: int) -> bool:
     spells = [seen[-looks * (each + 1) : len(seen) - looks * each] for each in range(in_a_row)]
-    return len(seen) >= looks * in_a_row and all(kind in spell for spell in spells)
+    return len(seen) >= looks * in_a_row and all(set(kinds) & set(spell) for spell in spells)

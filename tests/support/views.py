@@ -38,6 +38,7 @@ class Ranks:
         self.stacks: dict[int, store.StackSummary] = {}
         self.recorders: dict[int, RecorderDump] = {}
         self.missing: set[str] = set()
+        self.missing_since_unix_s = NOW - 3.0
         self.first_exit_unix_s = 0.0
         self.is_first_start = False
 
@@ -84,7 +85,7 @@ class Ranks:
             deadlines = deadlines.observe(0.3, {})
         lost = {
             name: MissingNode(
-                since_unix_s=NOW - 3.0,
+                since_unix_s=self.missing_since_unix_s,
                 state=store.NodeState(
                     node=name,
                     ranks=[self[number] for number, node in node_of.items() if node == name],

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.programs import package
 from tests.trainer.conftest import RunRanks
 
 pytestmark = pytest.mark.system
@@ -55,7 +56,7 @@ def test_checkpointing_does_not_change_a_bit_of_experts(run_ranks: RunRanks, che
 
 
 def test_fp8_composes_with_tensor_parallelism_and_sharding(run_ranks: RunRanks) -> None:
-    pytest.importorskip("torchao")
+    package("torchao")
     precision = {"compute": "bf16", "fp8": True}
     run_ranks("fp8", ranks=4, **SMALL, parallel={"dp": 2, "tp": 2}, precision=precision)
 

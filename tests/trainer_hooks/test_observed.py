@@ -4,17 +4,27 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import holdfast_hooks
 from holdfast_hooks.identity import Identity
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import ObservedNode
 
+HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
 RANK = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "1"}
+SLURM = {
+    "SLURM_PROCID": "3",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS_PER_NODE": "2",
+}
 
 
 class Unsuitable:
@@ -95,9 +105,89 @@ def test_only_a_rank_that_ends_well_is_finished(agent: Any, folder: Path, end: s
         ),
         ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "2"}, Identity(2, 4, 2)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Identity(0, 1, 0)),
+        (HYDRA, Identity(5, 8, 1, 4)),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0", **HYDRA}, Identity(5, 8, 1, 4)),
+        (
+            {"PALS_RANKID": "5", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4", "PMI_RANK": "5", "PMI_SIZE": "8"},
+            Identity(5, 8, 1, 4),
+        ),
+        (
+            {"PMI_RANK": "5", "PMI_SIZE": "8", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4", "PALS_LOCAL_RANKID": "1"},
+            Identity(5, 8, 1, 4),
+        ),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", **SLURM}, Identity(3, 4, 1, 2)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4", **SLURM}, Identity(2, 4, 0, 0)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1", **RANK}, Identity(3, 8, 1, 2)),
+        ({"RANK": "first", "WORLD_SIZE": "8", **HYDRA}, Identity(5, 8, 1, 4)),
+        ({"RANK": "8", "WORLD_SIZE": "8"}, Identity(0, 1, 0)),
+        ({"RANK": "3"}, Identity(0, 1, 0)),
         ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", **RANK}, Identity(3, 8, 1, 2)),
     ],
-    ids=["alone", "torchrun", "mpirun", "srun", "batch script", "torchrun under srun"],
+    ids=[
+        "alone",
+        "torchrun",
+        "mpirun",
+        "srun",
+        "batch script",
+        "MPICH",
+        "MPICH over srun",
+        "PALS",
+        "Cray",
+        "PMI of srun",
+        "another rank of srun",
+        "torchrun under MPICH",
+        "no number",
+        "outside of its world",
+        "half a set",
+        "torchrun under srun",
+    ],
 )
 def test_a_rank_knows_its_place_from_what_its_launcher_sets(environment: dict[str, str], identity: Identity) -> None:
     assert Identity.from_environment(environment) == identity
+
+
+@pytest.fixture
+def torch_world() -> Iterator[None]:
+    """Torch's process group, in which this process is rank 2 of 4. It sends nothing."""
+    dist.init_process_group("fake", rank=2, world_size=4, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("launcher", [{}, {"RANK": "0", "WORLD_SIZE": "1"}, {"RANK": "0", "WORLD_SIZE": "2"}])
+def test_an_observed_rank_is_what_torch_says(
+    agent: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, torch_world: None, launcher: dict[str, str]
+) -> None:
+    for name, value in {**environment_of(folder), **dict.fromkeys(RANK, ""), **launcher}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with holdfast_hooks.attach():
+        (hello,) = agent.wait_until(lambda: agent.of("hello"))
+    assert (hello.rank, hello.world_size, hello.local_rank, hello.local_world_size) == (2, 4, 2, 0)
+    assert black_box.read(folder / "boxes" / "generation-0002" / "rank-00002.box").finished
+
+
+def test_a_group_that_is_smaller_than_the_launchers_world_does_not_count(torch_world: None) -> None:
+    alone = Identity.from_environment(RANK)
+    assert alone.world_size == 8
+    assert alone.as_in_torch() == alone
+    assert Identity(rank=0, world_size=4, local_rank=0).as_in_torch().rank == 2
+
+
+def test_a_rank_that_attached_alone_and_is_not_alone_says_so_once(
+    agent: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in {**environment_of(folder), "RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with holdfast_hooks.attach() as hooks:
+        dist.init_process_group("fake", rank=2, world_size=4, store=FakeStore())
+        try:
+            for _ in hooks.steps(until=3):
+                pass
+        finally:
+            dist.destroy_process_group()
+    said = [record.getMessage() for record in caplog.records if "rank 2 of 4" in record.getMessage()]
+    assert said == [
+        "this process attached as rank 0 of 1, but it is rank 2 of 4 in torch: call attach() after"
+        " init_process_group(), or set RANK and WORLD_SIZE"
+    ]

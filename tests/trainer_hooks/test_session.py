@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,93 @@ def test_rank_introduces_itself(agent: Any, launch: Launch) -> None:
     assert (hello.run, hello.generation, hello.rank, hello.world_size, hello.local_rank) == ("test", 2, 3, 8, 1)
     assert dict(hello.coordinates) == {"dp": 1, "tp": 0}
     assert hello.device == "cpu"
+    assert hello.training_thread == threading.get_native_id()
+
+
+def test_a_rank_names_the_thread_that_trains_if_that_is_not_the_main_one(agent: Any, launch: Launch) -> None:
+    launch()
+    threads: list[int] = []
+
+    def train() -> None:
+        threads.append(threading.get_native_id())
+        with holdfast_hooks.attach():
+            agent.wait_until(lambda: agent.of("hello"))
+
+    training = threading.Thread(target=train)
+    training.start()
+    training.join()
+    assert [hello.training_thread for hello in agent.of("hello")] == threads != [threading.get_native_id()]
+
+
+def test_a_rank_that_attaches_in_one_thread_and_trains_in_another_says_so(agent: Any, launch: Launch) -> None:
+    launch()
+    threads: list[int] = []
+    with holdfast_hooks.attach() as hooks:
+
+        def train() -> None:
+            threads.append(threading.get_native_id())
+            for _ in hooks.steps(until=2):
+                pass
+            agent.wait_until(lambda: agent.steps)
+
+        training = threading.Thread(target=train)
+        training.start()
+        training.join()
+    assert [hello.training_thread for hello in agent.of("hello")] == [threading.get_native_id()]
+    assert agent.of("report")[-1].training_thread == threads[0]
+
+
+def test_a_thread_that_takes_over_the_training_is_followed(agent: Any, launch: Launch) -> None:
+    launch()
+    threads: list[int] = []
+    with holdfast_hooks.attach() as hooks:
+        hooks.restore()
+
+        def train(start: int) -> None:
+            threads.append(threading.get_native_id())
+            for _ in hooks.steps(until=start + 2, start=start):
+                pass
+            agent.wait_until(lambda: agent.of("report") and agent.of("report")[-1].training_thread == threads[-1])
+
+        def step() -> None:
+            threads.append(threading.get_native_id())
+            hooks.begin_step()
+            hooks.end_step()
+            agent.wait_until(lambda: agent.of("report")[-1].training_thread == threads[-1])
+
+        for training in (
+            threading.Thread(target=train, args=(0,)),
+            threading.Thread(target=train, args=(2,)),
+            threading.Thread(target=step),
+        ):
+            training.start()
+            training.join()
+    assert len(threads) == 3
+
+
+def test_numbers_of_the_script_are_reported_with_the_step_in_which_they_were_logged(agent: Any, launch: Launch) -> None:
+    launch()
+    with holdfast_hooks.attach() as hooks:
+        hooks.log({"before": 1})
+        for step in hooks.steps(until=3):
+            hooks.log({"reward": torch.tensor(step / 2), "text": "no number"})
+        hooks.log({"train_loss": 0.5})
+    hooks.log({"late": 1.0})
+    newest = {number.name: number for report in agent.of("report") for number in report.logged}
+    found = {name: (number.value, number.step) for name, number in newest.items()}
+    assert found == {"before": (1.0, -1), "reward": (1.0, 2), "train_loss": (0.5, 2)}
+
+
+def test_a_number_that_is_reported_after_its_step_disturbs_no_report(agent: Any, launch: Launch) -> None:
+    launch()
+    with holdfast_hooks.attach() as hooks:
+        for step in range(300):
+            hooks.begin_step(step)
+            hooks.report(loss=1.0)
+            hooks.end_step()
+            hooks.report(validation_loss=2.0)
+            hooks.report(mfu=0.5)
+    assert [record.step for record in agent.steps] == list(range(300))
 
 
 def test_reports_hold_the_time_outside_of_steps(agent: Any, launch: Launch) -> None:

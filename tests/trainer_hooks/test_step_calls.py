@@ -1,5 +1,6 @@
 """Loops that call restore, begin_step and end_step themselves."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 import holdfast_hooks
 from holdfast_hooks import ConfigurationError, Phase
 from holdfast_hooks.state.data_position import NO_POSITION
+from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1.session_pb2 import RankCommand, StopAt
@@ -92,6 +94,25 @@ def test_the_state_is_restored_once_and_the_last_step_is_pinned(
     assert agent.of("report")[-1].steps_until == 9
 
 
+@pytest.mark.parametrize("auto", [False, True])
+def test_under_auto_a_script_that_attaches_itself_saves_nothing(
+    agent: AgentServer, launch: Launch, make_slots: Any, auto: bool
+) -> None:
+    agent.slots = make_slots()
+    launch(auto=auto, snapshot_every=1, checkpoint_every=1)
+    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 1)}) as hooks:
+        for _ in hooks.steps(until=3):
+            pass
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    assert numbers(agent) == [0, 1, 2]
+    assert any(map(_is_used, agent.slots)) is not auto
+
+
+def _is_used(slot: Path) -> bool:
+    with Slot(slot) as opened:
+        return opened.header.step >= 0
+
+
 def test_a_loop_that_ignores_the_state_it_should_continue_from_is_refused(
     agent: AgentServer, launch: Launch, saved: Path
 ) -> None:
@@ -105,6 +126,81 @@ def test_a_loop_that_ignores_the_state_it_should_continue_from_is_refused(
         assert hooks.begin_step(7) == 7
         hooks.end_step()
     assert numbers(agent) == [7]
+
+
+CALLS: dict[str, Callable[[holdfast_hooks.Hooks], object]] = {
+    "entered the optimizer": lambda hooks: hooks.enter(Phase.OPTIMIZER),
+    "reported the loss of a step": lambda hooks: hooks.report(loss=1.0),
+    "ended a step": lambda hooks: hooks.end_step(),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_a_script_that_trains_without_the_state_and_begins_no_step_is_refused(
+    agent: AgentServer, launch: Launch, saved: Path, what: str
+) -> None:
+    launch(restore_slot=str(saved))
+    with holdfast_hooks.attach(state={"position": Position()}) as hooks:
+        for phase in (Phase.DATA, Phase.FORWARD_BACKWARD, Phase.EVAL):  # before a state is loaded, these harm nothing
+            hooks.enter(phase)
+        hooks.report(validation_loss=2.0, learning_rate=0.1, tokens=0)
+        with pytest.raises(ConfigurationError, match=rf"the script {what} without it: call hooks\.restore\(\) before"):
+            CALLS[what](hooks)
+        assert hooks.restore() == 7
+        enter = hooks.enter
+        for _ in range(2):
+            hooks.begin_step()
+            enter(Phase.OPTIMIZER)
+            hooks.enter(Phase.OPTIMIZER)
+            hooks.report(loss=1.0)
+            hooks.end_step()
+    assert [(step.step, step.loss) for step in agent.steps] == [(7, 1.0), (8, 1.0)]
+
+
+def test_a_fresh_run_warns_of_calls_that_a_restart_refuses(
+    agent: AgentServer, launch: Launch, caplog: pytest.LogCaptureFixture
+) -> None:
+    launch()
+    with holdfast_hooks.attach(state={"position": Position()}) as hooks:
+        hooks.report(learning_rate=0.1)
+        assert not caplog.records
+        hooks.report(loss=1.0)
+        hooks.enter(Phase.OPTIMIZER)
+        for _ in hooks.steps(until=2):
+            hooks.report(loss=2.0)
+            hooks.enter(Phase.OPTIMIZER)
+    said = [record.getMessage() for record in caplog.records if "refused after a restart" in record.getMessage()]
+    assert [line.split(" before ")[0] for line in said] == [
+        "the script reported the loss of a step",
+        "the script entered the optimizer",
+    ]
+
+
+def test_hooks_that_are_closed_without_the_state_leave_words_and_those_of_a_process_that_has_it_do_not(
+    agent: AgentServer, launch: Launch, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = launch(restore_slot=str(saved))
+    words = (
+        "holdfast: the run has a state to continue from, and the script closed its hooks without it: call"
+        " hooks.restore() before the loop, or start the run with --from-scratch"
+    )
+
+    def close(*, restores: bool = False, error: Exception | None = None) -> tuple[str, bool, str]:
+        with contextlib.suppress(ValueError), holdfast_hooks.attach(state={"position": Position()}) as hooks:
+            if restores:
+                hooks.restore()
+            if error is not None:
+                raise error
+        hooks.close()
+        contents = black_box.read(Path(context.black_box))
+        return contents.last_words, contents.finished, capsys.readouterr().err
+
+    said, finished, printed = close()
+    assert (said, finished, printed.splitlines()) == (words, True, [words])
+    said, finished, printed = close(error=ValueError("bad sample"))
+    assert ("ValueError: bad sample" in said, finished, printed) == (True, False, "")
+    assert close(restores=True) == ("", True, "")
+    assert close() == ("", True, "")  # a script may attach again after its training
 
 
 def test_a_command_to_stop_reaches_the_caller_of_end_step(agent: AgentServer, launch: Launch) -> None:

@@ -1,14 +1,15 @@
-"""The API of a training loop: attach, restore, begin_step, end_step, steps, enter, report, watch_gradients, close."""
+"""The API of a training loop: attach, restore, begin_step, end_step, steps, enter, report, log, close and others."""
 
 import atexit
 import contextlib
 import math
 import os
+import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.auto import takeover
 from holdfast_hooks.errors import ConfigurationError
@@ -19,7 +20,7 @@ from holdfast_hooks.phases import Phase
 from holdfast_hooks.sidecar import Sidecar
 from holdfast_hooks.snapshots.snapshot_taker import reject_unsuitable
 from holdfast_hooks.state.encoding import Stateful
-from holdfast_hooks.step_loop import StepLoop
+from holdfast_hooks.step_loop import UNRESTORED, StepLoop
 from holdfast_hooks.telemetry.bad_gradients import NUMBERS
 from holdfast_hooks.telemetry.deferred import to_number
 from holdfast_hooks.telemetry.last_words import LastWords
@@ -65,7 +66,7 @@ def attach(
             batch follows from the number of the step or from random states.
 
     In a process that no agent has started, all calls work, but the hooks send, save and restore nothing. Under
-    ``holdfast observe`` they send everything, and still save and restore nothing.
+    ``holdfast observe`` and ``holdfast run --auto`` they send everything, and still save and restore nothing.
     Raises ConfigurationError if ``state`` cannot be saved, torch knows no such ``device`` or the agent's context is not
     valid. A rank has one session:
     close the hooks of an earlier call first.
@@ -121,6 +122,11 @@ class Hooks:
         self._failed = False
         self._closed = False
 
+    @classmethod
+    def unattached(cls) -> "Hooks":
+        """Return hooks that do nothing, as those of a process without Holdfast."""
+        return cls(state={}, coordinates={}, device=None, check_replicas=False, check_data_position=False)
+
     def start(self) -> None:
         """Install the exception hooks and start to report. Without an agent, leave everything as it was."""
         self._last_words.install()  # first: they turn a ConfigurationError of the lines below into its exit code
@@ -129,9 +135,14 @@ class Hooks:
         if self._context is None:
             self._last_words.uninstall()
             return
+        if self._context.observed and self._identity is None:
+            # A rank of our own has the number that its agent knows it by, whatever groups the script makes.
+            identity = identity.as_in_torch()
+            self._context = _read_context(identity)
+            assert self._context is not None
         self._undo.callback(self._last_words.uninstall)
         open_step = None
-        if not self._context.observed:
+        if self._context.saves:
             _check_state(self._state)
             try:
                 open_step = OpenStep(self._state)
@@ -163,6 +174,9 @@ class Hooks:
             coordinates=self._coordinates,
             check_data_position=self._check_data_position,
         )
+        if self._context.saves:
+            self.enter = self._enter_before_restore  # type: ignore[method-assign]
+            self.report = self._report_before_restore  # type: ignore[method-assign]
         self._sidecar.start()
         atexit.register(self._close_at_exit)
 
@@ -225,6 +239,8 @@ class Hooks:
 
         Call it when everything of the step has been done that changes ``state``: optimizers, schedulers, and the
         position in the data.
+
+        Raises ConfigurationError outside of a step if the agent has a state that is not restored.
         """
         return self._loop.end()
 
@@ -239,7 +255,10 @@ class Hooks:
         self._once.warn("attach() was called a second time in this rank", advice)
 
     def enter(self, phase: Phase) -> None:
-        """Count the time from now on to ``phase``, until the next call or the end of the step."""
+        """Count the time from now on to ``phase``, until the next call or the end of the step.
+
+        Raises ConfigurationError for the phase OPTIMIZER if the agent has a state that is not restored.
+        """
         self._timeline.enter(phase)
 
     def report(
@@ -280,6 +299,9 @@ class Hooks:
                 ranks or two steps have the same fingerprint, they used the same samples, and Holdfast reports an
                 incident. Ranks that share samples by design, those with one ``dp``, report the same one. Include the
                 epoch if batches repeat from epoch to epoch.
+
+        Raises ConfigurationError if the agent has a state that is not restored, and a number but ``validation_loss``
+        is given.
         """
         # Plain floats, the usual case, are stored right here, because a call costs more than all the rest.
         values = self._timeline.values
@@ -325,6 +347,19 @@ class Hooks:
             values["tokens"] = values.get("tokens", 0) + tokens  # type: ignore[operator]
         elif tokens is not None:
             self._once.warn("tokens is not reported", "give a whole number as an int")
+
+    def log(self, numbers: Mapping[str, object]) -> None:
+        """Show numbers under names of your own, such as rewards. Like :meth:`report`, this never waits for a GPU.
+
+        The status, the console and Prometheus show the newest number of each name. If several ranks log a name, the
+        number of the lowest of them is shown. Holdfast judges none of them: :meth:`report` takes those that it watches.
+
+        Args:
+            numbers: numbers, or tensors of one number, by name. Anything else is left out. Names have 100 characters at
+                most, and there may be 64 of them.
+        """
+        if self._sidecar is not None and not self._closed:
+            self._sidecar.log(numbers)
 
     def watch_gradients(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None = "loss") -> None:
         """Name the module in which a gradient first is not finite. In a long chain, name the part of the chain.
@@ -386,6 +421,8 @@ class Hooks:
                 self._loop.end_left_step()
             except Exception as error:  # noqa: BLE001 - closing never raises into the user's script
                 self._once.warn("the step that the loop was left in is not saved", repr(error))
+        if finished and self._loop.owes_restore:
+            self._say_unrestored()
         if finished and self._black_box is not None:
             self._black_box.finish()
         if self._sidecar is not None:
@@ -395,6 +432,35 @@ class Hooks:
             if finished and not process_ends:
                 self._sidecar.give_up_slots()
         self._undo.close()
+
+    def _enter_before_restore(self, phase: Phase) -> None:
+        """Take the place of :meth:`enter` until the loop begins.
+
+        Data may be loaded, and a model may be evaluated or warmed up, before it gets its state. Only the optimizer
+        trains it.
+        """
+        if self._loop.has_begun:
+            self.enter = self._timeline.enter  # type: ignore[method-assign]
+        elif phase == Phase.OPTIMIZER:
+            self._loop.notice_without_restore("entered the optimizer")
+        self._timeline.enter(phase)
+
+    def _report_before_restore(self, **numbers: Any) -> None:
+        """Take the place of :meth:`report` likewise. Other numbers may be constants, or come from an evaluation."""
+        if self._loop.has_begun:
+            del self.report
+        elif numbers.get("loss") is not None or numbers.get("grad_norm") is not None:
+            self._loop.notice_without_restore("reported the loss of a step")
+        Hooks.report(self, **numbers)
+
+    def _say_unrestored(self) -> None:
+        """Say that the hooks are closed without the state of the run. At its end, the leader judges the run by that.
+
+        Nothing is raised: what the script does after its training, such as to write a result, must not be lost.
+        """
+        self._keep_words(UNRESTORED)
+        with contextlib.suppress(Exception):  # a script whose stderr is closed ends as it would
+            print(UNRESTORED, file=sys.stderr, flush=True)
 
     def _look_at_gradients(self) -> None:
         if self._sidecar is not None:

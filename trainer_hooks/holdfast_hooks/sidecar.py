@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.faults.effect import Site
 from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.faults.prospects import Prospects
-from holdfast_hooks.identity import Identity
+from holdfast_hooks.identity import Identity, world_of_torch
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.profiling.step_profiler import StepProfiler
 from holdfast_hooks.progress.device_poll import DevicePoll
@@ -31,6 +32,7 @@ from holdfast_hooks.step_commands import StepCommands
 from holdfast_hooks.telemetry.backlog import Backlog
 from holdfast_hooks.telemetry.bad_gradients import BadGradients
 from holdfast_hooks.telemetry.gradient_origin import GradientWatch
+from holdfast_hooks.telemetry.logged_numbers import LoggedNumbers
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.report_builder import Sources
 from holdfast_hooks.telemetry.timeline import StepSample, Timeline
@@ -68,6 +70,7 @@ class Sidecar:
         check_replicas: bool,
     ) -> None:
         self.rank = identity.rank
+        self._world_size = identity.world_size
         self._timeline = timeline
         self._device = device
         self._steps: Backlog[StepSample] = Backlog(BACKLOG_STEPS)
@@ -88,7 +91,7 @@ class Sidecar:
                 coordinates=coordinates,
                 late=self._landed.append,  # from one thread at a time: a landing starts after the one before has ended
             )
-            if state and not context.observed
+            if state and context.saves
             else None
         )
         self._once = once
@@ -112,6 +115,7 @@ class Sidecar:
             once=once,
             has_gloo=lambda: progress.has_groups,
         )
+        self._logged = LoggedNumbers(once)
         self._sources = Sources(
             timeline=timeline,
             progress=progress,
@@ -121,6 +125,7 @@ class Sidecar:
             device=device,
             on_wanted_device=self._note_checks_next,
             steps=self._steps,
+            logged=self._logged,
             snapshots=(self._taken, self._landed),
             device_time=self._device_time,
             on_bad_number=self._on_bad_number,
@@ -152,8 +157,13 @@ class Sidecar:
 
     def before_first_step(self) -> None:
         """Check that the state can be saved. Raises ConfigurationError if it cannot be encoded."""
+        self.follow_thread()
         # Again, in case torch.distributed was imported after attach().
         self._point_to_point.install()
+        world = world_of_torch()
+        if self._world_size == 1 and world is not None and world[1] > 1:
+            what = f"this process attached as rank 0 of 1, but it is rank {world[0]} of {world[1]} in torch"
+            self._once.warn(what, "call attach() after init_process_group(), or set RANK and WORLD_SIZE")
         self._look_at_device(self._device.look_at_state)
         GATE.install(self._once)
         self._device_time.install()
@@ -163,6 +173,10 @@ class Sidecar:
             self._snapshots.capture()
         except TypeError as error:
             raise ConfigurationError(str(error)) from None
+
+    def follow_thread(self) -> None:
+        """Note that the calling thread trains. Some frameworks attach in one thread and train in another."""
+        self._sources.training_thread = threading.get_native_id()
 
     def end_step(self, step: int, until: int, *, left: bool = False) -> bool:
         """Close ``step`` of a loop that ends before ``until``; return whether to leave the loop here.
@@ -201,6 +215,10 @@ class Sidecar:
             self._gradients = GradientWatch(self._once)
             self._has_checks = True
         self._gradients.watch(modules, then=then)
+
+    def log(self, numbers: Mapping[str, object]) -> None:
+        """Keep numbers until they are reported: see :meth:`Hooks.log`."""
+        self._logged.add(numbers, self._timeline.step)
 
     def look_at_gradients(self) -> None:
         """Look at this rank's gradients, because a number that the loop has just reported is not finite."""
@@ -296,4 +314,5 @@ def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, i
         coordinates=dict(coordinates),
         store_port=identity.store_port,
         attachment=next(_attachments),
+        training_thread=threading.get_native_id(),
     )

@@ -13,6 +13,15 @@ from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 
+UNRESTORED = (
+    "holdfast: the run has a state to continue from, and the script closed its hooks without it: call hooks.restore()"
+    " before the loop, or start the run with --from-scratch"
+)
+"""Last words of a rank that closes its hooks, without an error, before it has restored the state."""
+
+_newest_restored: RankContext | None = None
+"""Context of the newest state that was restored in this process. A script may close its hooks and attach again."""
+
 
 class StepLoop:
     """Counts the steps of a rank, and tells the parts of the hooks when one begins and ends. Training thread only.
@@ -43,6 +52,9 @@ class StepLoop:
         self._check_data_position = check_data_position
         self._until = 0
         self._prepared = False
+        has_state = context is not None and context.saves and has_starting_point(context)
+        self.owes_restore = has_state and context != _newest_restored
+        """Whether the run has a state to continue from that this process has not restored."""
         self._restored = -1
         """Step of the state that was restored and that no step has followed yet; else -1."""
         self._first_step = 0
@@ -52,6 +64,7 @@ class StepLoop:
 
     def restore(self, until: int | None) -> int:
         """See :meth:`holdfast_hooks.Hooks.restore`."""
+        global _newest_restored
         if until is not None:
             self._until = until
             if self._sidecar is not None:
@@ -59,6 +72,7 @@ class StepLoop:
         if not self._prepared and self._sidecar is not None and self._context is not None:
             self._prepare(self._sidecar)
             restored = start_from(self._context, self._state, rank=self._sidecar.rank, coordinates=self._coordinates)
+            _newest_restored, self.owes_restore = self._context, False
             self._restored = restored
             self._first_step = self.next_step = restored + 1
         return self.next_step
@@ -77,6 +91,7 @@ class StepLoop:
         self._timeline.begin(step)
         self.next_step = step + 1
         if self._sidecar is not None:
+            self._sidecar.follow_thread()
             self._open_step.begin(step)
         return step
 
@@ -87,6 +102,8 @@ class StepLoop:
         if sidecar is None:
             return False
         if step < 0:
+            if self.owes_restore:
+                raise _refusal("ended a step")
             self._once.warn("end_step() was called outside of a step", "call begin_step() before each step")
             return self._stopped
         open_step.step = -1  # first: a signal handler may call sys.exit() at any place below
@@ -99,6 +116,8 @@ class StepLoop:
         """See :meth:`holdfast_hooks.Hooks.steps`."""
         self.restore(until)
         timeline, sidecar, open_step = self._timeline, self._sidecar, self._open_step
+        if sidecar is not None:
+            sidecar.follow_thread()
         first = max(start, self._first_step)
         if sidecar is not None and first < until and first <= timeline.step:
             advice = f"give this loop its own steps, such as steps(until={until}, start={timeline.step + 1})"
@@ -125,6 +144,21 @@ class StepLoop:
             self._stopped = sidecar.end_step(step, until)
         timeline.enter(Phase.IDLE)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the state was restored, or a step has begun."""
+        return self._prepared
+
+    def notice_without_restore(self, what: str) -> None:
+        """Take note that a script trains before it restores. ``what``: what it has done.
+
+        Raises ConfigurationError if the run has a state that is not restored. Else a restart would raise it, so the
+        log says so now.
+        """
+        if self.owes_restore:
+            raise _refusal(what)
+        self._once.warn(f"the script {what} before hooks.restore(), which is refused after a restart", "call it first")
+
     def end_left_step(self) -> None:
         """Keep what a loop that was left by ``break``, ``return`` or ``sys.exit`` has done."""
         step, left = self._open_step.step, self._open_step.judge()
@@ -137,17 +171,13 @@ class StepLoop:
         """Make sure, before the first step, that the state can be saved at all."""
         self._prepared = True
         sidecar.before_first_step()
-        observed = self._context is None or self._context.observed
-        if self._check_data_position and not observed and sidecar.rank == 0 and lacks_data_position(self._state):
+        saves = self._context is not None and self._context.saves
+        if self._check_data_position and saves and sidecar.rank == 0 and lacks_data_position(self._state):
             self._once.warn(NO_POSITION, NO_POSITION_ADVICE)
 
     def _begin_without_restore(self) -> None:
         if self._context is not None and not self._context.observed and has_starting_point(self._context):
-            # To train from the script's own start would repeat steps, and then replace the good state of later ones.
-            raise ConfigurationError(
-                "the run has a state to continue from, and the script began a step without it: call hooks.restore()"
-                " before the loop and begin at hooks.next_step, or start the run with --from-scratch"
-            )
+            raise _refusal("began a step")
         self.restore(None)
 
     def _check_number(self, step: int) -> None:
@@ -157,6 +187,17 @@ class StepLoop:
                 f" hooks.next_step, which is {self.next_step}"
             )
         self._once.warn(_REPEATED, f"begin_step({step}) was called after step {self.next_step - 1}: count on")
+
+
+def _refusal(what: str) -> ConfigurationError:
+    """Return the error of a script that trains without the state that its run has.
+
+    To train from the script's own start would repeat steps, and then replace the good state of later ones.
+    """
+    return ConfigurationError(
+        f"the run has a state to continue from, and the script {what} without it: call hooks.restore() before the loop"
+        " and begin at hooks.next_step, or start the run with --from-scratch"
+    )
 
 
 _REPEATED = "a second loop repeats numbers of steps, so that a restart would leave some out"

@@ -123,4 +123,4 @@ def _look_at(rank: Rank, box: Path, pids: dict[int, int]) -> Look:
         moment = None  # it belongs to another process: a launcher has restarted the rank, or an earlier one left it
     is_cpu = rank.device.startswith("cpu")
     blocked = look_at_rank(rank.pid, pids, store_port=rank.store_port, computes_on_cpu=is_cpu)
-    return Look(moment, flaw, blind, blocked.look(), time.thread_time())
+    return Look(moment, flaw, blind, blocked.look(rank.thread_id), time.thread_time())

@@ -173,7 +173,8 @@ class ShardSaver:
         self._emit(store.Event(checkpoint_committed=committed))
         if manifest.stale:
             reason = (
-                f"checkpoint of step {step} is bit for bit the one before: the state given to attach() does not change"
+                "it is written, but all its tensors are those of the checkpoint before: give attach() the model and the"
+                " optimizer that train. This is all right while the learning rate is 0"
             )
             self._fail(step, reason)
 

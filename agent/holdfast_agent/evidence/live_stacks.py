@@ -78,7 +78,7 @@ class _Pack:
         packed = store.RankStacks(rank=number, pid=rank.pid if rank else 0, problem=clean(problem, _PROBLEM_CHARACTERS))
         if rank is not None and threads:
             is_cpu = rank.device.startswith("cpu")
-            packed.activity = summarize(number, rank.pid, threads, computes_on_cpu=is_cpu).activity
+            packed.activity = summarize(number, rank.thread_id, threads, computes_on_cpu=is_cpu).activity
         if self._bytes > MOST_BYTES:
             packed.problem = "the answer of its node is full: name fewer ranks with --rank"
         else:

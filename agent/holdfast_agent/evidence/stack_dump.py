@@ -55,9 +55,9 @@ def parse(text: str) -> tuple[Thread, ...]:
         raise ValueError(f"not the stacks of a process: {error!r}") from None
 
 
-def render(threads: Sequence[Thread], pid: int) -> str:
-    """Return the stacks of process ``pid`` as text for people. The main thread, which trains, comes first."""
-    return "\n".join(_render(thread) for thread in sorted(threads, key=lambda each: each.system_id != pid))
+def render(threads: Sequence[Thread], training_thread: int) -> str:
+    """Return the stacks of a process as text for people. The thread that trains, by its number, comes first."""
+    return "\n".join(_render(thread) for thread in sorted(threads, key=lambda each: each.system_id != training_thread))
 
 
 def _render(thread: Thread) -> str:

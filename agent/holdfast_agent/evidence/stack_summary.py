@@ -33,7 +33,7 @@ _LOCK_NATIVE = re.compile(r"^(_?PyThread_acquire_lock|lock_PyThread_acquire_lock
 
 def summarize(
     rank: int,
-    pid: int,
+    training_thread: int,
     threads: Sequence[Thread],
     *,
     computes_on_cpu: bool,
@@ -43,12 +43,13 @@ def summarize(
     """Return the innermost frame of the user's code and the activity within it.
 
     Args:
+        training_thread: number of the thread that trains, as the kernel shows it.
         computes_on_cpu: whether the rank's device is the CPU. With another device, a thread that waits for the device
             may spin or sleep, which looks like the user's own doing.
         blocked: what the training thread waits for in the kernel; None: nothing that shows.
         gil_owner_blocked: the same of the thread that holds the GIL.
     """
-    training = next((thread for thread in threads if thread.system_id == pid), None)
+    training = next((thread for thread in threads if thread.system_id == training_thread), None)
     if training is None:
         return StackSummary(rank=rank)
     inner, user = _split(training.frames)

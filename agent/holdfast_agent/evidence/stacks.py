@@ -62,11 +62,11 @@ async def take(
     def summary_of(found: tuple[Thread, ...]) -> StackSummary:
         is_cpu = rank.device.startswith("cpu")
         return summarize(
-            rank.rank, rank.pid, found, computes_on_cpu=is_cpu, blocked=blocked, gil_owner_blocked=of_owner
+            rank.rank, rank.thread_id, found, computes_on_cpu=is_cpu, blocked=blocked, gil_owner_blocked=of_owner
         )
 
     # Before py-spy: while it pauses the rank, the kernel shows the pause.
-    blocked = await _in_time(folder, rank, lambda: look().look())
+    blocked = await _in_time(folder, rank, lambda: look().look(rank.thread_id))
     of_owner = None
     threads = await _dump(rank, folder, "--nonblocking", PLAIN_PATIENCE_S)
     if threads is None and may_pause and rank.process_state not in STOPPED:
@@ -169,5 +169,5 @@ async def _dump(rank: Rank, folder: EvidenceFolder, option: str, patience_s: flo
         folder.miss(f"{name}.txt ({option})", str(error))
         return None
     folder.write(f"{name}.json", text)
-    folder.write(f"{name}.txt", stack_dump.render(threads, rank.pid))
+    folder.write(f"{name}.txt", stack_dump.render(threads, rank.thread_id))
     return threads

@@ -69,10 +69,20 @@ class TreeReader:
         root: the rank's process.
         store_port: port of the rendezvous store, whose connections torch's watchdogs poll; 0: not known.
         agent_pid: pid of the agent, whose descendants may trace the tree; 0: the calling process.
+        training_thread: number of the thread that trains; 0: the main thread.
     """
 
-    def __init__(self, root: Process, *, store_port: int = 0, agent_pid: int = 0, proc: str = "/proc") -> None:
+    def __init__(
+        self,
+        root: Process,
+        *,
+        store_port: int = 0,
+        agent_pid: int = 0,
+        training_thread: int = 0,
+        proc: str = "/proc",
+    ) -> None:
         self._root = root
+        self._training_thread = training_thread or root[0]
         self._store_port = store_port
         self._agent_pid = agent_pid or os.getpid()
         self._proc = proc
@@ -99,7 +109,7 @@ class TreeReader:
         if root is None:
             return None
         self._newest_call = self._call(root) or self._newest_call
-        training = root.threads.get(root.stat.pid)
+        training = root.threads.get(self._training_thread)
         return TreeSample(
             processes=processes,
             sockets=self._tcp(machine.sockets, processes.values()),
@@ -181,16 +191,16 @@ class TreeReader:
         return {inode: each for inode, each in held.items() if each.state != LISTEN and not is_rendezvous(each)}
 
     def _call(self, root: ProcessSample) -> str:
-        pid = root.stat.pid
+        pid, tid = root.stat.pid, self._training_thread
         if root.stat.state == "T":
             return ""
         try:
-            return parse_call(read_file(f"{self._proc}/{pid}/task/{pid}/syscall"), platform.machine())
+            return parse_call(read_file(f"{self._proc}/{pid}/task/{tid}/syscall"), platform.machine())
         except OSError:
             # This kernel hides system calls. But a thread that has not run is still in the same call.
-            thread = root.threads.get(pid)
+            thread = root.threads.get(tid)
             if thread is None or thread.turns is None:
-                raise UnknownError(f"the kernel does not show what thread {pid} waits for") from None
+                raise UnknownError(f"the kernel does not show what thread {tid} waits for") from None
             return f"turns {thread.turns}"
 
     def _is_traced(self, process: ProcessSample) -> bool:

@@ -106,7 +106,9 @@ class TreeWatch:
                 continue
             watched = self._watched.get(rank.pid)
             if watched is None or watched.rank is not rank or not watched.is_current:
-                reader = TreeReader((rank.pid, rank.start_ticks), store_port=rank.store_port)
+                reader = TreeReader(
+                    (rank.pid, rank.start_ticks), store_port=rank.store_port, training_thread=rank.thread_id
+                )
                 look = watched.look if watched is not None else None
                 watched = _Watched(rank, rank.moves_total, reader, look=look)
             current[rank.pid] = watched

@@ -77,6 +77,8 @@ class Rank:
     """Whether the rank has closed its hooks."""
     attachment: int = 0
     """How many times the process has attached its hooks; 0: not known."""
+    training_thread: int = 0
+    """Number of the thread that trains, as the rank has said; 0: the main thread."""
     steps_until: int = 0
     """Number after the last step of its training loop, from its last report; 0: not known."""
     planned_steps: int = 0
@@ -163,6 +165,8 @@ class Rank:
         """Note the state of its process. A process that was stopped and continues has moved."""
         if self.process_state == "T" and process_state not in ("T", "t", ""):
             self.moves()
+        if not thread.state:  # the thread that trains has ended before its process
+            thread = ThreadStatus(busy_s=self.thread.busy_s)
         self.process_state, self.thread = process_state, thread
 
     def moves(self) -> None:
@@ -199,6 +203,11 @@ class Rank:
         """Whether this agent has started the rank, and has not heard from it yet."""
         return self.life == store.LIFE_STARTING and self.adopted_from_step is None
 
+    @property
+    def thread_id(self) -> int:
+        """Number of the thread that trains. Some frameworks keep the main thread for themselves."""
+        return self.training_thread or self.pid
+
     def welcome(self, hello: session.Hello) -> None:
         """Note a new session."""
         self.life = store.LIFE_RUNNING
@@ -207,6 +216,7 @@ class Rank:
             # It has closed its hooks and attached again: what it counts now is new, and it may train for long.
             self.finished, self.newest_step = False, -1
         self.attachment = hello.attachment
+        self.training_thread = hello.training_thread
         self.coordinates = dict(hello.coordinates)
         self.store_port = hello.store_port or self.store_port
         self.device = hello.device or self.device
@@ -230,6 +240,7 @@ class Rank:
         if report.HasField("last_words"):
             self.dying_left_s = DYING_PATIENCE_S
             self.moves()
+        self.training_thread = report.training_thread or self.training_thread
         self.steps_until = report.steps_until or self.steps_until
         self.planned_steps = report.planned_steps or self.planned_steps
         self.dropped = report.dropped_total

@@ -11,7 +11,7 @@ _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 @dataclass(frozen=True)
 class ThreadStatus:
-    """Status of the main thread of a process. Ranks train in that thread."""
+    """Status of one thread of a process: the one in which the rank trains."""
 
     busy_s: float = 0.0
     """Seconds so far in which it computed or waited for a core; 0 if the kernel does not say."""
@@ -21,9 +21,12 @@ class ThreadStatus:
     """Number of the system call that it is in; -1 if it is in none, or if the kernel hides it."""
 
 
-def look_at(pid: int) -> ThreadStatus:
-    """Return the status of the main thread of ``pid`` now. Raises OSError if no descriptor is free."""
-    folder = f"/proc/{pid}/task/{pid}"
+def look_at(pid: int, tid: int = 0) -> ThreadStatus:
+    """Return the status of a thread of ``pid`` now, by default the main one.
+
+    Raises OSError if no descriptor is free.
+    """
+    folder = f"/proc/{pid}/task/{tid or pid}"
     return ThreadStatus(
         busy_s=_busy_s(_read(f"{folder}/schedstat")),
         state=_state(_read(f"{folder}/stat")),

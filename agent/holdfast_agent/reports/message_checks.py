@@ -13,8 +13,12 @@ from holdfast_proto.limits import (
     FINGERPRINT_BYTES,
     LARGEST_COUNT,
     LATEST_UNIX_S,
+    LAUNCHER_WORDS_CHARACTERS,
+    LOGGED_NAME_CHARACTERS,
     LONGEST_S,
     MOST_GROUPS,
+    MOST_LAUNCHER_WORDS,
+    MOST_LOGGED_NAMES,
     MOST_RANKS,
     NAME_CHARACTERS,
 )
@@ -64,6 +68,9 @@ def clean_hello(hello: session.Hello, refuse: Refuse) -> None:
     if not are_proper or len(hello.coordinates) > MOST_COORDINATES:
         refuse("coordinates that are out of range")
         hello.ClearField("coordinates")
+    if hello.training_thread > LARGEST_PID:
+        refuse("a training thread whose number is out of range")
+        hello.training_thread = 0
 
 
 def flaw_of_slots(request: session.SlotRequest) -> str:
@@ -93,8 +100,9 @@ def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now
     for phase in [phase for phase, s in report.outside_s.items() if phase not in PHASES or not _is_time(s)]:
         refuse("a phase outside of steps that is unknown, or whose duration is out of range")
         del report.outside_s[phase]
+    _clean_logged(report, refuse)
     _clean_recorders(report, refuse)
-    _clean_device(report, refuse)
+    _clean_place(report, refuse)
     for spent in ("reporter_cpu_s", "own_wait_s", "call_wait_s", "device_own_s"):
         if not _is_time(getattr(report, spent)):
             refuse(f"{spent} that is out of range")
@@ -113,11 +121,40 @@ def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now
         report.modules.extend(modules)
 
 
-def _clean_device(report: session.Report, refuse: Refuse) -> None:
+def _clean_logged(report: session.Report, refuse: Refuse) -> None:
+    _keep(report.logged, _flaw_of_logged, refuse)
+    if len(report.logged) > MOST_LOGGED_NAMES:
+        refuse("more logged numbers than a rank can have names for")
+        del report.logged[MOST_LOGGED_NAMES:]
+
+
+def clean_launcher_words(said: session.LauncherWords, refuse: Refuse) -> None:
+    """Remove what makes no sense from what a launcher says of its ranks: it becomes a part of lines for people."""
+    _keep(said.words, _flaw_of_words, refuse)
+    if len(said.words) > MOST_LAUNCHER_WORDS:
+        refuse("more words of a launcher than one incident needs")
+        del said.words[MOST_LAUNCHER_WORDS:]
+    if not 0 < len(said.launcher) <= NAME_CHARACTERS or not said.launcher.isprintable():
+        refuse("words of a launcher without a name")
+        said.ClearField("words")
+
+
+def _flaw_of_words(words: session.RankWords) -> str:
+    ranks = list(words.ranks)
+    if not ranks or ranks != sorted(set(ranks)) or ranks[-1] >= MOST_RANKS:
+        return "words of a launcher whose ranks do not ascend"
+    is_line = 0 < len(words.text) <= LAUNCHER_WORDS_CHARACTERS and words.text.isprintable()
+    return "" if is_line else "words of a launcher that are no short line"
+
+
+def _clean_place(report: session.Report, refuse: Refuse) -> None:
     for name, what in (("device", "name"), ("device_uuid", "UUID")):
         if len(getattr(report, name)) > NAME_CHARACTERS:
             refuse(f"a device whose {what} is too long")
             report.ClearField(name)
+    if report.training_thread > LARGEST_PID:
+        refuse("a training thread whose number is out of range")
+        report.ClearField("training_thread")
     if report.device_steps > LARGEST_COUNT:
         refuse("device_steps that are out of range")
         report.ClearField("device_steps")
@@ -234,6 +271,13 @@ def _flaw_of_channel(channel: common.ChannelProgress, world_size: int) -> str:
 
 def _flaw_of_step(step: session.StepRecord) -> str:
     return "" if 0 <= step.step <= LARGEST_COUNT else "a step whose number is out of range"
+
+
+def _flaw_of_logged(number: common.LoggedNumber) -> str:
+    # The name becomes a label of a metric and a part of lines for people.
+    if not 0 < len(number.name) <= LOGGED_NAME_CHARACTERS or not number.name.isprintable():
+        return "a logged number whose name is no short line"
+    return "" if -1 <= number.step <= LARGEST_COUNT else "a logged number whose step is out of range"
 
 
 def _flaw_of_snapshot(snapshot: session.SnapshotTaken) -> str:

@@ -15,7 +15,7 @@ from holdfast_checkpoint.format.sealed_json import SealError, seal, unseal
 KEPT = "kept.json"
 """Name of the file that pins. Its presence is what counts: a damaged one still pins the checkpoint."""
 PROVEN = "proven.json"
-"""Name of the file of a proven checkpoint. Its presence is what counts."""
+"""Name of the file of a proven checkpoint. A damaged one proves nothing."""
 
 
 def keep(directory: Path, reason: str) -> None:
@@ -57,9 +57,22 @@ def prove(directory: Path, finite_step: int) -> None:
     be written.
     """
     load_manifest(directory)
-    if not (directory / PROVEN).exists():
+    if not is_proven(directory):
         with write_errors(directory):
             write_file(directory / PROVEN, proof(finite_step))
+
+
+def is_proven(directory: Path) -> bool:
+    """Return whether the checkpoint in ``directory`` has a sound file that proves it. Raises CheckpointUnavailable."""
+    path = directory / PROVEN
+    if not path.exists():
+        return False
+    with read_errors(path):
+        data = path.read_bytes()
+    try:
+        return isinstance(unseal(data)["finite_step"], int)
+    except (SealError, LookupError):
+        return False
 
 
 def proof(finite_step: int) -> bytes:

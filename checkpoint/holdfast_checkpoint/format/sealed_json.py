@@ -65,7 +65,7 @@ def _compare(body: Mapping[str, object], data: bytes) -> None:
 def _body(data: bytes) -> dict[str, Any]:
     try:
         body = json.loads(data)["body"]
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise SealError("is damaged: not a sealed JSON document") from error
     if not isinstance(body, dict):
         raise SealError("is damaged: not a sealed JSON object")

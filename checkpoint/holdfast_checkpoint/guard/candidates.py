@@ -16,6 +16,10 @@ from holdfast_checkpoint.guard.dcp_folder import METADATA, SUFFIX
 TRACKER = "latest_checkpointed_iteration.txt"
 """Megatron's file next to the checkpoints. It names the newest complete one."""
 
+MEGATRON_METADATA = "metadata.json"
+"""File that Megatron writes last into a ``torch_dist`` checkpoint, after the index of torch. It loads none without."""
+
+_MEGATRON_COMMON = "common.pt"
 _FILES = (".ckpt", ".pt", ".pth")
 _CONTENT = (SUFFIX, ".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 _TEMPORARY = re.compile(r"^(\.|tmp|_tmp)|(\.tmp|\.temp|\.partial|\.incomplete|-tmp|_tmp|~)$|\.tmp[-_.]", re.IGNORECASE)
@@ -164,9 +168,11 @@ def _unfinished(path: Path, files: Mapping[str, FileState]) -> str:
     """Return what is still to be written, by the marks of each framework."""
     folders = {name.rpartition("/")[0] for name in files if name.endswith(SUFFIX)}
     for folder in sorted(folders):
-        mark = f"{folder}/{METADATA}" if folder else METADATA
-        if mark not in files:
-            return mark
+        prefix = f"{folder}/" if folder else ""
+        marks = (METADATA, MEGATRON_METADATA) if f"{prefix}{_MEGATRON_COMMON}" in files else (METADATA,)
+        for mark in marks:
+            if prefix + mark not in files:
+                return prefix + mark
     is_of_trainer = any(name in files for name in ("training_args.bin", "optimizer.pt")) or any(
         name.startswith("rng_state") and name.endswith(".pth") for name in files
     )

@@ -24,7 +24,7 @@ from holdfast_checkpoint.errors import (
 from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_checkpoint.format.durable import NewFile, flush_directory, make_directory, remove_file, write_file
 from holdfast_checkpoint.format.history import FIRST, HistoryRecord
-from holdfast_checkpoint.format.keeping import KEPT, PROVEN, keep, prove
+from holdfast_checkpoint.format.keeping import KEPT, is_proven, keep, prove
 from holdfast_checkpoint.format.manifest import (
     MANIFEST,
     Manifest,
@@ -42,6 +42,7 @@ from holdfast_checkpoint.format.shard_index import (
     step_of,
 )
 from holdfast_checkpoint.format.shard_reader import verify_shard
+from holdfast_checkpoint.format.verification import VERIFIED
 from holdfast_checkpoint.store.leftovers import remove_leftovers
 from holdfast_checkpoint.store.retention import base_step, outlived, previous_to, superfluous
 
@@ -108,6 +109,7 @@ class CheckpointDirectory:
             return committed if is_same else None
         manifest = describe(indexes, previous=previous_to(manifests, step))
         with write_errors(directory):
+            remove_file(directory / VERIFIED)  # of what was here before
             write_file(directory / MANIFEST, manifest.encode())
             # An agent may have replaced a shard after its index was read here. It removes the index first and then
             # looks for a manifest (_make_way() in slot_shard.py); here the manifest comes first and then the indexes
@@ -257,7 +259,7 @@ class CheckpointDirectory:
 
     def proven(self, steps: Iterable[int]) -> set[int]:
         """Return those of ``steps`` that a finite loss has followed. Raises CheckpointUnavailable."""
-        return {step for step in steps if self.mark(step, PROVEN) is not None}
+        return {step for step in steps if is_proven(self.step_directory(step))}
 
     def _marked(self, steps: Iterable[int]) -> set[int]:
         return {step for step in steps if self.mark(step) is not None}

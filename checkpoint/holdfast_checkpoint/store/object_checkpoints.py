@@ -29,6 +29,7 @@ from holdfast_checkpoint.format.shard_index import (
     step_of,
 )
 from holdfast_checkpoint.format.slot_shard import check_committed, check_generation
+from holdfast_checkpoint.format.verification import VERIFIED
 from holdfast_checkpoint.store.object_store import ObjectStore, StoredObject
 from holdfast_checkpoint.store.retention import outlived, superfluous
 
@@ -132,7 +133,8 @@ class ObjectCheckpoints:
 
         Returns whether the checkpoint is committed.
         """
-        committed = self.manifests()
+        listed = self.store.listing()
+        committed = self._manifests(listed)
         for index in indexes:
             if index.base is None:
                 continue
@@ -141,6 +143,8 @@ class ObjectCheckpoints:
                 return False
         if manifest_shards(indexes) != manifest.shards:
             return False
+        if mark_name(manifest.step, VERIFIED) in listed:
+            self.store.remove([mark_name(manifest.step, VERIFIED)])  # of what was here before
         self.store.write(manifest_name(manifest.step), manifest.encode())
         # Another agent may have replaced a shard since. It removes the index and then looks for a manifest; here the
         # manifest is put and then the indexes are read again. So one of the two notices the other: see _make_way().

@@ -1,22 +1,46 @@
 """All checkpoints of a folder, of all histories, including those that cannot be used."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.history import FIRST, HistoryRecord, folder_name
-from holdfast_checkpoint.format.keeping import PROVEN, kept_reason
+from holdfast_checkpoint.format.keeping import is_proven, kept_reason
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
 from holdfast_checkpoint.format.shard_index import step_of
+from holdfast_checkpoint.format.verification import Verification, files_digest_in, read_verification
 from holdfast_checkpoint.store.directory import missing_files
 from holdfast_checkpoint.store.histories import FolderPlace, Histories
 
 _NAMED = 3
 """Number of files that a message names."""
 
-Missing = Callable[[int, Manifest], Sequence[str]]
-"""Returns the files of a checkpoint that are missing or cut off. Takes the number of its history."""
+
+class CheckpointFiles(Protocol):
+    """The files of the checkpoints, where they are. Methods take the number of a history, and raise CheckpointError."""
+
+    def missing(self, history: int, manifest: Manifest) -> Sequence[str]:
+        """Return the files of a checkpoint that are missing or cut off."""
+
+    def digest(self, history: int, manifest: Manifest) -> str | None:
+        """Return a digest that changes when a file of a checkpoint does; None if one is missing."""
+
+
+class LocalFiles:
+    """The files of the checkpoints in a folder of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def missing(self, history: int, manifest: Manifest) -> Sequence[str]:
+        """Look at the size of each."""
+        return [str(file) for file in missing_files(self.path / folder_name(history), manifest)]
+
+    def digest(self, history: int, manifest: Manifest) -> str | None:
+        """Look at the size and the time of change of each."""
+        return files_digest_in(self.path / folder_name(history), manifest)
 
 
 @dataclass(frozen=True)
@@ -38,6 +62,8 @@ class FoundCheckpoint:
     """Whether a finite loss has followed."""
     is_suspect: bool = False
     """Whether its run has ended at a bad loss and it may hold the bad state."""
+    verification: Verification | None = None
+    """Result of the newest reading of all its bytes; None: none is known of these files as they are now."""
 
 
 class NoCheckpointFolderError(CheckpointError):
@@ -54,10 +80,10 @@ class FoundHistory:
     checkpoints: tuple[FoundCheckpoint, ...]
 
 
-def find_histories(path: Path, missing: Missing | None = None) -> list[FoundHistory]:
+def find_histories(path: Path, files: CheckpointFiles | None = None) -> list[FoundHistory]:
     """Return what the directory of a run's checkpoints holds, the oldest history first.
 
-    ``missing``: of files that are elsewhere. Raises CheckpointError, NoCheckpointFolderError without a folder.
+    ``files``: those that are elsewhere. Raises CheckpointError, NoCheckpointFolderError without a folder.
     """
     histories = Histories(FolderPlace(path), lambda number: number)
     histories.refresh()
@@ -69,7 +95,7 @@ def find_histories(path: Path, missing: Missing | None = None) -> list[FoundHist
         checkpoints = []
         for step, directory in _step_directories(path / folder_name(number), is_needed=number == FIRST):
             is_left = stretch is None or not stretch.has(step) or histories.of_step(step) != number
-            found_one = _look(step, directory, number, is_left, missing or _missing_here(path))
+            found_one = _look(step, directory, number, is_left, files or LocalFiles(path))
             checkpoints.append(_with_loss(found_one, first_suspect))
         found.append(FoundHistory(number, histories.records.get(number), tuple(checkpoints)))
     return found
@@ -91,10 +117,6 @@ def _no_folder(path: Path, error: OSError) -> str:
     return f"{path}: {error.strerror}: name the directory of a run's checkpoints with --checkpoints"
 
 
-def _missing_here(path: Path) -> Missing:
-    return lambda history, manifest: [str(file) for file in missing_files(path / folder_name(history), manifest)]
-
-
 def layout_of(checkpoint: FoundCheckpoint) -> dict[str, int]:
     """Return the axes of the mesh that wrote it and their sizes, outermost first; none if the run named none.
 
@@ -108,14 +130,20 @@ def layout_of(checkpoint: FoundCheckpoint) -> dict[str, int]:
 
 def _with_loss(found: FoundCheckpoint, first_suspect: int | None) -> FoundCheckpoint:
     """Return a checkpoint with what the loss of later steps says of it."""
-    is_proven = (found.directory / PROVEN).exists()
-    is_suspect = first_suspect is not None and found.step >= first_suspect and not is_proven
-    return replace(found, is_proven=is_proven, is_suspect=is_suspect)
+    try:
+        has_proof = is_proven(found.directory)
+    except CheckpointUnavailable:  # nothing is proven by what cannot be read now
+        has_proof = False
+    is_suspect = first_suspect is not None and found.step >= first_suspect and not has_proof
+    return replace(found, is_proven=has_proof, is_suspect=is_suspect)
 
 
-def _look(step: int, directory: Path, history: int, is_left: bool, missing: Missing) -> FoundCheckpoint:
+def _look(step: int, directory: Path, history: int, is_left: bool, files: CheckpointFiles) -> FoundCheckpoint:
     def found(manifest: Manifest | None, problem: str, kept: str = "") -> FoundCheckpoint:
         return FoundCheckpoint(step, directory, manifest, problem, kept, history, is_left)
+
+    def read_earlier(manifest: Manifest) -> Verification | None:
+        return read_verification(directory, manifest, lambda: files.digest(history, manifest))
 
     if not (directory / MANIFEST).exists():
         return found(None, "it was never finished")
@@ -123,11 +151,11 @@ def _look(step: int, directory: Path, history: int, is_left: bool, missing: Miss
         manifest, kept = load_manifest(directory), kept_reason(directory)
         if manifest.step != step:
             return found(None, f"{directory / MANIFEST} is the manifest of step {manifest.step}")
-        lacking = missing(history, manifest)
+        lacking, verification = files.missing(history, manifest), read_earlier(manifest)
     except CheckpointUnreadable as error:
         return found(None, str(error))
     except CheckpointError as error:
         return found(None, f"it cannot be read now: {error}")
     more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
     problem = f"damaged: without {', '.join(lacking[:_NAMED])}{more}" if lacking else ""
-    return found(manifest, problem, kept or "")
+    return replace(found(manifest, problem, kept or ""), verification=verification)

@@ -3,29 +3,29 @@
 from pathlib import Path
 
 from holdfast_checkpoint.errors import CheckpointError
-from holdfast_checkpoint.store.overview import FoundCheckpoint, Missing, NoCheckpointFolderError, find_histories
+from holdfast_checkpoint.store.overview import CheckpointFiles, FoundCheckpoint, NoCheckpointFolderError, find_histories
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError
 
 
-def find_checkpoints(path: Path, missing: Missing | None = None) -> list[FoundCheckpoint]:
+def find_checkpoints(path: Path, files: CheckpointFiles | None = None) -> list[FoundCheckpoint]:
     """Return what the directory of a run's checkpoints holds, history by history, by ascending step.
 
-    ``missing``: of files that are elsewhere. Raises CommandError.
+    ``files``: those that are elsewhere. Raises CommandError.
     """
     try:
-        return [checkpoint for history in find_histories(path, missing) for checkpoint in history.checkpoints]
+        return [checkpoint for history in find_histories(path, files) for checkpoint in history.checkpoints]
     except NoCheckpointFolderError as error:
         raise CommandError(str(error)) from None
     except CheckpointError as error:
         raise CheckpointsUnavailableError(str(error)) from None
 
 
-def choose(path: Path, step: int | None, missing: Missing | None = None) -> FoundCheckpoint:
+def choose(path: Path, step: int | None, files: CheckpointFiles | None = None) -> FoundCheckpoint:
     """Return the committed checkpoint of ``step``, or the newest one, of the present line of training.
 
     Raises CommandError if there is none.
     """
-    found = [checkpoint for checkpoint in find_checkpoints(path, missing) if not checkpoint.is_left]
+    found = [checkpoint for checkpoint in find_checkpoints(path, files) if not checkpoint.is_left]
     if step is None:
         committed = [checkpoint for checkpoint in found if checkpoint.manifest is not None]
         if not committed:

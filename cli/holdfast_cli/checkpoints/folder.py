@@ -13,6 +13,14 @@ from holdfast_checkpoint.format.bad_loss import bad_loss_name
 from holdfast_checkpoint.format.history import FIRST, MARKER, folder_name, record_name, recorded
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.format.shard_index import INDEX_PATTERN, step_directory
+from holdfast_checkpoint.format.verification import (
+    VERIFIED,
+    Verification,
+    checked_files,
+    files_digest,
+    manifest_digest,
+    write_verification,
+)
 from holdfast_checkpoint.store.download import CheckpointDownload
 from holdfast_checkpoint.store.locations import PRIMARY, is_url
 from holdfast_checkpoint.store.object_checkpoints import (
@@ -22,13 +30,13 @@ from holdfast_checkpoint.store.object_checkpoints import (
     step_name,
     steps_of,
 )
-from holdfast_checkpoint.store.overview import FoundCheckpoint
+from holdfast_checkpoint.store.overview import CheckpointFiles, FoundCheckpoint, LocalFiles
 from holdfast_cli.checkpoints.find import choose, find_checkpoints
 from holdfast_cli.checkpoints.location import open_remote
 from holdfast_cli.errors import CommandError
 
 
-class CheckpointFolder(Protocol):
+class CheckpointFolder(CheckpointFiles, Protocol):
     """Checkpoints as a local folder. The manifest, the marks and one index of each are in it from the start.
 
     ``fetch`` and ``fetch_indexes`` raise CheckpointError: CheckpointUnavailable if something is missing,
@@ -52,15 +60,15 @@ class CheckpointFolder(Protocol):
     def release(self, checkpoint: FoundCheckpoint) -> None:
         """Unpin a checkpoint: a later one deletes it when it is old enough. Raises CheckpointError."""
 
+    def note(self, checkpoint: FoundCheckpoint, mark: Verification) -> None:
+        """Write what a reading of all bytes has found next to the manifest. Raises CheckpointError."""
+
     def named(self, text: str) -> str:
         """Return a message that names the place as the user named it."""
 
 
-class LocalFolder:
+class LocalFolder(LocalFiles):
     """A folder on this machine."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
     def find(self) -> list[FoundCheckpoint]:
         """Look into the folder."""
@@ -80,6 +88,10 @@ class LocalFolder:
         """Remove the mark."""
         keeping.release(checkpoint.directory)
 
+    def note(self, checkpoint: FoundCheckpoint, mark: Verification) -> None:
+        """Write the mark."""
+        write_verification(checkpoint.directory, mark)
+
     def named(self, text: str) -> str:
         """Return it as it is."""
         return text
@@ -91,7 +103,8 @@ class DownloadedFolder:
     def __init__(self, remote: ObjectCheckpoints, path: Path) -> None:
         self.path = path
         self._remote = remote
-        names = remote.store.listing().keys()
+        self._listed = remote.store.listing()
+        names = self._listed.keys()
         for number in {FIRST, *recorded(names)}:
             folder = folder_name(number)
             for name in {record_name(number), bad_loss_name(number), f"{folder}/{MARKER}"} & names:
@@ -104,11 +117,11 @@ class DownloadedFolder:
 
     def find(self) -> list[FoundCheckpoint]:
         """Look into the temporary folder, and into the listing of the store for missing files."""
-        return find_checkpoints(self.path, self._missing)
+        return find_checkpoints(self.path, self)
 
     def choose(self, step: int | None) -> FoundCheckpoint:
         """Choose from what :meth:`find` returns."""
-        return choose(self.path, step, self._missing)
+        return choose(self.path, step, self)
 
     def fetch(self, checkpoint: FoundCheckpoint) -> None:
         """Download the shards."""
@@ -122,12 +135,26 @@ class DownloadedFolder:
         """Remove the mark in the store."""
         self._remote.of_history(checkpoint.history).store.remove([mark_name(checkpoint.step, keeping.KEPT)])
 
+    def note(self, checkpoint: FoundCheckpoint, mark: Verification) -> None:
+        """Put the mark, unless the checkpoint is another one by now."""
+        part = self._remote.of_history(checkpoint.history)
+        if manifest_digest(part.load_manifest(checkpoint.step)) != mark.manifest_digest:
+            raise CheckpointError(f"{part.store.url} holds another checkpoint of this step now")
+        part.store.write(mark_name(checkpoint.step, VERIFIED), mark.encode())
+
     def named(self, text: str) -> str:
         """Return a message with the URL in the place of the temporary folder."""
         return text.replace(str(self.path), self._remote.store.url)
 
-    def _missing(self, history: int, manifest: Manifest) -> list[str]:
+    def missing(self, history: int, manifest: Manifest) -> list[str]:
+        """Look into the listing of the store."""
         return self._remote.of_history(history).missing(manifest.step)
+
+    def digest(self, history: int, manifest: Manifest) -> str | None:
+        """Return a digest of the objects' versions, as they were listed before anything was downloaded."""
+        folder = folder_name(history)
+        objects = [self._listed.get(f"{folder}/{name}" if folder else name) for name in checked_files(manifest)]
+        return None if None in objects else files_digest(one.version for one in objects if one is not None)
 
     def _download(self, checkpoint: FoundCheckpoint) -> CheckpointDownload:
         part = self._remote.of_history(checkpoint.history)
@@ -137,7 +164,7 @@ class DownloadedFolder:
         """Download the manifest, the marks and the index of the last rank, which tells the layout."""
         step_directory(path, step).mkdir(parents=True)
         indexes = fnmatch.filter(names, f"{step_name(step)}/{INDEX_PATTERN}")
-        marks = {mark_name(step, mark) for mark in (keeping.KEPT, keeping.PROVEN)}
+        marks = {mark_name(step, mark) for mark in (keeping.KEPT, keeping.PROVEN, VERIFIED)}
         for name in {manifest_name(step), *marks, *sorted(indexes)[-1:]} & names:
             (path / name).write_bytes(part.store.read(name))
 

@@ -17,6 +17,8 @@ from holdfast_checkpoint.store.overview import FoundCheckpoint, layout_of
 
 _PROBLEM = "unusable"
 _LEFT = "left"
+_DAMAGED = "damaged"
+_SHOWN_OF_MARK = ("verified_unix_s", "read_bytes", "damages")
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -83,6 +85,14 @@ def checkpoint_table(shown: Sequence[FoundCheckpoint], found: Sequence[FoundChec
         for checkpoint in shown
         if checkpoint.problem
     ]
+    for checkpoint in shown:
+        if (mark := checkpoint.verification) is not None:
+            problems += [
+                Text(f"step {checkpoint.step}: {_time(mark.verified_unix_s)}: {line}", style="yellow", overflow="fold")
+                for line in mark.damages
+            ]
+    if any(map(_is_as_written, shown)):
+        problems.append(Text("steps without 'verified' or 'damaged' were read back when they were written"))
     if any(checkpoint.is_left for checkpoint in shown):
         problems.append(Text(f"{_LEFT}: a later start continued from an older checkpoint, so no start uses this one"))
     return Group(table, *problems)
@@ -90,7 +100,7 @@ def checkpoint_table(shown: Sequence[FoundCheckpoint], found: Sequence[FoundChec
 
 def checkpoint_as_json(checkpoint: FoundCheckpoint, found: Sequence[FoundCheckpoint]) -> dict[str, Any]:
     """Return what the table shows, bytes as numbers; ``problem`` instead if it cannot be used."""
-    manifest = checkpoint.manifest
+    manifest, mark = checkpoint.manifest, checkpoint.verification
     if manifest is None:
         return {"step": checkpoint.step, "history": checkpoint.history, "problem": checkpoint.problem}
     return {
@@ -112,6 +122,7 @@ def checkpoint_as_json(checkpoint: FoundCheckpoint, found: Sequence[FoundCheckpo
         "suspect": checkpoint.is_suspect,
         "stale": manifest.stale,
         "content_digest": manifest.content_digest,
+        "verification": None if mark is None else {name: getattr(mark, name) for name in _SHOWN_OF_MARK},
     }
 
 
@@ -145,7 +156,7 @@ def bytes_text(size: float) -> str:
     return f"{size:.1f} {_UNITS[-1]}"
 
 
-def _row(checkpoint: FoundCheckpoint, manifest: Manifest, builders: Sequence[int]) -> list[str]:
+def _row(checkpoint: FoundCheckpoint, manifest: Manifest, builders: Sequence[int]) -> list[str | Text]:
     axes = _layout(checkpoint)
     layout = " x ".join(f"{axis} {size}" for axis, size in axes.items() if size > 1)
     state = [_PROBLEM] if checkpoint.problem else []
@@ -161,15 +172,26 @@ def _row(checkpoint: FoundCheckpoint, manifest: Manifest, builders: Sequence[int
         state.append("proven")
     if checkpoint.is_suspect:
         state.append("suspect")
+    if (mark := checkpoint.verification) is not None:
+        state.append(_DAMAGED if mark.damages else f"verified {_time(mark.verified_unix_s)}")
     return [
         bytes_text(manifest.raw_bytes),
         bytes_text(manifest.stored_bytes),
         f"{manifest.raw_bytes / manifest.stored_bytes:.2f}" if manifest.stored_bytes else "",
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest.committed_unix_s)),
+        _time(manifest.committed_unix_s),
         layout or f"{manifest.world_size} rank{'s' if manifest.world_size > 1 else ''}",
         ", ".join(map(str, manifest.bases)),
-        ", ".join(state),
+        Text(", ".join(state)),  # a reason is no markup
     ]
+
+
+def _is_as_written(checkpoint: FoundCheckpoint) -> bool:
+    """Return whether nothing is known but that each shard was read back before the commit, as every writer does."""
+    return checkpoint.manifest is not None and not checkpoint.problem and checkpoint.verification is None
+
+
+def _time(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
 
 
 def _layout(checkpoint: FoundCheckpoint) -> dict[str, int]:

@@ -86,7 +86,12 @@ def _call(work: str, flags: type[Any], given: dict[str, object]) -> None:
     if issubclass(flags, SettingFlags):
         names = [name for name, _ in settings_of(flags.command_name)]
         values = {name: given.pop(name, None) for name in names}
-        given[GIVEN] = {name: value for name, value in values.items() if value is not None}
+        # A flag that can be repeated is a list, and an empty one if it is not given.
+        given[GIVEN] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+            if value is not None and value != []
+        }
     load(work)(flags(**given))
 
 
@@ -137,8 +142,9 @@ def _setting_parameter(name: str, setting: Setting, command: str) -> inspect.Par
         max=setting.most,
         rich_help_panel=setting.section.title(),
     )
+    taken = list[str] if get_origin(value_type) is tuple else value_type
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[value_type | None, info]
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[taken | None, info]
     )
 
 

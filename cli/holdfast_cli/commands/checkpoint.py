@@ -1,5 +1,6 @@
 """``holdfast checkpoint``: takes, lists, shows, releases and verifies checkpoints."""
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from holdfast_cli.checkpoints.tables import (
     tensor_as_json,
     tensor_table,
 )
-from holdfast_cli.checkpoints.verify import damages
+from holdfast_cli.checkpoints.verify import verify_checkpoint
 from holdfast_cli.control import ControlClient, ControlError, has_ended
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError
 from holdfast_cli.flags.checkpoints import (
@@ -88,21 +89,29 @@ def release(flags: ReleaseCheckpointFlags) -> None:
 
 
 def verify(flags: VerifyCheckpointFlags) -> None:
-    """Read every byte of one checkpoint, or of all. Exits with 1 if a digest is wrong."""
+    """Read every byte of one checkpoint, or of all, and note the result there.
+
+    Exits with 1 if a digest is wrong, else with 66 if files are missing or cannot be read now.
+    """
     if flags.everything and flags.step is not None:
         raise CommandError(f"--all and step {flags.step} exclude each other: leave one out")
     with folder_of(flags) as folder:
         chosen = folder.find() if flags.everything else [folder.choose(flags.step)]
-        found = [(checkpoint, damages(checkpoint, folder)) for checkpoint in chosen]
+        found = [(checkpoint, verify_checkpoint(checkpoint, folder)) for checkpoint in chosen]
     if flags.json:
-        print_json([{"step": one.step, "history": one.history, "damages": lines} for one, lines in found])
+        print_json([{"step": one.step, "history": one.history, "damages": result.damages} for one, result in found])
     else:
-        for one, lines in found:
+        for one, result in found:
             where = f" of history {one.history}" if one.is_left else ""
-            for line in lines or ["every byte is as it was written"]:
+            for line in result.damages or ["every byte is as it was written"]:
                 print(f"step {one.step}{where}: {line}")
-    if any(lines for _, lines in found):
+    for one, result in found:
+        if result.unnoted:
+            print(f"step {one.step}: `list` will not show this result: {result.unnoted}", file=sys.stderr)
+    if any(result.damages and result.is_whole for _, result in found):
         raise typer.Exit(ExitCode.FAILED)
+    if any(result.damages for _, result in found):
+        raise typer.Exit(ExitCode.CHECKPOINTS_UNAVAILABLE)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import typer
 
 from holdfast_checkpoint.process_title import name_process
 from holdfast_cli.flags.services import DaemonFlags
+from holdfast_cli.local_run.options import check_console_hosts
 from holdfast_cli.local_run.store import check_url
 from holdfast_daemon.options import DaemonOptions
 
@@ -20,6 +21,7 @@ def daemon(flags: DaemonFlags) -> None:
 
     name_process("holdfast-daemon")
     check_url(flags.redis)
+    check_console_hosts(flags.console_hosts or ())
     options = DaemonOptions(
         name=flags.name or socket.gethostname(),
         store_url=flags.redis,
@@ -32,7 +34,7 @@ def daemon(flags: DaemonFlags) -> None:
         console=flags.console,
         console_address=flags.console_address,
         console_port=flags.console_port,
-        console_hosts=tuple(flags.console_host or ()),
+        console_hosts=tuple(flags.console_hosts or ()),
         console_token_file=flags.console_token_file.absolute() if flags.console_token_file else None,
     )
     raise typer.Exit(main(options))

@@ -103,14 +103,17 @@ def _observe_here(options: LocalRunOptions, command: list[str]) -> int:
 
 
 def _observe_node(options: LocalRunOptions, node: str, command: list[str]) -> int:
-    with Interruption() as interruption, NodeObservation(options, node, interruption) as here:
+    with Interruption() as interruption, NodeObservation(options, node, interruption, say=_complain) as here:
         return _watch(here, interruption, command, [])
 
 
 def _observe_ranks(options: LocalRunOptions, node: str, ranks: NodeRanks) -> None:
     """Watch the ranks of this node that other processes start, until they are gone. The ranks never notice."""
     try:
-        with Interruption() as interruption, NodeObservation(options, node, interruption, ranks.runtime) as here:
+        with (
+            Interruption() as interruption,
+            NodeObservation(options, node, interruption, ranks.runtime, say=_complain) as here,
+        ):
             watch = _launcher_watch(here, interruption)
             watch.until_gone(ranks.any_alive)
             if not watch.has_met_ranks:

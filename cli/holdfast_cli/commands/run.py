@@ -75,6 +75,7 @@ def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
 
                 def show(seen: RunStatus) -> None:
                     attachment.see(seen)
+                    display.say([line for line in [attachment.late_line(seen)] if line])
                     if tee:
                         display.say([line.prefixed for line in printed.lines()])
                     display.update(seen, Surroundings(notes=local.stack.notes()))

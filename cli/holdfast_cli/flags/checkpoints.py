@@ -84,7 +84,10 @@ class ReleaseCheckpointFlags(CheckpointPlaceFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyCheckpointFlags(CheckpointPlaceFlags):
-    """Read every byte of a checkpoint and compare all digests. Exit with 1 if one is wrong."""
+    """Read every byte of a checkpoint and compare all digests. Exit with 1 if one is wrong.
+
+    The result stays next to the checkpoint: list and the console show it.
+    """
 
     step: _Step = None
     everything: Annotated[bool, typer.Option("--all", help="Verify every checkpoint.", rich_help_panel=_CHECKPOINT)] = (

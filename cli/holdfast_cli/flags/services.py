@@ -133,15 +133,7 @@ class DaemonFlags:
     ] = True
     console_address: Annotated[str, _as_setting("console_address")] = RunSettings.console_address
     console_port: Annotated[int, _as_setting("console_port")] = RunSettings.console_port
-    console_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Further name by which browsers may call the console, such as that of a proxy; https://NAME: by that"
-            " scheme alone. Can be repeated.",
-            metavar="NAME",
-            rich_help_panel=_CONSOLE,
-        ),
-    ] = field(default_factory=list)
+    console_hosts: Annotated[list[str] | None, _as_setting("console_hosts")] = field(default_factory=list)
     console_token_file: Annotated[
         Path | None,
         typer.Option(

@@ -24,7 +24,8 @@ def daemon_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) 
         "--console-address": options.console_address,
         "--console-port": str(options.console_port),
     }
-    console = [] if options.console else ["--no-console"]
+    hosts = [word for host in options.console_hosts for word in ("--console-host", host)]
+    console = hosts if options.console else ["--no-console"]
     return [*HOLDFAST, "daemon", *_flatten(arguments), *console, *store]
 
 

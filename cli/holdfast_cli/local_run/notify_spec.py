@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.settings.channel_tables import TOKEN_IN_THE_OPEN, is_open
 from holdfast_cli.settings.channels import ChannelSettings
 from holdfast_cli.settings.resolving import Resolved
 from holdfast_cli.settings.schema import RunSettings
@@ -87,6 +88,9 @@ def _channel_problems(channel: ChannelSettings) -> Iterator[str]:
             problem = _file_problem(value, is_url=key == "url_file")
             if problem:
                 yield f"{key}: {problem}"
+    file, has_token = channel.values.get("url_file"), channel.values.get("bearer_token_file") is not None
+    if file is not None and has_token and not _file_problem(file, is_url=True) and is_open(read_secret(file)):
+        yield f"url_file: {TOKEN_IN_THE_OPEN}"
     if channel.kind == "command" and shutil.which(channel.values["argv"][0]) is None:
         yield f"argv: {channel.values['argv'][0]} is no program that can be run"
 

@@ -1,9 +1,10 @@
 """What to run on this machine, checked."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from holdfast_checkpoint.store.locations import is_url
 from holdfast_cli.checkpoints.location import primary_location, secondary_location
@@ -29,6 +30,24 @@ def check_guarded(folder: Path, shown: str) -> None:
         raise ConfigurationError(f"{shown} is a URL: name a folder that this machine has mounted")
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"{shown} is a file: name the folder that holds the checkpoints")
+
+
+def check_console_hosts(hosts: Iterable[str]) -> None:
+    """Raise ConfigurationError unless each is a name by which browsers can call a console, with or without a scheme."""
+    for host in hosts:
+        scheme, _, place = host.lower().rpartition("://")
+        if scheme not in ("", "http", "https") or not _is_host(place.removesuffix("/"), with_port=bool(scheme)):
+            raise ConfigurationError(f"--console-host {host}: use NAME, http://NAME or https://NAME, without a path")
+
+
+def _is_host(place: str, *, with_port: bool) -> bool:
+    try:
+        parts = urlsplit(f"//{place}")
+        has_port = parts.port is not None
+    except ValueError:
+        return False
+    is_alone = parts.netloc == place and "@" not in place and " " not in place and place.isprintable()
+    return is_alone and parts.hostname not in (None, "0.0.0.0", "::") and (with_port or not has_port)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +90,7 @@ class LocalRunOptions(RunSettings):
             raise ConfigurationError(f"--auto restores nothing, and {given} asks for it: leave one of them out")
         self._check_locations()
         check_notify(self)
+        check_console_hosts(self.console_hosts)
         if self.redis_url is not None:
             check_url(self.redis_url)
 

@@ -63,8 +63,7 @@ class LocalStack:
         self._publish(spec)
         self.begin_daemon()
         self.begin_agent(is_agent_done)
-        if self._options.guard is not None:
-            self._add("guard", command_lines.guard_command(self._paths, self._options.guard), is_vital=False)
+        self.begin_guard()
         for name in ("daemon", "agent"):
             self.wait_for(name)
 
@@ -76,6 +75,11 @@ class LocalStack:
         """Start the agent, and do not wait for it."""
         command = command_lines.agent_command(self._paths, self._options, self._store_arguments)
         self._add("agent", command, is_agent_done, signal.SIGINT)  # after SIGTERM it would wait for a last checkpoint
+
+    def begin_guard(self) -> None:
+        """Start the guard of the checkpoints, if the settings name their folder, and do not wait for it."""
+        if self._options.guard is not None:
+            self._add("guard", command_lines.guard_command(self._paths, self._options.guard), is_vital=False)
 
     def wait_for(self, name: str) -> None:
         """Return when "daemon" or "agent" serves. Raises CommandError, with the log to read, if it does not come up."""

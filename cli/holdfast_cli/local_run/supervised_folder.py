@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast_cli.checkpoints.location import primary_location
 from holdfast_cli.local_run.options import LocalRunOptions
-from holdfast_cli.run_folder.ended import as_left, forget_last_status, save_last_status
+from holdfast_cli.run_folder.ended import CUT_SHORT, as_left, save_last_status, take_last_status
 from holdfast_cli.run_folder.lock import RunLock
 from holdfast_cli.run_folder.paths import RunPaths, make_memory_directory, make_runtime_directory, prepare_directory
 from holdfast_cli.run_folder.processes import identify
@@ -61,7 +61,7 @@ class SupervisedFolder:
             self._log_handler = self._begin_log()
             self._record = self._new_record(observed=not options.command)
             self._record.save()
-            forget_last_status(directory)
+            self._earlier_status = take_last_status(directory)
         except BaseException:
             self._lock.release()
             raise
@@ -83,18 +83,27 @@ class SupervisedFolder:
             write_targets(self.paths.directory, endpoints)
 
     def leave(self, outcome: str, last_status: RunStatus | None) -> None:
-        """End what is left of the run, keep how it ended, and give the folder up."""
+        """End what is left of the run, keep how it ended, and give the folder up.
+
+        A start that was refused before the run began leaves the folder as the start before it did: people ask then
+        how that one ended.
+        """
         sweep(self._record)
         if last_status is not None:
             save_last_status(self.paths.directory, as_left(last_status, observed=self._record.observed))
-        self._record = replace(self._record, outcome=outcome, components={})
+        if last_status is None and self._earlier is not None:
+            self._record = replace(self._earlier, outcome=self._earlier.outcome or CUT_SHORT, components={})
+            if self._earlier_status is not None:
+                save_last_status(self.paths.directory, self._earlier_status)
+        else:
+            self._record = replace(self._record, outcome=outcome, components={})
         self._record.save()
         _package_log.removeHandler(self._log_handler)
         self._log_handler.close()
         self._lock.release()
 
     def _paths(self, options: LocalRunOptions, directory: Path) -> RunPaths:
-        earlier = load_record(directory)
+        self._earlier = earlier = load_record(directory)
         if earlier is not None:
             earlier.check_own()
             sweep(earlier)

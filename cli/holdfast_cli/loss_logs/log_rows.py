@@ -21,6 +21,8 @@ from holdfast_cli.loss_logs.log_document import begins_document, read_document
 from holdfast_cli.loss_logs.log_lines import LogLines, NumberedLine
 
 _SEPARATORS = (",", "\t", ";", "|")
+_WITHIN_QUOTES = ("unexpected end of data", "field larger than field limit")
+"""What Python's reader says of a quote that no other one closes: in a long log, it meets its limit first."""
 _EMPTY = frozenset({"", "null", "none", "n/a", "na", "-"})
 _LARGEST_STEP = 1 << 53
 
@@ -95,20 +97,25 @@ def _csv_records(first: NumberedLine, lines: LogLines, path: str) -> Iterator[_R
     separator = max(_SEPARATORS, key=first[1].count)
     number, names = first[0], next(csv.reader([first[1]], delimiter=separator), [])
     yield number, [name.strip() for name in names]
-    current = number
+    current = begun = number
 
     def raw() -> Iterator[str]:
-        nonlocal current
-        for current, line in lines:  # noqa: B007 - the number of the line is read below
+        nonlocal current, begun
+        for current, line in lines:
+            begun = begun or current
             yield line
 
     reader = csv.reader(raw(), delimiter=separator, strict=True)
     while True:
+        begun = 0
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            if lines.leave_out(current):
+            if lines.leave_out(begun):
                 return
+            if any(text in str(error) for text in _WITHIN_QUOTES):
+                what = "a quote opens in this row and is not closed: close it, or take it out"
+                raise ConfigurationError(f"{path}: row {begun}: {what}") from None
             raise ConfigurationError(f"{path}: row {current}: {error}") from None
         if cells is None or (len(cells) < len(names) and lines.leave_out(current)):
             return

@@ -54,14 +54,25 @@ class NodeObservation:
     """The processes of the agent and the daemon."""
 
     def __init__(
-        self, options: LocalRunOptions, node: str, interruption: Interruption, runtime: Path | None = None
+        self,
+        options: LocalRunOptions,
+        node: str,
+        interruption: Interruption,
+        runtime: Path | None = None,
+        *,
+        say: Callable[[str], None],
     ) -> None:
-        """Prepare the observation. ``runtime``: folder for sockets; None: one that no other process knows."""
+        """Prepare the observation. ``runtime``: folder for sockets; None: one that no other process knows.
+
+        ``say`` prints a line for the user, when Redis is lost and when it is back. Another thread calls it.
+        """
         assert options.redis_url is not None
         self.options = options
         self.node = node
         self._interruption = interruption
         self._runtime = runtime
+        self._say = say
+        self._is_cut_off = False
         self._client = connect(options.redis_url, options.redis_password_file, timeout_s=STORE_TIMEOUT_S)
         self._membership = Membership(self._client, options.run, node)
         self._view = StoreView(self._client, options.run, node)
@@ -69,6 +80,8 @@ class NodeObservation:
         self._last_status: RunStatus | None = None
         self._notes: list[str] = []
         self._has_daemon = False
+        self._has_guard = False
+        self._begun_s = time.monotonic()
         self._heard_s: float | None = None
         self._has_named_silent = False
         self._ending = threading.Event()
@@ -171,35 +184,45 @@ class NodeObservation:
                     self._serve_run(self._membership.renew())
                 self._status = self._view.status()
                 self._last_status = self._status or self._last_status
+                self._note_outage("")
             except redis.RedisError as error:
-                if self._status is not None:
-                    log.warning("Redis is unreachable: %s", error)
+                self._note_outage(str(error))
                 self._status = None
             except Exception:  # whatever it is, the launcher must continue, and the agent with it
                 log.exception("unexpected error")
+
+    def _note_outage(self, error: str) -> None:
+        """Say once that Redis is lost, and once that it is back. ``error``: why it is unreachable; empty: it is not."""
+        if bool(error) == self._is_cut_off:
+            return
+        self._is_cut_off = bool(error)
+        if error:
+            log.warning("Redis is unreachable: %s", error)
+            self._say(
+                f"Redis at {self.options.redis_url} is unreachable: the ranks of this node train on, and nothing is"
+                " judged until it is back"
+            )
+        else:
+            self._say("Redis is reachable again")
 
     def _serve_run(self, observing: list[str]) -> None:
         if not self._has_daemon and self.node in observing[:DAEMONS]:
             self._has_daemon = True
             self.stack.begin_daemon()
+        if not self._has_guard and observing[:1] == [self.node] and self._knows_others(observing):
+            self._has_guard = True
+            self.stack.begin_guard()
         status = self._status
         if status is None or not status.ranks or status.generation:
             return
         self._heard_s = self._heard_s or time.monotonic()
         if time.monotonic() - self._heard_s > SILENCE_S and not self._has_named_silent:
             self._has_named_silent = True
-            self._notes.append(self._name_silent(observing))
+            self._notes.append(silence_line(self.options.nodes, observing, self._view.silent_nodes(observing)))
 
-    def _name_silent(self, observing: list[str]) -> str:
-        """Return the line about the nodes that a run waits for."""
-        silent = self._view.silent_nodes(observing)
-        waits = f"no verdict is possible yet: {SILENCE_S:.0f} s after the first ranks, "
-        present, nodes = len(observing), self.options.nodes
-        if present < nodes:
-            return f"{waits}{present} of {nodes} nodes run `holdfast observe`: {', '.join(observing)}"
-        if silent:
-            return f"{waits}no rank of {', '.join(silent)} has said hello: does the script call attach() there?"
-        return f"{waits}some ranks have not said hello: does the script call attach() in every rank?"
+    def _knows_others(self, observing: list[str]) -> bool:
+        """Return whether this node knows all others, as far as they come. One guard is enough for all nodes."""
+        return len(observing) >= self.options.nodes or time.monotonic() - self._begun_s > SILENCE_S
 
     def _close(self) -> None:
         """End what this node has started. Safe to call after a part of the start."""
@@ -211,6 +234,19 @@ class NodeObservation:
             self._membership.leave()
         self._client.close()
         self.folder.leave(outcome_of(self._last_status), self._last_status)
+
+
+def silence_line(nodes: int, observing: list[str], silent: list[str]) -> str:
+    """Return the line that says for what the run waits.
+
+    ``nodes``: how many it has; ``observing``: names of those that observe it; ``silent``: those of them without a rank.
+    """
+    waits = f"no verdict is possible yet: {SILENCE_S:.0f} s after the first ranks, "
+    if len(observing) < nodes:
+        return f"{waits}{len(observing)} of {nodes} nodes run `holdfast observe`: {', '.join(observing)}"
+    if silent:
+        return f"{waits}no rank of {', '.join(silent)} has said hello: does the script call attach() there?"
+    return f"{waits}some ranks have not said hello: does the script call attach() in every rank?"
 
 
 def _settings_of(spec: RunSpec) -> RunSpec:

@@ -21,7 +21,7 @@ from holdfast_cli.run_folder.processes import ProcessIdentity, identify
 from holdfast_proto.private_files import make_private_directory
 from holdfast_proto.rank_context import ObservedNode
 
-_LAUNCHES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
+_LAUNCHES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PBS_JOBID", "PALS_APID")
 """Variables that tell one launch on a node from the next."""
 _LOCK = "observer.lock"
 _STDIN, _STDOUT, _STDERR = 0, 1, 2

@@ -66,8 +66,7 @@ def _figure(number: int, chart: dict[str, Any]) -> Markup:
 
 def _in_words(curve: dict[str, Any]) -> str:
     known = [value for value in curve["mean"] if value is not None]
-    bad = len(curve["nonfinite"])
-    not_finite = f" Not finite: from step {curve['nonfinite'][0]} on." if bad else ""
+    not_finite = f" First not finite at step {curve['nonfinite'][0]}." if curve["nonfinite"] else ""
     if not known:
         return f"{curve['name'].capitalize()}: no finite value.{not_finite}"
     low = min(value for value in curve["low"] if value is not None)

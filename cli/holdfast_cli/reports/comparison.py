@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast_cli.reports.figures import FIGURES, figures_of, last_step, spoiled_figures, time_use
-from holdfast_cli.reports.redaction import Redaction
+from holdfast_cli.reports.redaction import Redaction, without_receivers
 from holdfast_cli.reports.regressions import RegressionCheck
 from holdfast_cli.reports.run_source import RunFacts
 from holdfast_cli.reports.wording import duration, short_number
@@ -127,6 +127,8 @@ def _settings(facts: RunFacts, *, show_arguments: bool) -> dict[str, tuple[str, 
     hidden = Redaction({})
     plain = {name: str(value) for name, value in facts.spec.items() if name not in _OF_ONE_RUN}
     found = {name: (value, hidden.text(value)) for name, value in plain.items()}
+    if "notify" in facts.spec:
+        found["notify"] = (plain["notify"], without_receivers(facts.spec["notify"]))
     for name, version in (facts.spec.get("versions") or {}).items():
         found[f"version of {name}"] = (str(version), str(version))
     if "command" in facts.spec:

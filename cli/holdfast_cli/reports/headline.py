@@ -1,6 +1,6 @@
-"""The top of a report: what became of the run, and its main numbers."""
+"""The top of a report: how the run ended, and its main numbers."""
 
-from holdfast_cli.reports.figures import figures_of
+from holdfast_cli.reports.figures import figures_of, spoiled_figures
 from holdfast_cli.reports.markup import Markup, element, joined
 from holdfast_cli.reports.redaction import Redaction
 from holdfast_cli.reports.run_source import RunFacts
@@ -33,16 +33,34 @@ def _state(facts: RunFacts) -> tuple[str, str]:
     if phase in ("", "unspecified"):
         return "state unknown", "other"
     if phase == "finished":
-        return "finished", "good"
+        return "finished", "bad" if _loss_went_bad(facts) else "good"
     if phase == "failed":
         is_stopped = facts.status.get("outcome") == STOPPED_BY_OPERATOR
         return ("stopped", "other") if is_stopped else ("failed", "bad")
     if not facts.is_live:
-        return "stopped", "other"
-    return phase.replace("_", " "), "good" if phase == "running" else "other"
+        return "cut short", "other"
+    if phase != "running":
+        return phase.replace("_", " "), "other"
+    return phase, "bad" if _loss_went_bad(facts) else "good"
+
+
+def _loss_went_bad(facts: RunFacts) -> bool:
+    """Return whether the newest loss that the run has reported is not finite."""
+    return "nonfinite_since" in facts.status
 
 
 def _why(facts: RunFacts) -> str:
+    """Return why the run is in its state, and whether its loss is finite."""
+    why = _outcome(facts)
+    if not _loss_went_bad(facts):
+        return why
+    since = facts.status["nonfinite_since"]
+    end = "is not finite since" if facts.is_live else "was not finite at the end, and since"
+    sentence = f"{why}." if why and not why.endswith((".", "!", "?")) else why
+    return f"{sentence} The loss {end} step {since}.".lstrip()
+
+
+def _outcome(facts: RunFacts) -> str:
     outcome = str(facts.status.get("outcome") or (facts.source.record.outcome if facts.source.record else ""))
     if outcome and outcome not in ("finished", "failed"):
         return outcome
@@ -53,7 +71,7 @@ def _why(facts: RunFacts) -> str:
 
 
 def _cards(facts: RunFacts) -> list[Markup]:
-    found = figures_of(facts)
+    found, spoiled = figures_of(facts), spoiled_figures(facts)
     shown = (
         ("steps", "steps", short_number),
         ("wall time", "wall_s", duration),
@@ -65,7 +83,7 @@ def _cards(facts: RunFacts) -> list[Markup]:
         ("restarts", "restarts", short_number),
         ("incidents", "incidents", short_number),
     )
-    return [
-        element("div", element("dt", text), element("dd", write(found[name]) if name in found else "-"))
-        for text, name, write in shown
-    ]
+    values = {name: write(found[name]) for _, name, write in shown if name in found} | dict.fromkeys(
+        spoiled, "not finite"
+    )
+    return [element("div", element("dt", text), element("dd", values.get(name, "-"))) for text, name, _ in shown]

@@ -1,7 +1,4 @@
-"""Takes secrets, and on request hosts, users and paths, out of texts that leave the machine.
-
-The rules are for words that look like secrets. They cannot know a password that looks like any other word.
-"""
+"""Takes arguments, and on request hosts, users and paths, out of texts that leave the machine."""
 
 import contextlib
 import getpass
@@ -10,40 +7,22 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-HIDDEN = "[hidden]"
+from holdfast_cli.local_run.supervised_folder import NODE as LOCAL_NODE
+from holdfast_daemon.core.texts.secrets import HIDDEN, SECRET_NAME, without_secrets
 
-_SECRET_NAME = r"(?:pass(?:word|wd|phrase)?|secret|token|credentials?|auth(?:orization)?|(?:api|access)?[-_]?key)"
-_CREDENTIALS = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)[^\s/@]+@")
-_QUERY = re.compile(r"(?P<url>\b[A-Za-z][A-Za-z0-9+.-]*://[^\s?#]+)\?[^\s]+")
-_NAMED = re.compile(
-    rf"(?P<name>[\w-]*{_SECRET_NAME}[\"']?\s*[=:]\s*|--[\w-]*{_SECRET_NAME}\s+)"
-    r"(?:Bearer\s+|Basic\s+)?(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)",
-    re.IGNORECASE,
-)
-_BEARER = re.compile(r"\b(?P<kind>Bearer|Basic)\s+[A-Za-z0-9+/_.=-]{8,}", re.IGNORECASE)
-_KNOWN_TOKENS = re.compile(
-    r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|ya29\.|eyJ)[A-Za-z0-9_.+/=-]{8,}"
-)
-_LONG = re.compile(r"(?<![\w/.+-])(?=[\w+-]*\d)(?=[\w+-]*[A-Za-z])[\w+-]{40,}={0,2}(?![\w/.])")
+CHANNEL_KINDS = ("webhook", "slack", "discord", "command", "email")
+"""Channels of ``[notify]``."""
+
 _NUMBER = re.compile(r"[+-]?(?:\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})(?:[eE][+-]?\d{1,3})?")
 _OPTION = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
-_SECRET_OPTION = re.compile(_SECRET_NAME, re.IGNORECASE)
+_SECRET_OPTION = re.compile(SECRET_NAME, re.IGNORECASE)
 _PLAIN_WORDS = ("true", "false", "yes", "no", "on", "off", "none")
 _ADDRESS = re.compile(
     r"\b\d{1,3}(?:\.\d{1,3}){3}\b|(?<![\w:])\[?(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{0,4}\]?(?![\w:])"
 )
-_PATH = re.compile(r"(?<![\w:/.])~?/(?:[^\s/'\"<>|:,;()]+/)*(?P<last>[^\s/'\"<>|:,;()]*)")
+_HOST_OF_URL = re.compile(r"(?<=://)(?P<user>[^\s/@]*@)?(?P<host>[\w.-]+)")
+_PATH = re.compile(r"(?:(?<=file://)|(?<![\w:/.]))~?/(?:[^\s/'\"<>|:,;()]+/)*(?P<last>[^\s/'\"<>|:,;()]*)")
 _SCRIPT = re.compile(r"[\w./-]+\.py")
-
-
-def without_secrets(text: str) -> str:
-    """Return a text without passwords, tokens and credentials in URLs."""
-    text = _CREDENTIALS.sub(rf"\g<scheme>{HIDDEN}@", text)
-    text = _QUERY.sub(rf"\g<url>?{HIDDEN}", text)
-    text = _BEARER.sub(rf"\g<kind> {HIDDEN}", text)
-    text = _NAMED.sub(rf"\g<name>{HIDDEN}", text)
-    text = _KNOWN_TOKENS.sub(HIDDEN, text)
-    return _LONG.sub(HIDDEN, text)
 
 
 def command_line(words: Iterable[str], *, show_arguments: bool) -> str:
@@ -89,18 +68,37 @@ class Redaction:
             return text
         for name, alias in sorted(self.names.items(), key=lambda pair: -len(pair[0])):
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", alias, text)
-        return _ADDRESS.sub("[address]", _PATH.sub(r"[folder]/\g<last>", text))
+        text = _ADDRESS.sub("[address]", _PATH.sub(r"[folder]/\g<last>", text))
+        return _HOST_OF_URL.sub(self._without_host, text)
+
+    def _without_host(self, url: re.Match[str]) -> str:
+        """Return the part of a URL up to its host, or bucket. What stands for a node of the run stays."""
+        return f"{url['user'] or ''}{url['host'] if url['host'] in self.names.values() else '[host]'}"
 
     def command(self, words: Iterable[object], *, show_arguments: bool) -> str:
         """Return a run's command as reports and comparisons show it. See :func:`command_line`."""
         return self.text(command_line(map(str, words), show_arguments=show_arguments))
 
 
+def without_receivers(notify: object) -> str:
+    """Return what a run notifies people of, and by which kinds of channels. ``notify``: the setting, as JSON.
+
+    Programs, addresses and URLs of channels are left out: they are about people, and hold secrets of any form.
+    """
+    if not isinstance(notify, Mapping):
+        return HIDDEN
+    kinds = [kind for channel in notify.get("channels") or () for kind in CHANNEL_KINDS if kind in channel]
+    events = ", ".join(map(without_secrets, map(str, notify.get("on") or ())))
+    beats = "; a heartbeat" if notify.get("heartbeat") else ""
+    return f"{', '.join(kinds) or 'no channel'}{f', on {events}' if events else ''}{beats}"
+
+
 def redaction(hosts: Iterable[str], *, redact_hosts: bool) -> Redaction:
     """Return what to take out. ``hosts``: names of nodes that the run had."""
     if not redact_hosts:
         return Redaction({})
-    names = {name: f"node-{number}" for number, name in enumerate(sorted(set(filter(None, hosts))))}
+    hosts = sorted(set(hosts) - {"", LOCAL_NODE})  # the name of each local run's node, and a word of its own
+    names = {name: f"node-{number}" for number, name in enumerate(hosts)}
     own = socket.gethostname()
     for name in (own, own.partition(".")[0]):
         names.setdefault(name, "[host]")

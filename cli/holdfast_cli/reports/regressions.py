@@ -1,5 +1,6 @@
 """Checks of one run against another: which change of a number is a regression."""
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -66,4 +67,7 @@ def _parsed(text: str) -> RegressionCheck:
     bad_sign = {"better": "-", "worse": "+"}.get(figure.more_is, match["sign"])
     if match["sign"] != bad_sign:
         raise UsageError(f"{start}: more is {figure.more_is} here: write {bad_sign} before the change")
-    return RegressionCheck(text.strip(), figure, match["sign"] == "-", float(match["change"]), bool(match["percent"]))
+    change = float(match["change"])
+    if not math.isfinite(change):
+        raise UsageError(f"{start}: this change is too large for a number: write a smaller one")
+    return RegressionCheck(text.strip(), figure, match["sign"] == "-", change, bool(match["percent"]))

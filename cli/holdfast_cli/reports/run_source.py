@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast_cli.errors import CommandError
+from holdfast_cli.reports.wording import clock
 from holdfast_cli.run_folder.ended import incidents_in_log, load_last_status, state_at_end
 from holdfast_cli.run_folder.record import RunRecord, find_record, known_runs, load_record
 from holdfast_cli.run_folder.target import Target
@@ -121,6 +122,11 @@ def read_facts(source: RunSource) -> RunFacts:
         gaps.append("The settings of the run are not known: no history holds them.")
     if not status:
         gaps.append("The state of the run is not known: the daemon has left no status.")
+    elif not is_live and status.get("phase") not in ("finished", "failed"):
+        gaps.append(
+            f"The run was cut short, and nobody kept its end. Wall time, goodput and the uses of time are those of"
+            f" {clock(status_unix_s)}; steps and curves may be newer."
+        )
     return RunFacts(
         source=source,
         history=history,

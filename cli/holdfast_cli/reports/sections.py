@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from holdfast_cli.reports.figures import time_use, wall_s
 from holdfast_cli.reports.markup import Markup, element, joined, table
-from holdfast_cli.reports.redaction import Redaction
+from holdfast_cli.reports.redaction import Redaction, without_receivers
 from holdfast_cli.reports.run_source import RunFacts
 from holdfast_cli.reports.wording import clock, duration, short_number, size
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, verdict_word
@@ -115,7 +115,7 @@ def settings_section(facts: RunFacts, redaction: Redaction, *, show_arguments: b
     command = redaction.command(facts.spec.get("command") or (), show_arguments=show_arguments)
     versions = [(name, str(text)) for name, text in sorted((facts.spec.get("versions") or {}).items())]
     settings = [
-        (_words(name), redaction.text(value if isinstance(value, str) else json.dumps(value)) or "-")
+        (_words(name), redaction.text(_setting_text(name, value)) or "-")
         for name, value in facts.spec.items()
         if name not in _NOT_SETTINGS
     ]
@@ -127,6 +127,12 @@ def settings_section(facts: RunFacts, redaction: Redaction, *, show_arguments: b
         else element("p", "The versions of its packages are not known."),
         table("Settings", ("setting", "value"), settings),
     )
+
+
+def _setting_text(name: str, value: object) -> str:
+    if name == "notify":
+        return without_receivers(value)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _resumed(incident: Incident) -> str:

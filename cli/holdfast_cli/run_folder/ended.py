@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from google.protobuf.message import DecodeError
+
 from holdfast_cli.control import has_ended
 from holdfast_cli.run_folder.record import RunRecord
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
@@ -23,6 +25,8 @@ from holdfast_proto.v1.store_pb2 import (
     RunPhase,
 )
 
+CUT_SHORT = "cut short"
+"""Outcome of a run whose supervisor was killed."""
 _STATUS = "last-status.pb"
 
 
@@ -31,9 +35,11 @@ def save_last_status(run_directory: Path, status: RunStatus) -> None:
     (run_directory / _STATUS).write_bytes(status.SerializeToString())
 
 
-def forget_last_status(run_directory: Path) -> None:
-    """Remove what an earlier start of the run has left: it says nothing about the next one."""
+def take_last_status(run_directory: Path) -> RunStatus | None:
+    """Remove and return what an earlier start of the run has left: it says nothing about the next one."""
+    status = load_last_status(run_directory)
     (run_directory / _STATUS).unlink(missing_ok=True)
+    return status
 
 
 def as_left(status: RunStatus, *, observed: bool) -> RunStatus:
@@ -65,10 +71,10 @@ def state_at_end(incident: Incident) -> "IncidentState":
 
 
 def load_last_status(run_directory: Path) -> RunStatus | None:
-    """Return the last status that the daemon reported, or None."""
+    """Return the last status that the daemon reported; None if it has left none, or a damaged one."""
     try:
         return RunStatus.FromString((run_directory / _STATUS).read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, DecodeError):
         return None
 
 

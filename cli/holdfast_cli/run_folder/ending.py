@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast_cli.errors import CommandError
+from holdfast_cli.run_folder.ended import CUT_SHORT
 from holdfast_cli.run_folder.lock import RunLock
 from holdfast_cli.run_folder.record import RunRecord
 from holdfast_cli.run_folder.sweep import sweep
@@ -41,7 +42,7 @@ def _clear_up(record: RunRecord) -> str:
     lock = RunLock(Path(record.directory), record.run)
     try:
         sweep(record)
-        replace(record, outcome="cut short", components={}).save()
+        replace(record, outcome=CUT_SHORT, components={}).save()
     finally:
         lock.release()
     return "its supervisor was gone; what it had left was cleared up"

@@ -3,8 +3,10 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.settings.channels import ChannelSettings, channel_schema, required_keys
@@ -87,6 +89,8 @@ def _problems(kind: str, values: Mapping[str, Any]) -> Iterator[str]:
         problem = check_http_url(values["url"]) if values["url"] is not None else ""
         if problem:
             yield f"url: {problem}"
+        elif values["url"] is not None and values["bearer_token_file"] is not None and is_open(values["url"]):
+            yield f"url: {TOKEN_IN_THE_OPEN}"
     if kind == "email":
         if values["security"] not in MAIL_SECURITY:
             yield f"security: use one of {', '.join(MAIL_SECURITY)}"
@@ -97,6 +101,23 @@ def _problems(kind: str, values: Mapping[str, Any]) -> Iterator[str]:
         for address in (values["from"], *values["to"]):
             if not _ADDRESS.fullmatch(address) or not address.isprintable():
                 yield f"{address!r} is no address such as me@example.com"
+
+
+def is_open(url: str) -> bool:
+    """Return whether what is sent to a valid URL passes other machines unencrypted."""
+    parts = urlsplit(url)
+    if parts.scheme != "http":
+        return False
+    host = parts.hostname or ""
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost" and not host.endswith(".localhost")
+
+
+TOKEN_IN_THE_OPEN = (
+    "with http, everybody on the way can read the token of bearer_token_file: use https, or leave the token out"
+)
 
 
 class _Lines:

@@ -651,6 +651,19 @@ class RunSettings:
             commands=("run", "observe"),
         ),
     ] = "127.0.0.1"
+    console_hosts: Annotated[
+        tuple[str, ...],
+        Setting(
+            section=FileSection.CONSOLE,
+            name="hosts",
+            flag="--console-host",
+            metavar="NAME",
+            help="Further name by which browsers may call the console, such as that of a proxy; https://NAME: by that"
+            " scheme alone. The flag can be repeated.",
+            commands=("run", "observe"),
+            example='["https://holdfast.example.com"]',
+        ),
+    ] = ()
 
 
 @cache

@@ -7,21 +7,27 @@ from typing import ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.widgets import Static
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.record import RunRecord
 from holdfast_cli.top.background import Done, in_background, post
-from holdfast_cli.top.dialogs import HelpScreen, PickerScreen, QuestionScreen
-from holdfast_cli.top.incident_screens import IncidentsScreen, StoryScreen
+from holdfast_cli.top.checkpoint_screen import CheckpointScreen
+from holdfast_cli.top.daemon_screen import DaemonScreen
+from holdfast_cli.top.dialogs import Asked, HelpScreen, PickerScreen, QuestionScreen
+from holdfast_cli.top.fault_screen import FaultScreen, FaultWanted, question_about
+from holdfast_cli.top.incidents.incident_list import IncidentsScreen
+from holdfast_cli.top.incidents.story_screen import RankWanted, StoryScreen
 from holdfast_cli.top.line_view import LineView
 from holdfast_cli.top.poller import Lost, Poller
-from holdfast_cli.top.rank_screen import RankScreen
+from holdfast_cli.top.ranks.rank_screen import RankScreen
 from holdfast_cli.top.run_screen import RunScreen
 from holdfast_cli.top.run_source import Look, RunSource, reason_of
 from holdfast_cli.views.clean_text import one_line
+from holdfast_hooks.faults import Fault
 from holdfast_proto.limits import STOP_GRACE_S
 
-_LIVE_SCREENS = (IncidentsScreen, StoryScreen, RankScreen)
+_LIVE_SCREENS = (IncidentsScreen, StoryScreen, RankScreen, CheckpointScreen, DaemonScreen)
 _NOTICE_S = 10.0
 
 
@@ -35,10 +41,18 @@ class TopApp(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("question_mark", "help", show=False),
         Binding("i", "incidents", show=False),
+        Binding("p", "checkpoints", show=False),
+        Binding("h", "holdfast", show=False),
         Binding("c", "checkpoint", show=False),
         Binding("s", "stop", show=False),
+        Binding("x", "inject", show=False),
     ]
-    CSS = "Screen { background: ansi_default; color: ansi_default; } Toast { width: 76; max-width: 100%; }"
+    CSS = """
+    Screen { background: ansi_default; color: ansi_default; }
+    Toast { width: 76; max-width: 100%; }
+    OptionList { height: 1fr; border: none; padding: 0; }
+    OptionList > .option-list--option-highlighted { text-style: bold reverse; }
+    """
 
     class Seen(Message):
         """The poller has looked."""
@@ -105,7 +119,8 @@ class TopApp(App[None]):
         self._main.show(look)
         for screen in self.screen_stack:
             # One that is opened just now has no widgets yet. It shows what it was opened with, and then the next look.
-            if isinstance(screen, _LIVE_SCREENS) and screen.is_attached and screen.is_mounted:
+            # One that is closed just now, as at the end of the app, has none any more.
+            if isinstance(screen, _LIVE_SCREENS) and screen.is_attached and screen.is_mounted and screen.query(Static):
                 screen.show(look)
 
     def on_done(self, message: Done) -> None:
@@ -114,8 +129,34 @@ class TopApp(App[None]):
 
     def on_line_view_opened(self, message: LineView.Opened) -> None:
         """Open a rank."""
-        if self._look is not None:
-            self.push_screen(RankScreen(message.rank, self._look))
+        self._open_rank(message.rank, None)
+
+    def on_rank_wanted(self, message: RankWanted) -> None:
+        """Open a rank with its log of the generation of an incident."""
+        self._open_rank(message.rank, message.generation)
+
+    def _open_rank(self, rank: int, generation: int | None) -> None:
+        if self._look is not None and self._source is not None:
+            self.push_screen(RankScreen(rank, self._look, self._source, generation))
+
+    def on_asked(self, message: Asked) -> None:
+        """Ask before something is done, and do it."""
+        self._ask(message.question, message.request)
+
+    def on_fault_wanted(self, message: FaultWanted) -> None:
+        """Ask for a fault, and then whether to inject it."""
+        source, look = self._source, self._look
+        if source is None or look is None:
+            return
+        if look.status.HasField("settings") and not look.status.settings.injection_allowed:
+            self._report(("the run allows no faults: start it with --allow-faults", False))
+            return
+
+        def chosen(fault: Fault | None) -> None:
+            if fault is not None:
+                self._ask(question_about(fault, look.status.run), lambda: source.inject(fault))
+
+        self.push_screen(FaultScreen(message.rank), chosen)
 
     def action_help(self) -> None:
         """Show all keys."""
@@ -127,25 +168,38 @@ class TopApp(App[None]):
         if self._look is not None and self.screen is self._main:
             self.push_screen(IncidentsScreen(self._look))
 
+    def action_checkpoints(self) -> None:
+        """Show the checkpoints."""
+        if self._look is not None and self.screen is self._main:
+            self.push_screen(CheckpointScreen(self._look))
+
+    def action_holdfast(self) -> None:
+        """Show Holdfast itself."""
+        if self._look is not None and self._source is not None and self.screen is self._main:
+            self.push_screen(DaemonScreen(self._look, self._source))
+
     def action_checkpoint(self) -> None:
         """Ask, and request a checkpoint."""
         source = self._source
-        if source is not None and self._look is not None:
+        is_here = self.screen is self._main or isinstance(self.screen, CheckpointScreen)
+        if source is not None and self._look is not None and is_here:
             run = one_line(self._look.status.run)
             self._ask(f"Request a checkpoint of run {run} now?", source.take_checkpoint)
 
     def action_stop(self) -> None:
         """Ask, and stop the run."""
         source = self._source
-        if source is not None and self._look is not None:
+        if source is not None and self._look is not None and self.screen is self._main:
             run = one_line(self._look.status.run)
             what = f"It first takes a last checkpoint, for which it has {STOP_GRACE_S:g} s."
             self._ask(f"Stop run {run}? {what}", source.stop)
 
-    def _ask(self, question: str, request: Callable[[], str]) -> None:
-        if self.screen is not self._main:
-            return
+    def action_inject(self) -> None:
+        """Ask for a fault of the rank under the cursor."""
+        if self.screen is self._main and (rank := self._main.chosen_rank) is not None:
+            self.post_message(FaultWanted(rank))
 
+    def _ask(self, question: str, request: Callable[[], str]) -> None:
         def answered(is_wanted: bool | None) -> None:
             if is_wanted:
                 in_background(self, lambda: _outcome(request), self._report)

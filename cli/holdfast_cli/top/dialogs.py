@@ -1,7 +1,7 @@
 """Small screens: a question, the help, and the choice of a run."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from rich.table import Table
@@ -9,6 +9,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
+from textual.message import Message
 from textual.screen import ModalScreen, Screen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
@@ -17,19 +18,32 @@ from holdfast_cli.run_folder.record import RunRecord
 from holdfast_cli.views.clean_text import one_line
 
 HELP = (
-    ("up, down, page up, page down", "move in the list or the map"),
-    ("Enter", "open the rank or the incident under the cursor"),
+    ("arrows, page keys", "move in the list or the map"),
+    ("Enter", "open the rank, incident or file under the cursor"),
     ("Esc", "go back; in the list of ranks: drop the filter"),
-    ("/", "filter the ranks: a number, or text in node, place, phase and state"),
+    ("/", "filter ranks: a number, or text in node, place, state"),
     ("o", "show odd ranks only, or all"),
-    ("t", "sort by another column: odd first, rank, step, time without progress, memory, node"),
+    ("t", "sort by the next column"),
     ("r", "reverse the order"),
-    ("m", "list, map by health, map by phase, map by memory"),
-    ("i", "incidents, each with its whole story"),
+    ("m", "list, then maps: health, phase, memory, step time, GPU"),
+    ("i", "incidents; in one: f its files, r its first rank"),
+    ("p", "checkpoints; there: r releases a kept one (asks first)"),
+    ("h", "Holdfast itself: store, ticks, detectors, agents"),
     ("c", "request a checkpoint (asks first)"),
     ("s", "stop the run after a last checkpoint (asks first)"),
+    ("x", "inject a fault into the rank under the cursor (asks first)"),
+    ("g, G", "in a rank: log of an older generation, of a newer one"),
+    ("k", "in a rank: take its stack now"),
     ("q", "quit; the run continues"),
 )
+
+
+class Asked(Message):
+    """Somebody wants something done to the run. ``request`` does it, once the question is answered with yes."""
+
+    def __init__(self, question: str, request: Callable[[], str]) -> None:
+        super().__init__()
+        self.question, self.request = question, request
 
 
 class QuestionScreen(ModalScreen[bool]):

@@ -9,14 +9,16 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
-from holdfast_cli.top.attention import attention
-from holdfast_cli.top.mesh_view import MeshColour, MeshView
+from holdfast_cli.top.incidents.attention import attention
 from holdfast_cli.top.poller import Lost
-from holdfast_cli.top.rank_order import RankOrder
-from holdfast_cli.top.rank_table import RankTable
+from holdfast_cli.top.ranks.map_cells import MeshColour, known_colours
+from holdfast_cli.top.ranks.mesh_view import MeshView
+from holdfast_cli.top.ranks.rank_order import RankOrder
+from holdfast_cli.top.ranks.rank_table import RankTable
 from holdfast_cli.top.run_source import Look
 from holdfast_cli.top.seen_numbers import SeenNumbers
 from holdfast_cli.top.summary_pane import (
+    CURVES,
     attention_text,
     connection_text,
     curves_text,
@@ -26,10 +28,15 @@ from holdfast_cli.top.summary_pane import (
 )
 from holdfast_cli.views.clean_text import one_line
 
-_HINTS = " ?:help /:filter o:odd t:sort m:map i:incidents c:checkpoint s:stop q:quit"
-_SHORT_HINTS = " ?:help /:filter o:odd m:map q:quit"
+_ALL_HINTS = (
+    " ?:help /:filter o:odd t:sort m:map i:incidents p:checkpoints h:holdfast c:checkpoint x:fault s:stop q:quit",
+    " ?:help /:filter o:odd m:map i:incidents p:checkpoints h:holdfast s:stop q:quit",
+    " ?:help /:filter o:odd m:map q:quit",
+)
+"""Hints for terminals of different widths, the longest first."""
 _NARROW, _LOW = 60, 24
 """Columns and lines of a terminal in which the numbers leave room for the ranks."""
+_CURVES_WHEN_LOW = 2
 
 
 class RunScreen(Screen[None]):
@@ -71,6 +78,12 @@ class RunScreen(Screen[None]):
         yield MeshView(id="mesh")
         yield Input(placeholder="number of a rank, or text in node, place, phase, state", id="filter", compact=True)
         yield Static(id="hints")
+
+    @property
+    def chosen_rank(self) -> int | None:
+        """The rank under the cursor."""
+        view = self.query_one(RankTable) if self._colour is None else self.query_one(MeshView)
+        return view.rank_at(view.cursor)
 
     @property
     def is_laid_out(self) -> bool:
@@ -115,7 +128,8 @@ class RunScreen(Screen[None]):
         numbers = self.query_one("#numbers", Static)
         numbers.set_class(is_short, "short")
         self._show(numbers, numbers_text(self._look))
-        self._show(self.query_one("#curves", Static), curves_text(self._seen, self.size.width))
+        most = _CURVES_WHEN_LOW if is_bad and self.size.height <= _LOW else len(CURVES)
+        self._show(self.query_one("#curves", Static), curves_text(self._seen, self.size.width, most=most))
 
     def _draw_ranks(self) -> None:
         if self._look is None:
@@ -137,7 +151,7 @@ class RunScreen(Screen[None]):
         pane.display = bool(text.plain)
 
     def _hints(self) -> str:
-        return _HINTS if self.size.width >= len(_HINTS) else _SHORT_HINTS
+        return next((hints for hints in _ALL_HINTS if len(hints) <= self.size.width), _ALL_HINTS[-1])
 
     def _set_order(self, order: RankOrder) -> None:
         self._order = order
@@ -156,9 +170,11 @@ class RunScreen(Screen[None]):
         self._set_order(replace(self._order, is_reversed=not self._order.is_reversed))
 
     def action_map(self) -> None:
-        """Show the list, then the map by health, by phase and by memory."""
-        views = [None, *MeshColour]
-        self._colour = views[(views.index(self._colour) + 1) % len(views)]
+        """Show the list, then the map by each quantity that is known."""
+        if self._look is None:
+            return
+        views = [None, *known_colours(self._look.judged)]
+        self._colour = views[(views.index(self._colour) + 1) % len(views)] if self._colour in views else None
         table, mesh = self.query_one(RankTable), self.query_one(MeshView)
         table.display, mesh.display = self._colour is None, self._colour is not None
         (table if self._colour is None else mesh).focus()

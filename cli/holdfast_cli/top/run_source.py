@@ -5,12 +5,16 @@ from pathlib import Path
 
 from holdfast_cli.control import ControlError
 from holdfast_cli.errors import CommandError
+from holdfast_cli.fault_requests import request_fault
+from holdfast_cli.live.rank_stacks import LiveStack, unpacked
 from holdfast_cli.run_folder.ended import load_incidents, load_last_status
 from holdfast_cli.run_folder.target import Target, find_target
-from holdfast_cli.top.oddity import JudgedRanks, judge_ranks
+from holdfast_cli.top.ranks.oddity import JudgedRanks, judge_ranks
+from holdfast_cli.top.ranks.rank_speeds import RankSpeeds, SpeedWatch
 from holdfast_cli.views.phrases import numbers_line
+from holdfast_hooks.faults import Fault
 from holdfast_proto.limits import STOP_GRACE_S
-from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.control_pb2 import DaemonStatus, RunStatus
 from holdfast_proto.v1.store_pb2 import Incident
 
 _INCIDENTS_EVERY = 10
@@ -29,9 +33,9 @@ class Look:
     """Numbers of the optimizer and of memory, in one line."""
 
     @classmethod
-    def of(cls, target: Target, status: RunStatus, incidents: tuple[Incident, ...]) -> "Look":
+    def of(cls, target: Target, status: RunStatus, incidents: tuple[Incident, ...], speeds: RankSpeeds) -> "Look":
         """Return a look at a status, with its ranks judged."""
-        return cls(target, status, incidents, judge_ranks(status, incidents), numbers_line(status))
+        return cls(target, status, incidents, judge_ranks(status, incidents, speeds), numbers_line(status))
 
     @property
     def ended(self) -> str:
@@ -44,6 +48,7 @@ class RunSource:
 
     def __init__(self, directory: Path, run: str | None, control: Path | None) -> None:
         self._directory, self._run, self._control = directory, run, control
+        self._speeds = SpeedWatch()
         self._looks = 0
         self._newest = Incident()
         self._incidents: tuple[Incident, ...] = ()
@@ -58,12 +63,12 @@ class RunSource:
             self._run = target.run  # a run that is started later is another one
         last = load_last_status(Path(target.ended.directory)) if target.ended else None
         if target.ended is not None and last is not None:
-            return Look.of(target, last, tuple(load_incidents(target.ended)))
+            return Look.of(target, last, tuple(load_incidents(target.ended)), self._speeds.see(last))
         client = target.connect()
         status = client.status()
         if self._is_new(status):
             self._incidents = tuple(client.incidents())
-        return Look.of(target, status, self._incidents)
+        return Look.of(target, status, self._incidents, self._speeds.see(status))
 
     def take_checkpoint(self) -> str:
         """Request a checkpoint; return what follows. Raises CommandError if it is refused."""
@@ -74,6 +79,20 @@ class RunSource:
         """Request the end of the run after a last checkpoint. Raises CommandError if it is refused."""
         self._target().connect().stop_run(grace_s=STOP_GRACE_S)
         return "the daemon will end the run"
+
+    def take_stacks(self, rank: int) -> list[LiveStack]:
+        """Return the stacks of a rank now. Raises CommandError if they are refused."""
+        return unpacked(self._target().connect().take_stacks([rank], native=False))
+
+    def inject(self, fault: Fault) -> str:
+        """Request a fault; return, once its rank has answered, what follows. Raises CommandError if it is refused."""
+        waits_for = request_fault(self._target().connect(), fault)
+        then = f": it waits for {waits_for}" if waits_for else ""
+        return f"rank {fault.rank} has accepted {fault.kind}{then}"
+
+    def daemon(self) -> DaemonStatus:
+        """Return how the daemon itself is. Raises CommandError if it does not say."""
+        return self._target().connect().daemon()
 
     def _target(self) -> Target:
         return find_target(self._directory, self._run, self._control)

@@ -1,8 +1,9 @@
-"""Remembers loss and throughput as top has seen them, and draws them in one line."""
+"""Remembers loss, throughput and gradient norm as top has seen them, and draws each in one line."""
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from holdfast_proto.v1.control_pb2 import RunStatus
 
@@ -12,33 +13,52 @@ MOST_POINTS = 600
 _BARS = "▁▂▃▄▅▆▇█"
 
 
+class _Point(NamedTuple):
+    """Numbers of one step; None: it has not reported this one."""
+
+    step: int
+    loss: float | None
+    tokens_per_s: float | None
+    grad_norm: float | None
+
+
 class SeenNumbers:
-    """Loss and tokens per second of the steps that were seen."""
+    """Loss, tokens per second and gradient norm of the steps that were seen."""
 
     def __init__(self) -> None:
-        self._points: deque[tuple[int, float | None, float | None]] = deque(maxlen=MOST_POINTS)
+        self._points: deque[_Point] = deque(maxlen=MOST_POINTS)
 
     def see(self, status: RunStatus) -> None:
         """Take in one status. Steps that a restart has undone are dropped: their losses are not part of the run."""
         step = status.newest_step
         if step < 0:
             return
-        while self._points and self._points[-1][0] > step:
-            self._points.pop()
-        if self._points and self._points[-1][0] == step:
+        while self._points and self._points[-1].step >= step:
             self._points.pop()
         loss = status.loss if status.HasField("loss") else None
-        self._points.append((step, loss, status.tokens_per_s if status.HasField("tokens_per_s") else None))
+        tokens_per_s = status.tokens_per_s if status.HasField("tokens_per_s") else None
+        self._points.append(
+            _Point(step, loss, tokens_per_s, status.grad_norm if status.HasField("grad_norm") else None)
+        )
 
     @property
     def losses(self) -> list[float]:
         """Losses, oldest first; of a step without one, or with one that is not finite, none."""
-        return [loss for _, loss, _ in self._points if loss is not None and math.isfinite(loss)]
+        return _finite(point.loss for point in self._points)
 
     @property
     def throughputs(self) -> list[float]:
         """Tokens per second, oldest first."""
-        return [speed for _, _, speed in self._points if speed is not None and math.isfinite(speed)]
+        return _finite(point.tokens_per_s for point in self._points)
+
+    @property
+    def gradient_norms(self) -> list[float]:
+        """Gradient norms, oldest first."""
+        return _finite(point.grad_norm for point in self._points)
+
+
+def _finite(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

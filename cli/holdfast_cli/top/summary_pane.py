@@ -5,20 +5,22 @@ import time
 from rich.cells import cell_len
 from rich.text import Text
 
-from holdfast_cli.top.attention import Attention
-from holdfast_cli.top.oddity import JudgedRanks, Oddity
+from holdfast_cli.top.incidents.attention import Attention
 from holdfast_cli.top.poller import Lost
+from holdfast_cli.top.ranks.oddity import JudgedRanks, Oddity
 from holdfast_cli.top.run_source import Look
 from holdfast_cli.top.seen_numbers import SeenNumbers, sparkline
 from holdfast_cli.views.clean_text import one_line
-from holdfast_cli.views.phrases import kept_line, phase_word, progress_line
+from holdfast_cli.views.phrases import kept_line, logged_line, phase_word
+from holdfast_cli.views.run_view import phase_style, progress_text
 from holdfast_daemon.core.texts.incident_lines import number_of
 from holdfast_proto.time_use import PRODUCTIVE
 from holdfast_proto.v1.control_pb2 import RunStatus
 
-_PHASE_STYLES = {"running": "bold green", "finished": "bold green", "failed": "bold red"}
 _WHY_SHOWN = 3
 _LOSSES_SHOWN = 3
+CURVES = ("loss", "tokens/s", "grad norm")
+"""Names of the curves, in the order in which they are drawn."""
 _LEAST_CURVE = 8
 """Columns of a curve that is worth drawing."""
 
@@ -26,9 +28,8 @@ _LEAST_CURVE = 8
 def header_text(look: Look, *, is_bad: bool = False) -> Text:
     """Return the run, its state and how far it is. ``is_bad``: it does not train, whatever its state is called."""
     status = look.status
-    phase = phase_word(status)
-    style = "bold red" if is_bad else _PHASE_STYLES.get(phase, "bold yellow")
-    text = Text.assemble((one_line(status.run), "bold"), "  ", (phase, style))
+    style = "bold red" if is_bad else phase_style(status)
+    text = Text.assemble((one_line(status.run), "bold"), "  ", (phase_word(status), style))
     text.append(f"  generation {status.generation}")
     if look.ended:
         text.append(f"  ended: {one_line(look.ended)}", "bold")
@@ -36,8 +37,7 @@ def header_text(look: Look, *, is_bad: bool = False) -> Text:
         text.append("  (this daemon is a standby)", "dim")
     if not status.store_up:
         text.append("  Redis is unreachable: training continues", "bold yellow")
-    text.append(f"\n{progress_line(status, look.judged.total_steps)}")
-    return text
+    return text.append("\n").append(progress_text(status, look.judged.total_steps))
 
 
 def connection_text(lost: Lost | None) -> Text:
@@ -66,10 +66,14 @@ def attention_text(attention: Attention | None, *, is_short: bool = False) -> Te
 
 def numbers_text(look: Look) -> Text:
     """Return the numbers of the optimizer and of memory, what is saved, and what has happened."""
-    lines = [Text(line) for line in (look.numbers, kept_line(look.status), goodput_line(look.status)) if line]
+    lines = [Text(line) for line in _number_lines(look) if line]
     if look.status.replicas_note:
         lines.append(Text(one_line(look.status.replicas_note), "dim"))
     return Text("\n").join(lines)
+
+
+def _number_lines(look: Look) -> tuple[str, ...]:
+    return look.numbers, one_line(logged_line(look.status)), kept_line(look.status), goodput_line(look.status)
 
 
 def goodput_line(status: RunStatus) -> str:
@@ -82,14 +86,18 @@ def goodput_line(status: RunStatus) -> str:
     return " · ".join([f"goodput {status.time_use_s.get(PRODUCTIVE, 0.0) / status.wall_s:.1%}", *causes])
 
 
-def curves_text(seen: SeenNumbers, width: int) -> Text:
-    """Return the curves of loss and throughput, as far as there is room and something to draw."""
-    named = [("loss", seen.losses, "{:.4g}", "cyan"), ("tokens/s", seen.throughputs, "{:,.0f}", "green")]
-    lines = []
-    for name, values, spelling, style in named:
+def curves_text(seen: SeenNumbers, width: int, most: int = len(CURVES)) -> Text:
+    """Return the first ``most`` curves of which there is something to draw, as wide as there is room."""
+    drawn = (
+        (seen.losses, "{:.4g}", "cyan"),
+        (seen.throughputs, "{:,.0f}", "green"),
+        (seen.gradient_norms, "{:.3g}", "magenta"),
+    )
+    lines: list[Text] = []
+    for name, (values, spelling, style) in list(zip(CURVES, drawn, strict=True))[:most]:
         if len(values) < 2:
             continue
-        label = f"{name:<9}"
+        label = f"{name:<10}"
         ends = f" {spelling.format(min(values))} to {spelling.format(max(values))}"
         room = width - cell_len(label) - cell_len(ends)
         if room < _LEAST_CURVE:

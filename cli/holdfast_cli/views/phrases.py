@@ -1,5 +1,6 @@
 """Enum values, numbers and incidents as people read them."""
 
+import math
 from collections import Counter
 
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
@@ -25,6 +26,7 @@ from holdfast_proto.v1.store_pb2 import (
 )
 
 _LOSSES_SHOWN = 2
+_LOGGED_SHOWN = 8
 _LEAST_SHOWN_S = 0.5
 """Shortest loss that is shown: a shorter one would show as 0 s."""
 
@@ -49,12 +51,26 @@ def measures(status: RunStatus) -> list[str]:
     """Return loss and throughput, as far as they are known."""
     parts = []
     if status.HasField("loss"):
-        parts.append(f"loss {status.loss:.4f}")
+        parts.append(loss_phrase(status))
     if status.HasField("validation_loss"):
-        parts.append(f"validation loss {status.validation_loss:.4f}")
+        is_finite = math.isfinite(status.validation_loss)
+        parts.append(f"validation loss {status.validation_loss:.4f}" if is_finite else "validation loss not finite")
     if status.HasField("tokens_per_s"):
         parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
     return parts
+
+
+def is_loss_finite(status: RunStatus) -> bool:
+    """Return whether the newest reported loss is a number, or no rank has reported one."""
+    return not status.HasField("nonfinite_since") and math.isfinite(status.loss)
+
+
+def loss_phrase(status: RunStatus) -> str:
+    """Return the newest loss, or since when it is not finite."""
+    if is_loss_finite(status):
+        return f"loss {status.loss:.4f}"
+    since = f" since step {status.nonfinite_since}" if status.HasField("nonfinite_since") else ""
+    return f"loss not finite{since}"
 
 
 def numbers_line(status: RunStatus) -> str:
@@ -68,6 +84,15 @@ def numbers_line(status: RunStatus) -> str:
     if used:
         parts.append(f"memory up to {memory_word(used)} a rank")
     return " · ".join(parts)
+
+
+def logged_line(status: RunStatus) -> str:
+    """Return the newest numbers that the script logs, under its own names; "" if it logs none."""
+    shown = [f"{number.name} {number.value:.4g}" for number in status.logged[:_LOGGED_SHOWN]]
+    more = len(status.logged) - len(shown)
+    if more:
+        shown.append(f"{more} more with --json")
+    return f"logged: {' · '.join(shown)}" if shown else ""
 
 
 def memory_word(size: int) -> str:

@@ -10,18 +10,24 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from holdfast_cli.control import has_ended
 from holdfast_cli.views.conditions import Condition, condition, describe
 from holdfast_cli.views.phrases import (
+    is_loss_finite,
     kept_line,
+    logged_line,
+    loss_phrase,
+    measures,
     memory_word,
     numbers_line,
     own_time_line,
     phase_word,
-    progress_line,
     recorder_line,
+    step_phrase,
     time_line,
 )
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, incident_line, outcome_line
+from holdfast_daemon.core.texts.time_left import time_left_text
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
@@ -41,6 +47,7 @@ _STYLES = {
     Condition.FINISHED: "green",
 }
 _PHASE_STYLES = {"running": "bold green", "finished": "bold green", "failed": "bold red"}
+_BAD = "bold red"
 _ACTIONS_SHOWN = 6
 _WIDEST = 1000
 """Columns in which any table of ranks can be measured."""
@@ -67,17 +74,37 @@ def render(status: RunStatus, surroundings: Surroundings) -> RenderableType:
     return Group(*parts)
 
 
+def phase_style(status: RunStatus) -> str:
+    """Return the style of the phase of a run. A run whose loss is not finite is bad, whatever its phase is called."""
+    return _PHASE_STYLES.get(phase_word(status), "bold yellow") if is_loss_finite(status) else _BAD
+
+
+def progress_text(status: RunStatus, total_steps: int | None) -> Text:
+    """Return step, time left, loss and throughput, as far as they are known.
+
+    ``total_steps``: None if only the ranks know it.
+    """
+    parts = [step_phrase(status, total_steps or status.planned_steps or None)]
+    if status.HasField("time_left_s") and not has_ended(status):
+        parts.append(time_left_text(status.time_left_s))
+    text = Text(" · ".join([*parts, *measures(status)]))
+    if not is_loss_finite(status):
+        text.highlight_words([loss_phrase(status)], _BAD)
+    return text
+
+
 def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
-    phase = phase_word(status)
-    first = Text.assemble((status.run, "bold"), "  ", (phase, _PHASE_STYLES.get(phase, "bold yellow")))
+    first = Text.assemble((status.run, "bold"), "  ", (phase_word(status), phase_style(status)))
     first.append(f"  generation {status.generation}")
     if not status.leader:
         first.append("  (this daemon is a standby)", style="dim")
     if not status.store_up:
         first.append("  Redis is unreachable: training continues", style="bold yellow")
-    lines = [first, Text(progress_line(status, surroundings.total_steps))]
+    lines = [first, progress_text(status, surroundings.total_steps)]
     if numbers := numbers_line(status):
         lines.append(Text(numbers))
+    if logged := logged_line(status):
+        lines.append(Text(logged))
     lines.append(Text(kept_line(status), style="dim"))
     if time := time_line(status):
         lines.append(Text(time, style="dim"))

@@ -2,14 +2,17 @@
 
 import asyncio
 import math
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from holdfast_daemon.console.pages.checkpoint_pages import release_checkpoint
 from holdfast_daemon.console.pages.run_frame import refusals
+from holdfast_daemon.console.ranks.taken_stacks import TakenStacks
 from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.console.watched import WatchedRun
-from holdfast_daemon.core.model import FaultAnswered
+from holdfast_daemon.core.live_requests import STACKS_PATIENCE_S
+from holdfast_daemon.core.model import FaultAnswered, LiveAnswered, StacksRequest
 from holdfast_daemon.validation.rules import RefusedError, check_fault, check_seconds
 from holdfast_proto.message_json import enum_words
 from holdfast_proto.v1.common_pb2 import Phase
@@ -17,6 +20,8 @@ from holdfast_proto.v1.fault_pb2 import Fault
 
 ANSWER_S = 15.0
 """Longest time until the core, or a rank, answers."""
+_STACKS_ANSWER_S = STACKS_PATIENCE_S + 5.0
+"""The same for stacks: the core itself gives up first."""
 
 _Answer = TypeVar("_Answer")
 Fields = Mapping[str, Any]
@@ -24,10 +29,11 @@ _PHASES = enum_words(Phase)
 
 
 class Actions:
-    """Carries the actions out. ``loop``: the daemon's."""
+    """Carries the actions out. ``loop``: the daemon's. ``stacks`` keeps those that operators request."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, stacks: TakenStacks) -> None:
         self._loop = loop
+        self._stacks = stacks
 
     async def carry_out(self, action: str, run: WatchedRun, fields: Fields) -> str:
         """Return what was done, in one line. Raises RefusedRequestError."""
@@ -36,6 +42,7 @@ class Actions:
             "stop": self._stop,
             "release": self._release,
             "inject": self._inject,
+            "stacks": self._take_stack,
         }
         if action not in handlers:
             raise RefusedRequestError(404, f"there is no action {action[:40]!r}: use {', '.join(handlers)}")
@@ -93,18 +100,37 @@ class Actions:
         then = f": it waits for {answer.waits_for}" if answer.waits_for else ""
         return f"rank {fault.rank} has accepted {fault.kind}{then}"
 
-    async def _on_loop(self, ask: Callable[[], Coroutine[Any, Any, _Answer]]) -> _Answer:
+    async def _take_stack(self, run: WatchedRun, fields: Fields) -> str:
+        _check_names(fields, ("rank",))
+        number = _whole(fields, "rank", most=2**31)
+        wanted = StacksRequest(f"console-{uuid.uuid4().hex[:12]}", (number,))
+        generation = run.state.record.generation if run.state is not None else 0
+
+        async def ask() -> LiveAnswered:
+            return await run.requests.live(wanted)
+
+        answer = await self._on_loop(ask, _STACKS_ANSWER_S)
+        if answer.refusal:
+            raise RefusedRequestError(409, answer.refusal)
+        problem = f"no node has rank {number}"
+        for event in answer.events:
+            problem = self._stacks.keep(run.run_name, generation, number, event.stacks_taken)
+        if problem:
+            raise RefusedRequestError(409, f"there is no stack of rank {number}: {problem}")
+        return f"the stack of rank {number} is taken"
+
+    async def _on_loop(self, ask: Callable[[], Coroutine[Any, Any, _Answer]], patience_s: float = ANSWER_S) -> _Answer:
         """Ask on the daemon's loop, where the run is led, and wait for the answer on ours."""
         try:
             asked = asyncio.run_coroutine_threadsafe(ask(), self._loop)
         except RuntimeError:  # the loop is closed
             raise RefusedRequestError(503, "the daemon ends") from None
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(asked), ANSWER_S)
+            return await asyncio.wait_for(asyncio.wrap_future(asked), patience_s)
         except TimeoutError:
             asked.cancel()
             raise RefusedRequestError(
-                503, f"there is no answer after {ANSWER_S:g} s: see whether it was done"
+                503, f"there is no answer after {patience_s:g} s: see whether it was done"
             ) from None
 
 

@@ -17,8 +17,11 @@ from holdfast_daemon.console.boards import MOST_PAGES, Boards
 from holdfast_daemon.console.pages import incident_pages, past_runs
 from holdfast_daemon.console.pages.checkpoint_pages import checkpoint_list
 from holdfast_daemon.console.pages.holdfast_page import holdfast_page
+from holdfast_daemon.console.pages.run_frame import refusals, stale_text
 from holdfast_daemon.console.ranks import generation_logs, rank_page
+from holdfast_daemon.console.ranks.own_step_times import SingleRankTimes
 from holdfast_daemon.console.ranks.rank_cells import COLOURS, RankCells
+from holdfast_daemon.console.ranks.taken_stacks import TakenStacks
 from holdfast_daemon.console.serving.answers import (
     Handler,
     body_fields,
@@ -50,7 +53,9 @@ class Console:
         self._sessions = sessions
         self._cookie = f"holdfast_{port}"
         self._port = port
-        self._actions = Actions(watched.loop)
+        self._stacks = TakenStacks(watched.clock.now)
+        self._own_times = SingleRankTimes()
+        self._actions = Actions(watched.loop, self._stacks)
         self._static = StaticFolder(STATIC)
         self.boards = Boards(watched)
 
@@ -119,13 +124,14 @@ class Console:
             )
         role, name = opened
         answer = json_answer({"role": role})
-        answer.set_cookie(self._cookie, name, path="/", httponly=True, samesite="strict")
+        # Without a path, a browser sends it to where it logged in: `/api`, or `/PREFIX/api` behind a proxy.
+        answer.set_cookie(self._cookie, name, path=None, httponly=True, samesite="strict")
         return answer
 
     async def _logout(self, request: Request) -> Response:
         self._sessions.logout(request.cookies.get(self._cookie, ""))
         answer = json_answer({})
-        answer.delete_cookie(self._cookie, path="/", httponly=True, samesite="strict")
+        answer.set_cookie(self._cookie, "", max_age=0, path=None, httponly=True, samesite="strict")
         return answer
 
     async def _session(self, request: Request) -> Response:
@@ -205,17 +211,25 @@ class Console:
 
     async def _ranks(self, request: Request) -> Response:
         run, state = self._watched_run(request), self._state(request)
-        return json_answer(RankCells(self.boards.reader(run.run_name), _colour(request)).frame(state))
+        reader = self.boards.reader(run.run_name)
+        frame = RankCells(reader, _colour(request)).frame(state)
+        return json_answer({**frame, "stale": stale_text(run, reader.table(state))})
 
     async def _ranks_stream(self, request: Request) -> Response:
         self._state(request)
         return self._stream(self.boards.ranks(self._watched_run(request).run_name, _colour(request)))
 
     async def _rank(self, request: Request) -> Response:
-        details = partial(
-            rank_page.rank_details, self._state(request), request.path_params["rank"], self._incident_folder(request)
+        run, state, number = self._watched_run(request), self._state(request), request.path_params["rank"]
+        requested = self._stacks.newest(run.run_name, number)
+        table = self.boards.reader(run.run_name).table(state)
+        badge = rank_page.rank_badge(table, number)
+        read = partial(
+            rank_page.rank_details, state, number, self._incident_folder(request), self._own_times, requested
         )
-        return json_answer(await anyio.to_thread.run_sync(details))
+        details = await anyio.to_thread.run_sync(read)
+        stale = stale_text(run, table)
+        return json_answer({**details, **badge, "stacks_refused": refusals(run)["stacks"], "stale": stale})
 
     async def _rank_log(self, request: Request) -> Response:
         generation = number_of_query(request, "generation", 0) if "generation" in request.query_params else None
@@ -247,7 +261,7 @@ class Console:
         incident = incident_pages.find_incident(self._state(request), request.path_params["incident"])
         name = request.path_params["name"]
         folder = self._incident_folder(request) / incident.id
-        file = await anyio.to_thread.run_sync(incident_pages.open_evidence, folder, name)
+        file = await anyio.to_thread.run_sync(incident_pages.open_listed, folder, name)
         wanted = request.query_params.get("download") == "1"
         return file_answer(file, "text/plain; charset=utf-8", name.rpartition("/")[2] if wanted else "")
 
@@ -258,7 +272,8 @@ class Console:
         return file_answer(file, "application/gzip", f"{incident.run}-{incident.id}.tar.gz")
 
     async def _checkpoints(self, request: Request) -> Response:
-        return json_answer(await anyio.to_thread.run_sync(checkpoint_list, self._state(request)))
+        state, directory = self._state(request), self._watched.options.directory
+        return json_answer(await anyio.to_thread.run_sync(checkpoint_list, state, directory))
 
     async def _act(self, request: Request) -> Response:
         if self._role(request) != OPERATOR:

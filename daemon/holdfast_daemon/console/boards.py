@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from holdfast_daemon.console.pages.run_frame import run_frame, short_frame
+from holdfast_daemon.console.pages.run_frame import run_frame, short_frame, stale_text
 from holdfast_daemon.console.pages.step_rows import StepRows
 from holdfast_daemon.console.ranks.rank_cells import RankCells
 from holdfast_daemon.console.ranks.rank_table import RankReader
@@ -55,7 +55,7 @@ class Boards:
         self._forget_unused()
         key = (name, colour)
         if key not in self._of_ranks:
-            self._of_ranks[key] = _RanksBoard(self._watched, name, RankCells(self.reader(name), colour))
+            self._of_ranks[key] = _RanksBoard(self._watched, name, self.reader(name), colour)
         return self._of_ranks[key].feed
 
     def reader(self, name: str) -> RankReader:
@@ -145,27 +145,40 @@ class _RunBoard:
 class _RanksBoard:
     """One colour of the ranks of one run."""
 
-    def __init__(self, watched: Watched, name: str, cells: RankCells) -> None:
+    def __init__(self, watched: Watched, name: str, reader: RankReader, colour: str) -> None:
         self._watched = watched
         self._name = name
-        self._cells = cells
+        self._reader = reader
+        self._cells = RankCells(reader, colour)
+        self._stale = ""
         self.feed = Feed(self._first, self._changes, RANKS_PAUSE_S)
         self._begun_s = 0.0
 
     def _first(self, alone: bool) -> Sequence[Event]:
-        state = _known(self._watched, self._name).state
+        run = _known(self._watched, self._name)
+        state = run.state
         if state is None:
             return []
         if alone or not self._begun_s:
             self._begun_s = time.monotonic()
-            return [("frame", self._cells.frame(state))]
-        return [("frame", self._cells.last_frame(state))]
+            frame = self._cells.frame(state)
+            self._stale = stale_text(run, self._reader.table(state))
+        else:
+            frame = self._cells.last_frame(state)
+        return [("frame", {**frame, "stale": self._stale})]
 
     def _changes(self) -> Iterable[Event]:
-        state = _known(self._watched, self._name).state
-        change = self._cells.change(state) if state is not None else None
-        if change is not None:
-            yield change
+        run = _known(self._watched, self._name)
+        state = run.state
+        if state is None:
+            return
+        name, contents = self._cells.change(state) or ("change", {})
+        stale = stale_text(run, self._reader.table(state))
+        if name == "frame" or stale != self._stale:
+            contents = {**contents, "stale": stale}
+            self._stale = stale
+        if contents:
+            yield name, contents
 
 
 def _urgent(run: WatchedRun | None) -> object:

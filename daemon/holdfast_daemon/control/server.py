@@ -11,7 +11,9 @@ from typing import TypeVar
 import grpc
 
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.control.status import status_of, unknown_status
+from holdfast_daemon.console.pages.holdfast_page import holdfast_page
+from holdfast_daemon.console.watched import Watched
+from holdfast_daemon.control.status import daemon_status, status_of, unknown_status
 from holdfast_daemon.core.model import LiveAnswered, ProfileRequest, StacksRequest
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.validation.rules import RefusedError, check_fault, check_profile, check_rank, check_seconds
@@ -57,11 +59,15 @@ _FAILED: set[str] = set()
 
 
 class ControlService(control_pb2_grpc.ControlServicer):
-    """Answers questions from the state of the shells, and passes requests on to their cores."""
+    """Answers questions from the state of the shells, and passes requests on to their cores.
 
-    def __init__(self, shells: Mapping[str, RunShell], clock: Clock) -> None:
+    ``watched``: the daemon itself. Without it, no client can ask for it.
+    """
+
+    def __init__(self, shells: Mapping[str, RunShell], clock: Clock, watched: Watched | None = None) -> None:
         self._shells = shells
         self._clock = clock
+        self._watched = watched
 
     async def _shell(self, run: str, context: "grpc.aio.ServicerContext") -> RunShell:
         """Return the shell of a run, or of the only one if ``run`` is empty."""
@@ -173,6 +179,18 @@ class ControlService(control_pb2_grpc.ControlServicer):
         if not event.profile_taken.files:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, event.profile_taken.problem)
         return control.TakeProfileResponse(node=event.node, taken=event.profile_taken)
+
+    @_guarded
+    async def GetDaemon(  # noqa: N802
+        self,
+        request: control.GetDaemonRequest,  # noqa: ARG002 - gRPC passes it
+        context: "grpc.aio.ServicerContext",
+    ) -> control.DaemonStatus:
+        """Return how the daemon itself is, and which agents it hears of."""
+        if self._watched is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this daemon does not say how it is itself")
+        assert self._watched is not None
+        return daemon_status(holdfast_page(self._watched, 0), self._clock.now())
 
     @staticmethod
     async def _live(

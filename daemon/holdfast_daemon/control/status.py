@@ -2,11 +2,15 @@
 
 import math
 import signal
+from collections.abc import Mapping
+from typing import Any
 
 from holdfast_daemon.core.accounting.ledger import time_use
 from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_daemon.core.model import CoreState, present_step, ranks_of
+from holdfast_daemon.core.rank_means import gpu_use_sum, own_time_sum
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
+from holdfast_daemon.core.texts.time_left import time_left_s
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
@@ -19,7 +23,8 @@ def unknown_status(run: str, *, store_up: bool) -> control.RunStatus:
 
 def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunStatus:
     """Return the status of a run that this daemon leads."""
-    record, telemetry = state.record, state.telemetry
+    record, telemetry, spec = state.record, state.telemetry, state.spec
+    checkpoints = sorted({step for node in state.nodes.values() for step in node.checkpoints})
     ranks = ranks_of(state.members, record.generation)
     node_of = {rank.rank: name for name, node in state.members.items() for rank in node.ranks}
     status = control.RunStatus(
@@ -27,7 +32,8 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         phase=record.phase,
         generation=record.generation,
         newest_step=present_step(state),
-        newest_checkpoint=max((step for node in state.nodes.values() for step in node.checkpoints), default=-1),
+        newest_checkpoint=max(checkpoints, default=-1),
+        checkpoints=checkpoints,
         newest_snapshot=newest_common_snapshot(state.members, state.world_size),
         incidents=len(state.incidents),
         restarts=record.restarts_total,
@@ -48,17 +54,32 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         ranks=[
             rank_view(ranks[number], node_of[number], _shown_exit(state, ranks[number])) for number in sorted(ranks)
         ],
+        settings=control.RunSettings(
+            mode=spec.mode,
+            ranks_per_node=spec.ranks_per_node,
+            on_hang=spec.on_hang,
+            injection_allowed=spec.injection_allowed,
+            checkpoint_directory=spec.checkpoint_directory,
+        ),
     )
     status.refused_ranks.extend(node.refused_ranks for node in state.nodes.values() if node.refused_ranks)
     if record.generation and record.resumed_step >= 0:
         status.resumed_step = record.resumed_step
     if planned_steps := max((rank.planned_steps for rank in ranks.values()), default=0):
         status.planned_steps = planned_steps
+    is_training = record.phase == store.RUN_PHASE_RUNNING and any(
+        rank.life != store.LIFE_EXITED for rank in ranks.values()
+    )
+    left_s = time_left_s(planned_steps, status.newest_step, state.deadlines.median_step_s, is_training=is_training)
+    if left_s is not None:
+        status.time_left_s = left_s
     status.replicas_note = state.detector(SilentCorruption).note
     if record.HasField("failed_checkpoint"):
         status.failed_checkpoint = record.failed_checkpoint
     if record.HasField("left_step"):
         status.left_step = record.left_step
+    for name, number in sorted(telemetry.logged.items()):
+        status.logged.add(name=name, value=number.value, step=number.step, rank=number.rank)
     status.time_use_s.update(time_use(state, now))
     status.wall_s = math.fsum(status.time_use_s.values())
     counts = record.loss_counts
@@ -86,6 +107,7 @@ def _shown_exit(state: CoreState, rank: store.RankState) -> store.RankExit | Non
 
 def rank_view(rank: store.RankState, node: str, shown_exit: store.RankExit | None) -> control.RankView:
     """Return what operators see of a rank."""
+    own_time, gpu_use = own_time_sum(rank), gpu_use_sum(rank)
     return control.RankView(
         rank=rank.rank,
         node=node,
@@ -102,4 +124,32 @@ def rank_view(rank: store.RankState, node: str, shown_exit: store.RankExit | Non
         recorders=rank.recorders,
         own_time_source=rank.own_time_source,
         own_time_reason=rank.own_time_reason,
+        own_time_s=own_time.total,
+        own_steps=own_time.parts,
+        gpu_use_sum=gpu_use.total,
+        gpu_use_samples=gpu_use.parts,
     )
+
+
+def daemon_status(page: Mapping[str, Any], now: float) -> control.DaemonStatus:
+    """Return the console's page about Holdfast itself as a message."""
+    ticks = page["ticks"]
+    status = control.DaemonStatus(
+        version=page["version"],
+        daemon=page["daemon"],
+        uptime_s=page["uptime_s"],
+        leader_of=page["leader_of"],
+        store_up=page["store"]["up"],
+        store_operations=page["store"]["operations"],
+        store_failures=page["store"]["failures"],
+        ticks=int(ticks["count"]),
+        ticks_failed=int(ticks["failed"]),
+        tick_p50_s=ticks["p50_s"],
+        tick_p99_s=ticks["p99_s"],
+        agents=[control.HeardAgent(**agent) for agent in page["agents"]],
+        now_unix_s=now,
+    )
+    for one in page["detectors"]:
+        status.detectors.add(name=one["name"], seconds=one["seconds"], failures=int(one["failures"]))
+    status.refused.update(page["refused"])
+    return status

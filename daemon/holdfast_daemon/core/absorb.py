@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from holdfast_daemon.core import evidence, fault_requests, incidents, live_requests
+from holdfast_daemon.core import evidence, fault_requests, incidents, launcher_words, live_requests
 from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.deaths.death import is_clean
 from holdfast_daemon.core.model import CheckpointCounted, Observation
@@ -15,7 +15,7 @@ from holdfast_daemon.core.recovery import (
     observed,
     proven_steps,
 )
-from holdfast_daemon.core.step_numbers import count_step, merge
+from holdfast_daemon.core.step_numbers import count_step, merge, see_logged
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -67,23 +67,27 @@ def _event(tick: Tick, event: store.Event) -> None:
         case "checkpoint_unreadable":
             _unreadable(tick, event.checkpoint_unreadable)
         case "snapshot_memory_refused":
-            detail = store.CheckpointDetail(
-                trouble=store.CHECKPOINT_TROUBLE_NO_MEMORY, node=event.node, memory=event.snapshot_memory_refused
-            )
-            if tick.once(f"memory {event.node}"):
-                checkpoint_failures.note(tick, detail, tick.record.newest_step)
+            _memory_refused(tick, event.node, event.snapshot_memory_refused)
         case "evidence_captured":
             _stacks(tick, event.evidence_captured)
             _evidence(tick, event.node, event.evidence_captured)
         case "command_refused":
             totals = tick.state.totals
             tick.state = replace(tick.state, totals=replace(totals, refused_commands=totals.refused_commands + 1))
-        case "end_announced" | "launcher_end" if tick.observes:
+        case "end_announced" | "launcher_end" | "launcher_words" if tick.observes:
             _launcher(tick, event)
         case "fault_injected" | "fault_refused":
             fault_requests.absorb(tick, event)
         case "stacks_taken" | "profile_taken":
             live_requests.absorb(tick, event)
+        case "numbers_logged":
+            _logged(tick, event)
+
+
+def _memory_refused(tick: Tick, node: str, refused: store.SnapshotMemoryRefused) -> None:
+    detail = store.CheckpointDetail(trouble=store.CHECKPOINT_TROUBLE_NO_MEMORY, node=node, memory=refused)
+    if tick.once(f"memory {node}"):
+        checkpoint_failures.note(tick, detail, tick.record.newest_step)
 
 
 def _launcher(tick: Tick, event: store.Event) -> None:
@@ -92,6 +96,12 @@ def _launcher(tick: Tick, event: store.Event) -> None:
         # Launchers end one after another. What is left of the run on other nodes may continue without this one.
         if observed.has_left(tick):
             hang_aborts.see_launcher_end(tick, event.launcher_end.code)
+    elif event.HasField("launcher_words"):
+        launcher_words.hear(tick, event.launcher_words)
+        incident = launcher_words.addressee(tick)
+        if incident is not None:
+            with incidents.edit(tick, incident) as edited:
+                launcher_words.add_to_story(tick, edited)
     elif tick.record.phase != store.RUN_PHASE_WAITING and event.end_announced.within_s > 0:
         # Before a world has begun, nothing is judged, and the launchers of other nodes may still wait for this one.
         leaving.ask(tick, event.end_announced.within_s)
@@ -147,6 +157,11 @@ def _merge_summary(tick: Tick, node: str, summary: store.StepSummary) -> None:
     tick.state = replace(tick.state, pending_steps={step: value for step, value in pending.items() if step > complete})
     for step in sorted(step for step in pending if step <= complete):
         count_step(tick, pending[step])
+
+
+def _logged(tick: Tick, event: store.Event) -> None:
+    if event.generation == observed.own_generation(tick, event.node):
+        see_logged(tick, event.numbers_logged)
 
 
 def _progress(tick: Tick) -> None:

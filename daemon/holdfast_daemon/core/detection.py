@@ -121,5 +121,7 @@ def _show(tick: Tick, name: str, look: Callable[[Detector], DetectorResult]) -> 
         totals = tick.state.totals
         tick.state = replace(tick.state, totals=replace(totals, anomalies=counted(totals.anomalies, anomaly)))
     for ending in result.endings:
-        incidents.resolve_noted(tick, ending.kind, ending.what)
+        incidents.resolve_noted(tick, ending.kind, ending.what, ending.culprits)
+        if ending.culprits:
+            tick.forget(incidents.reported_key(ending.kind, ending.culprits))
     return result.findings

@@ -1,10 +1,10 @@
 """Opening, completing and closing incidents."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from holdfast_daemon.core import fault_requests
+from holdfast_daemon.core import fault_requests, launcher_words
 from holdfast_daemon.core.model import SaveIncident, counted
 from holdfast_daemon.core.naming import kind_name
 from holdfast_daemon.core.tick import Tick
@@ -56,16 +56,26 @@ def resolve(
         incident.actions.add(unix_s=tick.now, what=what)
 
 
-def resolve_noted(tick: Tick, kind: "store.VerdictKind", what: str) -> None:
-    """End the newest incident of a kind that needed no restart, if this leader knows of one."""
+def resolve_noted(tick: Tick, kind: "store.VerdictKind", what: str, culprits: Sequence[int] = ()) -> None:
+    """End the newest incident of a kind that needed no restart, if this leader knows of one.
+
+    ``culprits``: those of its verdict; empty: any.
+    """
     noted = (
         incident
         for incident in tick.state.incidents.values()
-        if incident.verdict.kind == kind and incident.state == store.INCIDENT_STATE_NOTED
+        if incident.verdict.kind == kind
+        and incident.state == store.INCIDENT_STATE_NOTED
+        and (not culprits or list(incident.verdict.culprits) == list(culprits))
     )
     newest = max(noted, key=lambda incident: incident.detected_unix_s, default=None)
     if newest is not None:
         resolve(tick, newest, what)
+
+
+def reported_key(kind: "store.VerdictKind", culprits: Sequence[int]) -> str:
+    """Return the beginning of the keys under which a verdict is reported once. The step follows."""
+    return f"{kind} {list(culprits)} at step "
 
 
 def _count_detection(tick: Tick, last_progress_unix_s: float) -> None:
@@ -164,6 +174,7 @@ def _new(
     totals = tick.state.totals
     tick.state = replace(tick.state, totals=replace(totals, incidents=counted(totals.incidents, kind)))
     fault_requests.add_to_story(tick, incident)
+    launcher_words.add_to_story(tick, incident)
     _save(tick, incident)
     return incident
 

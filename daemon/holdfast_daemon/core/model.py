@@ -188,6 +188,17 @@ def counted(counts: Mapping[str, int], key: str) -> Mapping[str, int]:
     return {**counts, key: counts.get(key, 0) + 1}
 
 
+@dataclass(frozen=True)
+class Logged:
+    """Newest value of a number that the script logs under a name of its own."""
+
+    value: float
+    step: int
+    rank: int
+    """Rank that has logged it."""
+    generation: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
     """Newest numbers that the trainer has reported; None: none yet."""
@@ -205,6 +216,8 @@ class Telemetry:
     loss_zscore: float = 0.0
     step_s: float = 0.0
     tokens_per_s: float | None = None
+    logged: Mapping[str, Logged] = field(default_factory=dict)
+    """By name."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +261,16 @@ class LiveRequest:
     answers: tuple[store.Event, ...] = ()
 
 
+@dataclass(frozen=True)
+class LauncherWords:
+    """What another launcher has said of ranks, as a line for people."""
+
+    unix_s: float
+    line: str
+    generation: int
+    """Generation of the ranks."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CoreState:
     """All that the core knows. It is replaced, never changed."""
@@ -275,6 +298,8 @@ class CoreState:
     """Newest faults that were injected or refused, for the status."""
     unreported_faults: tuple[store.Event, ...] = ()
     """Faults that were injected or refused, and that no incident's story contains yet."""
+    launcher_words: tuple[LauncherWords, ...] = ()
+    """What another launcher has said of its ranks, and no incident's story contains yet."""
     first_exit_unix_s: float = 0.0
     """Unix time of the first abnormal exit that was seen in this generation; 0: none."""
     all_stopped_unix_s: float = 0.0

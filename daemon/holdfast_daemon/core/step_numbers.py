@@ -7,9 +7,10 @@ from holdfast_daemon.core import detection
 from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.numbers.non_finite import unexpected
-from holdfast_daemon.core.model import StepCounted, Telemetry, Totals, counted
+from holdfast_daemon.core.model import Logged, StepCounted, Telemetry, Totals, counted
 from holdfast_daemon.core.recovery import loss_policy, response, standstills
 from holdfast_daemon.core.tick import Tick
+from holdfast_proto.limits import MOST_LOGGED_NAMES
 from holdfast_proto.step_quantities import MEANS
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -59,6 +60,21 @@ def count_step(tick: Tick, summary: store.StepSummary) -> None:
         telemetry=_telemetry(tick, summary, loss),
         totals=_totals(tick.state.totals, summary, is_new=is_new),
     )
+
+
+def see_logged(tick: Tick, numbers_logged: store.NumbersLogged) -> None:
+    """Keep the newest numbers that the script logs. Of several ranks that log a name, the lowest counts."""
+    telemetry, generation = tick.state.telemetry, tick.record.generation
+    logged = dict(telemetry.logged)
+    for number in numbers_logged.numbers:
+        known = logged.get(number.name)
+        if known is None and len(logged) >= MOST_LOGGED_NAMES:
+            logged = {name: one for name, one in logged.items() if one.generation == generation}
+        if known is None and len(logged) >= MOST_LOGGED_NAMES:
+            continue
+        if known is None or known.generation != generation or number.rank <= known.rank:
+            logged[number.name] = Logged(number.value, number.step, number.rank, generation)
+    tick.state = replace(tick.state, telemetry=replace(telemetry, logged=logged))
 
 
 def _join(sides: MutableSequence[store.ReplicaHashes]) -> None:

@@ -99,6 +99,11 @@ class Tick:
         newest = max(rank.progress.step for rank in self.ranks.values())
         return newest + math.ceil(LEAD_S / max(step_s, 1e-3))
 
+    def forget(self, what: str) -> None:
+        """Have everything whose key begins with ``what`` be reported again."""
+        kept = frozenset(key for key in self.state.reported_once if not key.startswith(what))
+        self.state = replace(self.state, reported_once=kept)
+
     def once(self, what: str) -> bool:
         """Return whether ``what`` is to be reported now: True the first time in this generation, then False."""
         if what in self.state.reported_once:

@@ -67,6 +67,11 @@ MFU = gauge(
 PIPELINE_BUBBLE = gauge(
     "pipeline_bubble_ratio", "run", "Share of the newest step in which pipeline stages were idle, mean over ranks."
 )
+LOGGED = gauge(
+    "logged_number",
+    "run name",
+    "Newest value of each number that the script logs under a name of its own, from the lowest rank that logs it.",
+)
 NONFINITE = counter(
     "nonfinite_total",
     "run quantity",

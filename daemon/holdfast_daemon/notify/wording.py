@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR, kind_name
 from holdfast_daemon.core.texts.advice import next_line
+from holdfast_daemon.core.texts.secrets import without_secrets
 from holdfast_daemon.notify.message import Notice, shortened
 from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import store_pb2 as store
@@ -58,8 +59,8 @@ class RunWording:
             status=status,
             key=f"{self.key}/{incident.id}",
             kind=kind_name(verdict.kind),
-            what=shortened(self._what(incident, status)),
-            next=shortened(self._next(incident, status)),
+            what=_safe(self._what(incident, status)),
+            next=_safe(self._next(incident, status)),
             ranks=tuple(verdict.culprits),
             step=verdict.step,
             generation=incident.generation,
@@ -76,7 +77,7 @@ class RunWording:
             status="open",
             key=f"{self.key}/{incident.id}",
             kind=kind_name(incident.verdict.kind),
-            what=shortened(f"{incident.verdict.message}: {last}"),
+            what=_safe(f"{incident.verdict.message}: {last}"),
             next=f"{self._how_to_end()}, or let it continue.",
             ranks=tuple(incident.verdict.culprits),
             step=incident.verdict.step,
@@ -106,7 +107,7 @@ class RunWording:
             event="failure" if status == "failed" else "end",
             status=status,
             key=self.key,
-            what=shortened(f"The run has ended {after}: {said}"),
+            what=_safe(f"The run has ended {after}: {said}"),
             next=_END_NEXT["bad loss" if is_bad or record.loss_counts.stopped_by else status],
             step=record.newest_step,
             generation=record.generation,
@@ -124,13 +125,18 @@ class RunWording:
             what="This is a test of Holdfast's notifications. Nothing has happened.",
             next="Nothing.",
             unix_s=unix_s,
-            link=self.spec.notify.console_url,
+            link=self._address(),
             see=f"holdfast incidents --run {self.spec.run}",
         )
 
     def _link(self, page: str) -> str:
+        address = self._address()
+        return f"{address}#/runs/{quote(self.spec.run, safe='')}{page}" if address else ""
+
+    def _address(self) -> str:
+        """Return the console's address with the slash at its end that the page needs; "" if none is set."""
         base = self.spec.notify.console_url
-        return f"{base.rstrip('/')}/#/runs/{quote(self.spec.run, safe='')}{page}" if base else ""
+        return f"{base.rstrip('/')}/" if base else ""
 
     @staticmethod
     def _what(incident: store.Incident, status: str) -> str:
@@ -157,6 +163,11 @@ class RunWording:
         if status in _CLOSED_NEXT:
             return _CLOSED_NEXT[status]
         return next_line(incident, self.spec)
+
+
+def _safe(text: str) -> str:
+    """Return a text as it may leave the machine: a rank's last words may hold secrets."""
+    return shortened(without_secrets(text))
 
 
 def _last_action_unix_s(incident: store.Incident, status: str) -> float:

@@ -32,8 +32,17 @@ from holdfast_daemon.validation.rules import (
     check_text,
     check_unix_s,
 )
-from holdfast_proto.limits import FINGERPRINT_BYTES, MOST_RANKS, NAME_CHARACTERS
+from holdfast_proto.limits import (
+    FINGERPRINT_BYTES,
+    LAUNCHER_WORDS_CHARACTERS,
+    LOGGED_NAME_CHARACTERS,
+    MOST_LAUNCHER_WORDS,
+    MOST_LOGGED_NAMES,
+    MOST_RANKS,
+    NAME_CHARACTERS,
+)
 from holdfast_proto.step_quantities import MEANS, NONFINITE
+from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
 _LARGEST_EXIT_CODE = 255
@@ -197,6 +206,26 @@ def _profile_taken(taken: store.ProfileTaken, world_size: int) -> None:
     check_step(taken.last_step, "last_step")
 
 
+def _numbers_logged(logged: store.NumbersLogged, world_size: int) -> None:
+    check_length(logged.numbers, "numbers", MOST_LOGGED_NAMES)
+    for number in logged.numbers:
+        check_line(number.name, "numbers.name", LOGGED_NAME_CHARACTERS)
+        check_step(number.step, "numbers.step")
+        check_rank(number.rank, world_size, "numbers.rank")
+
+
+def _launcher_words(said: session.LauncherWords, world_size: int) -> None:
+    check_line(said.launcher, "launcher", NAME_CHARACTERS)
+    check_length(said.words, "words", MOST_LAUNCHER_WORDS)
+    for words in said.words:
+        check_line(words.text, "words.text", LAUNCHER_WORDS_CHARACTERS)
+        check_length(words.ranks, "words.ranks", MOST_RANKS)
+        if not words.ranks:
+            raise RefusedError("words name no rank")
+        for rank in words.ranks:
+            check_rank(rank, world_size, "words.ranks")
+
+
 _RULES: dict[str, Callable[[Any, int], None]] = {
     "rank_exited": _rank_exited,
     "step_summary": _step_summary,
@@ -212,4 +241,6 @@ _RULES: dict[str, Callable[[Any, int], None]] = {
     "launcher_end": _launcher_end,
     "stacks_taken": _stacks_taken,
     "profile_taken": _profile_taken,
+    "numbers_logged": _numbers_logged,
+    "launcher_words": _launcher_words,
 }

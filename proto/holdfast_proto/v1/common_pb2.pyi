@@ -202,3 +202,15 @@ class Progress(_message.Message):
     channels: _containers.RepeatedCompositeFieldContainer[ChannelProgress]
     device_groups: _containers.RepeatedCompositeFieldContainer[GroupProgress]
     def __init__(self, step: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., groups: _Optional[_Iterable[_Union[GroupProgress, _Mapping]]] = ..., channels: _Optional[_Iterable[_Union[ChannelProgress, _Mapping]]] = ..., device_groups: _Optional[_Iterable[_Union[GroupProgress, _Mapping]]] = ...) -> None: ...
+
+class LoggedNumber(_message.Message):
+    __slots__ = ("name", "value", "step", "rank")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    step: int
+    rank: int
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...

@@ -121,8 +121,73 @@ class TakeProfileResponse(_message.Message):
     taken: _store_pb2.ProfileTaken
     def __init__(self, node: _Optional[str] = ..., taken: _Optional[_Union[_store_pb2.ProfileTaken, _Mapping]] = ...) -> None: ...
 
+class GetDaemonRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DaemonStatus(_message.Message):
+    __slots__ = ("version", "daemon", "uptime_s", "leader_of", "store_up", "store_operations", "store_failures", "ticks", "ticks_failed", "tick_p50_s", "tick_p99_s", "detectors", "refused", "agents", "now_unix_s")
+    class RefusedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DAEMON_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    LEADER_OF_FIELD_NUMBER: _ClassVar[int]
+    STORE_UP_FIELD_NUMBER: _ClassVar[int]
+    STORE_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FAILURES_FIELD_NUMBER: _ClassVar[int]
+    TICKS_FIELD_NUMBER: _ClassVar[int]
+    TICKS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    TICK_P50_S_FIELD_NUMBER: _ClassVar[int]
+    TICK_P99_S_FIELD_NUMBER: _ClassVar[int]
+    DETECTORS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
+    NOW_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    daemon: str
+    uptime_s: float
+    leader_of: _containers.RepeatedScalarFieldContainer[str]
+    store_up: bool
+    store_operations: int
+    store_failures: int
+    ticks: int
+    ticks_failed: int
+    tick_p50_s: float
+    tick_p99_s: float
+    detectors: _containers.RepeatedCompositeFieldContainer[DetectorUse]
+    refused: _containers.ScalarMap[str, int]
+    agents: _containers.RepeatedCompositeFieldContainer[HeardAgent]
+    now_unix_s: float
+    def __init__(self, version: _Optional[str] = ..., daemon: _Optional[str] = ..., uptime_s: _Optional[float] = ..., leader_of: _Optional[_Iterable[str]] = ..., store_up: bool = ..., store_operations: _Optional[int] = ..., store_failures: _Optional[int] = ..., ticks: _Optional[int] = ..., ticks_failed: _Optional[int] = ..., tick_p50_s: _Optional[float] = ..., tick_p99_s: _Optional[float] = ..., detectors: _Optional[_Iterable[_Union[DetectorUse, _Mapping]]] = ..., refused: _Optional[_Mapping[str, int]] = ..., agents: _Optional[_Iterable[_Union[HeardAgent, _Mapping]]] = ..., now_unix_s: _Optional[float] = ...) -> None: ...
+
+class DetectorUse(_message.Message):
+    __slots__ = ("name", "seconds", "failures")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    seconds: float
+    failures: int
+    def __init__(self, name: _Optional[str] = ..., seconds: _Optional[float] = ..., failures: _Optional[int] = ...) -> None: ...
+
+class HeardAgent(_message.Message):
+    __slots__ = ("node", "run", "reported_unix_s")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    run: str
+    reported_unix_s: float
+    def __init__(self, node: _Optional[str] = ..., run: _Optional[str] = ..., reported_unix_s: _Optional[float] = ...) -> None: ...
+
 class RankView(_message.Message):
-    __slots__ = ("rank", "node", "life", "step", "phase", "process_state", "stalled_s", "coordinates", "pid", "exit", "memory_bytes", "memory_limit_bytes", "recorders", "own_time_source", "own_time_reason")
+    __slots__ = ("rank", "node", "life", "step", "phase", "process_state", "stalled_s", "coordinates", "pid", "exit", "memory_bytes", "memory_limit_bytes", "recorders", "own_time_source", "own_time_reason", "own_time_s", "own_steps", "gpu_use_sum", "gpu_use_samples")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +210,10 @@ class RankView(_message.Message):
     RECORDERS_FIELD_NUMBER: _ClassVar[int]
     OWN_TIME_SOURCE_FIELD_NUMBER: _ClassVar[int]
     OWN_TIME_REASON_FIELD_NUMBER: _ClassVar[int]
+    OWN_TIME_S_FIELD_NUMBER: _ClassVar[int]
+    OWN_STEPS_FIELD_NUMBER: _ClassVar[int]
+    GPU_USE_SUM_FIELD_NUMBER: _ClassVar[int]
+    GPU_USE_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     rank: int
     node: str
     life: _store_pb2.Life
@@ -160,10 +229,28 @@ class RankView(_message.Message):
     recorders: _containers.RepeatedCompositeFieldContainer[_common_pb2.Recorder]
     own_time_source: _common_pb2.OwnTimeSource
     own_time_reason: str
-    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., life: _Optional[_Union[_store_pb2.Life, str]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., process_state: _Optional[str] = ..., stalled_s: _Optional[float] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., pid: _Optional[int] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ...) -> None: ...
+    own_time_s: float
+    own_steps: int
+    gpu_use_sum: float
+    gpu_use_samples: int
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., life: _Optional[_Union[_store_pb2.Life, str]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., process_state: _Optional[str] = ..., stalled_s: _Optional[float] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., pid: _Optional[int] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., own_time_s: _Optional[float] = ..., own_steps: _Optional[int] = ..., gpu_use_sum: _Optional[float] = ..., gpu_use_samples: _Optional[int] = ...) -> None: ...
+
+class RunSettings(_message.Message):
+    __slots__ = ("mode", "ranks_per_node", "on_hang", "injection_allowed", "checkpoint_directory")
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_PER_NODE_FIELD_NUMBER: _ClassVar[int]
+    ON_HANG_FIELD_NUMBER: _ClassVar[int]
+    INJECTION_ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    mode: _store_pb2.Mode
+    ranks_per_node: int
+    on_hang: _store_pb2.HangAction
+    injection_allowed: bool
+    checkpoint_directory: str
+    def __init__(self, mode: _Optional[_Union[_store_pb2.Mode, str]] = ..., ranks_per_node: _Optional[int] = ..., on_hang: _Optional[_Union[_store_pb2.HangAction, str]] = ..., injection_allowed: bool = ..., checkpoint_directory: _Optional[str] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "planned_steps", "refused", "time_use_s", "wall_s", "nonfinite_since", "finite_loss_step", "stopped_by_loss", "refused_ranks")
+    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "planned_steps", "refused", "time_use_s", "wall_s", "nonfinite_since", "finite_loss_step", "stopped_by_loss", "refused_ranks", "settings", "time_left_s", "checkpoints", "logged")
     class TimeUseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +293,10 @@ class RunStatus(_message.Message):
     FINITE_LOSS_STEP_FIELD_NUMBER: _ClassVar[int]
     STOPPED_BY_LOSS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_RANKS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    TIME_LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    LOGGED_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: _store_pb2.RunPhase
     generation: int
@@ -241,4 +332,8 @@ class RunStatus(_message.Message):
     finite_loss_step: int
     stopped_by_loss: _store_pb2.LossTier
     refused_ranks: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., planned_steps: _Optional[int] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ..., nonfinite_since: _Optional[int] = ..., finite_loss_step: _Optional[int] = ..., stopped_by_loss: _Optional[_Union[_store_pb2.LossTier, str]] = ..., refused_ranks: _Optional[_Iterable[str]] = ...) -> None: ...
+    settings: RunSettings
+    time_left_s: float
+    checkpoints: _containers.RepeatedScalarFieldContainer[int]
+    logged: _containers.RepeatedCompositeFieldContainer[_common_pb2.LoggedNumber]
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., planned_steps: _Optional[int] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ..., nonfinite_since: _Optional[int] = ..., finite_loss_step: _Optional[int] = ..., stopped_by_loss: _Optional[_Union[_store_pb2.LossTier, str]] = ..., refused_ranks: _Optional[_Iterable[str]] = ..., settings: _Optional[_Union[RunSettings, _Mapping]] = ..., time_left_s: _Optional[float] = ..., checkpoints: _Optional[_Iterable[int]] = ..., logged: _Optional[_Iterable[_Union[_common_pb2.LoggedNumber, _Mapping]]] = ...) -> None: ...

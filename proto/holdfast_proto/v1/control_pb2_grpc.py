@@ -74,6 +74,11 @@ class ControlStub(object):
                 request_serializer=holdfast__proto_dot_v1_dot_control__pb2.TakeProfileRequest.SerializeToString,
                 response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.TakeProfileResponse.FromString,
                 _registered_method=True)
+        self.GetDaemon = channel.unary_unary(
+                '/holdfast.v1.Control/GetDaemon',
+                request_serializer=holdfast__proto_dot_v1_dot_control__pb2.GetDaemonRequest.SerializeToString,
+                response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.DaemonStatus.FromString,
+                _registered_method=True)
 
 
 class ControlServicer(object):
@@ -134,6 +139,13 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetDaemon(self, request, context):
+        """Returns how the daemon itself is, and which agents it hears of.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -176,6 +188,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.TakeProfile,
                     request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.TakeProfileRequest.FromString,
                     response_serializer=holdfast__proto_dot_v1_dot_control__pb2.TakeProfileResponse.SerializeToString,
+            ),
+            'GetDaemon': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDaemon,
+                    request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.GetDaemonRequest.FromString,
+                    response_serializer=holdfast__proto_dot_v1_dot_control__pb2.DaemonStatus.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -394,6 +411,33 @@ class Control(object):
             '/holdfast.v1.Control/TakeProfile',
             holdfast__proto_dot_v1_dot_control__pb2.TakeProfileRequest.SerializeToString,
             holdfast__proto_dot_v1_dot_control__pb2.TakeProfileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDaemon(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/holdfast.v1.Control/GetDaemon',
+            holdfast__proto_dot_v1_dot_control__pb2.GetDaemonRequest.SerializeToString,
+            holdfast__proto_dot_v1_dot_control__pb2.DaemonStatus.FromString,
             options,
             channel_credentials,
             insecure,

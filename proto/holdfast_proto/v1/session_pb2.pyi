@@ -33,7 +33,7 @@ class AgentMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., slot_grant: _Optional[_Union[SlotGrant, _Mapping]] = ..., command: _Optional[_Union[RankCommand, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("run", "generation", "rank", "world_size", "local_rank", "pid", "device", "coordinates", "local_world_size", "store_port", "pid_namespace", "start_ticks", "attachment")
+    __slots__ = ("run", "generation", "rank", "world_size", "local_rank", "pid", "device", "coordinates", "local_world_size", "store_port", "pid_namespace", "start_ticks", "attachment", "training_thread")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class Hello(_message.Message):
     PID_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     START_TICKS_FIELD_NUMBER: _ClassVar[int]
     ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_THREAD_FIELD_NUMBER: _ClassVar[int]
     run: str
     generation: int
     rank: int
@@ -67,7 +68,8 @@ class Hello(_message.Message):
     pid_namespace: int
     start_ticks: int
     attachment: int
-    def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ..., store_port: _Optional[int] = ..., pid_namespace: _Optional[int] = ..., start_ticks: _Optional[int] = ..., attachment: _Optional[int] = ...) -> None: ...
+    training_thread: int
+    def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ..., store_port: _Optional[int] = ..., pid_namespace: _Optional[int] = ..., start_ticks: _Optional[int] = ..., attachment: _Optional[int] = ..., training_thread: _Optional[int] = ...) -> None: ...
 
 class StepRecord(_message.Message):
     __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "nonfinite_origin", "bad_gradient", "plain", "coverage")
@@ -190,8 +192,30 @@ class MemoryStatus(_message.Message):
     limit_bytes: int
     def __init__(self, allocated_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., alloc_retries: _Optional[int] = ..., ooms: _Optional[int] = ..., limit_bytes: _Optional[int] = ...) -> None: ...
 
+class LauncherWords(_message.Message):
+    __slots__ = ("run", "launcher", "words")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    LAUNCHER_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    launcher: str
+    words: _containers.RepeatedCompositeFieldContainer[RankWords]
+    def __init__(self, run: _Optional[str] = ..., launcher: _Optional[str] = ..., words: _Optional[_Iterable[_Union[RankWords, _Mapping]]] = ...) -> None: ...
+
+class RankWords(_message.Message):
+    __slots__ = ("ranks", "text")
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    text: str
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ...) -> None: ...
+
+class LauncherWordsTaken(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Report(_message.Message):
-    __slots__ = ("progress", "steps", "snapshots", "memory", "dropped_total", "snapshots_skipped_total", "reporter_cpu_s", "modules", "last_words", "recorder_failures_total", "recorder_attempts_total", "finished", "pending", "outside_s", "device_uuid", "own_wait_s", "call_wait_s", "device", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "steps_until", "recorders", "planned_steps", "worker_socket")
+    __slots__ = ("progress", "steps", "snapshots", "memory", "dropped_total", "snapshots_skipped_total", "reporter_cpu_s", "modules", "last_words", "recorder_failures_total", "recorder_attempts_total", "finished", "pending", "outside_s", "device_uuid", "own_wait_s", "call_wait_s", "device", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "steps_until", "recorders", "planned_steps", "worker_socket", "training_thread", "logged")
     class OutsideSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -225,6 +249,8 @@ class Report(_message.Message):
     RECORDERS_FIELD_NUMBER: _ClassVar[int]
     PLANNED_STEPS_FIELD_NUMBER: _ClassVar[int]
     WORKER_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_THREAD_FIELD_NUMBER: _ClassVar[int]
+    LOGGED_FIELD_NUMBER: _ClassVar[int]
     progress: _common_pb2.Progress
     steps: _containers.RepeatedCompositeFieldContainer[StepRecord]
     snapshots: _containers.RepeatedCompositeFieldContainer[SnapshotTaken]
@@ -251,7 +277,9 @@ class Report(_message.Message):
     recorders: _containers.RepeatedCompositeFieldContainer[_common_pb2.Recorder]
     planned_steps: int
     worker_socket: str
-    def __init__(self, progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotTaken, _Mapping]]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., dropped_total: _Optional[int] = ..., snapshots_skipped_total: _Optional[int] = ..., reporter_cpu_s: _Optional[float] = ..., modules: _Optional[_Iterable[str]] = ..., last_words: _Optional[str] = ..., recorder_failures_total: _Optional[int] = ..., recorder_attempts_total: _Optional[int] = ..., finished: bool = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., outside_s: _Optional[_Mapping[int, float]] = ..., device_uuid: _Optional[str] = ..., own_wait_s: _Optional[float] = ..., call_wait_s: _Optional[float] = ..., device: _Optional[str] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., steps_until: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., planned_steps: _Optional[int] = ..., worker_socket: _Optional[str] = ...) -> None: ...
+    training_thread: int
+    logged: _containers.RepeatedCompositeFieldContainer[_common_pb2.LoggedNumber]
+    def __init__(self, progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotTaken, _Mapping]]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., dropped_total: _Optional[int] = ..., snapshots_skipped_total: _Optional[int] = ..., reporter_cpu_s: _Optional[float] = ..., modules: _Optional[_Iterable[str]] = ..., last_words: _Optional[str] = ..., recorder_failures_total: _Optional[int] = ..., recorder_attempts_total: _Optional[int] = ..., finished: bool = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., outside_s: _Optional[_Mapping[int, float]] = ..., device_uuid: _Optional[str] = ..., own_wait_s: _Optional[float] = ..., call_wait_s: _Optional[float] = ..., device: _Optional[str] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., steps_until: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., planned_steps: _Optional[int] = ..., worker_socket: _Optional[str] = ..., training_thread: _Optional[int] = ..., logged: _Optional[_Iterable[_Union[_common_pb2.LoggedNumber, _Mapping]]] = ...) -> None: ...
 
 class SlotRequest(_message.Message):
     __slots__ = ("bytes_per_slot", "slots")

@@ -39,6 +39,11 @@ class RankAgentStub(object):
                 request_serializer=holdfast__proto_dot_v1_dot_session__pb2.RankMessage.SerializeToString,
                 response_deserializer=holdfast__proto_dot_v1_dot_session__pb2.AgentMessage.FromString,
                 _registered_method=True)
+        self.Tell = channel.unary_unary(
+                '/holdfast.v1.RankAgent/Tell',
+                request_serializer=holdfast__proto_dot_v1_dot_session__pb2.LauncherWords.SerializeToString,
+                response_deserializer=holdfast__proto_dot_v1_dot_session__pb2.LauncherWordsTaken.FromString,
+                _registered_method=True)
 
 
 class RankAgentServicer(object):
@@ -52,6 +57,13 @@ class RankAgentServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Tell(self, request, context):
+        """What another launcher says of ranks that it has started. It is no rank, and has no session.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RankAgentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -59,6 +71,11 @@ def add_RankAgentServicer_to_server(servicer, server):
                     servicer.Session,
                     request_deserializer=holdfast__proto_dot_v1_dot_session__pb2.RankMessage.FromString,
                     response_serializer=holdfast__proto_dot_v1_dot_session__pb2.AgentMessage.SerializeToString,
+            ),
+            'Tell': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tell,
+                    request_deserializer=holdfast__proto_dot_v1_dot_session__pb2.LauncherWords.FromString,
+                    response_serializer=holdfast__proto_dot_v1_dot_session__pb2.LauncherWordsTaken.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -88,6 +105,33 @@ class RankAgent(object):
             '/holdfast.v1.RankAgent/Session',
             holdfast__proto_dot_v1_dot_session__pb2.RankMessage.SerializeToString,
             holdfast__proto_dot_v1_dot_session__pb2.AgentMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tell(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/holdfast.v1.RankAgent/Tell',
+            holdfast__proto_dot_v1_dot_session__pb2.LauncherWords.SerializeToString,
+            holdfast__proto_dot_v1_dot_session__pb2.LauncherWordsTaken.FromString,
             options,
             channel_credentials,
             insecure,

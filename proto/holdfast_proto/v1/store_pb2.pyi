@@ -805,7 +805,7 @@ class ReplicaHashes(_message.Message):
     def __init__(self, part: _Optional[str] = ..., hash: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("node", "generation", "unix_s", "rank_exited", "step_summary", "checkpoint_committed", "checkpoint_failed", "evidence_captured", "command_refused", "snapshot_memory_refused", "checkpoint_unreadable", "fault_injected", "fault_refused", "end_announced", "launcher_end", "stacks_taken", "profile_taken")
+    __slots__ = ("node", "generation", "unix_s", "rank_exited", "step_summary", "checkpoint_committed", "checkpoint_failed", "evidence_captured", "command_refused", "snapshot_memory_refused", "checkpoint_unreadable", "fault_injected", "fault_refused", "end_announced", "launcher_end", "stacks_taken", "profile_taken", "numbers_logged", "launcher_words")
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     UNIX_S_FIELD_NUMBER: _ClassVar[int]
@@ -823,6 +823,8 @@ class Event(_message.Message):
     LAUNCHER_END_FIELD_NUMBER: _ClassVar[int]
     STACKS_TAKEN_FIELD_NUMBER: _ClassVar[int]
     PROFILE_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_LOGGED_FIELD_NUMBER: _ClassVar[int]
+    LAUNCHER_WORDS_FIELD_NUMBER: _ClassVar[int]
     node: str
     generation: int
     unix_s: float
@@ -840,7 +842,15 @@ class Event(_message.Message):
     launcher_end: LauncherEnd
     stacks_taken: StacksTaken
     profile_taken: ProfileTaken
-    def __init__(self, node: _Optional[str] = ..., generation: _Optional[int] = ..., unix_s: _Optional[float] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., step_summary: _Optional[_Union[StepSummary, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[CheckpointFailed, _Mapping]] = ..., evidence_captured: _Optional[_Union[EvidenceCaptured, _Mapping]] = ..., command_refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., snapshot_memory_refused: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ..., checkpoint_unreadable: _Optional[_Union[CheckpointUnreadable, _Mapping]] = ..., fault_injected: _Optional[_Union[FaultInjected, _Mapping]] = ..., fault_refused: _Optional[_Union[FaultRefused, _Mapping]] = ..., end_announced: _Optional[_Union[EndAnnounced, _Mapping]] = ..., launcher_end: _Optional[_Union[LauncherEnd, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., profile_taken: _Optional[_Union[ProfileTaken, _Mapping]] = ...) -> None: ...
+    numbers_logged: NumbersLogged
+    launcher_words: _session_pb2.LauncherWords
+    def __init__(self, node: _Optional[str] = ..., generation: _Optional[int] = ..., unix_s: _Optional[float] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., step_summary: _Optional[_Union[StepSummary, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[CheckpointFailed, _Mapping]] = ..., evidence_captured: _Optional[_Union[EvidenceCaptured, _Mapping]] = ..., command_refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., snapshot_memory_refused: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ..., checkpoint_unreadable: _Optional[_Union[CheckpointUnreadable, _Mapping]] = ..., fault_injected: _Optional[_Union[FaultInjected, _Mapping]] = ..., fault_refused: _Optional[_Union[FaultRefused, _Mapping]] = ..., end_announced: _Optional[_Union[EndAnnounced, _Mapping]] = ..., launcher_end: _Optional[_Union[LauncherEnd, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., profile_taken: _Optional[_Union[ProfileTaken, _Mapping]] = ..., numbers_logged: _Optional[_Union[NumbersLogged, _Mapping]] = ..., launcher_words: _Optional[_Union[_session_pb2.LauncherWords, _Mapping]] = ...) -> None: ...
+
+class NumbersLogged(_message.Message):
+    __slots__ = ("numbers",)
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    numbers: _containers.RepeatedCompositeFieldContainer[_common_pb2.LoggedNumber]
+    def __init__(self, numbers: _Optional[_Iterable[_Union[_common_pb2.LoggedNumber, _Mapping]]] = ...) -> None: ...
 
 class EndAnnounced(_message.Message):
     __slots__ = ("within_s",)
@@ -1493,12 +1503,14 @@ class TransportDetail(_message.Message):
     def __init__(self, form: _Optional[_Union[TransportForm, str]] = ..., call: _Optional[_Union[CallPlace, _Mapping]] = ..., nodes: _Optional[_Iterable[str]] = ..., sender: _Optional[int] = ..., receiver: _Optional[int] = ..., meeting_node: _Optional[str] = ..., said: _Optional[str] = ..., unseen_ranks: _Optional[int] = ...) -> None: ...
 
 class LostNodeDetail(_message.Message):
-    __slots__ = ("node", "ranks")
+    __slots__ = ("node", "ranks", "trained_on")
     NODE_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_ON_FIELD_NUMBER: _ClassVar[int]
     node: str
     ranks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+    trained_on: bool
+    def __init__(self, node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., trained_on: bool = ...) -> None: ...
 
 class ProgramDetail(_message.Message):
     __slots__ = ("world_size", "error")

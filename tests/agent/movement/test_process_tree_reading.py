@@ -1,6 +1,7 @@
 """The reading of /proc and of the kernel's answers, garbage included."""
 
 import os
+import platform
 import random
 import socket
 import struct
@@ -230,3 +231,14 @@ def test_the_kernel_counts_the_bytes_of_each_connection(family: socket.AddressFa
 
 def _inode(each: socket.socket) -> int:
     return os.fstat(each.fileno()).st_ino
+
+
+def test_the_call_and_the_time_are_those_of_the_thread_that_trains(proc: FakeProc) -> None:
+    thread = proc.add(10) / "task" / "11"
+    thread.mkdir()
+    (thread / "schedstat").write_text("9000000000 100 12\n")
+    (thread / "status").write_text("Name:\ttrains\nState:\tS\nTracerPid:\t0\n")
+    (thread / "syscall").write_text("7 0x1 0x2\n")
+    sample = TreeReader((10, 7), training_thread=11, proc=str(proc.folder)).read(proc.machine())
+    assert sample is not None
+    assert (sample.call, sample.training_s) == (parse_call("7 0x1 0x2", platform.machine()), 9.0)

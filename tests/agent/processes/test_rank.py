@@ -1,6 +1,7 @@
 """The state that an agent publishes of a rank."""
 
 import os
+import threading
 from pathlib import Path
 
 from holdfast_agent.processes.rank import DYING_PATIENCE_S, Rank
@@ -17,6 +18,7 @@ from holdfast_proto.v1.common_pb2 import (
     PendingCall,
     Progress,
 )
+from tests.support.coroutines import wait_until
 from tests.support.nodes import RUN, begin, make_node
 
 NOW_UNIX_S = 1.8e9
@@ -33,6 +35,28 @@ async def test_each_look_at_a_node_shows_what_the_training_threads_do(folder: Pa
     (reported,) = node.state(ready=True).ranks
     assert reported.busy_s > 0
     assert reported.thread_state == "R"
+
+
+def test_a_node_looks_at_the_thread_that_a_rank_names_and_keeps_its_time_when_it_has_ended(folder: Path) -> None:
+    asleep = threading.Event()
+    thread = threading.Thread(target=asleep.wait)
+    thread.start()
+    node = make_node(folder)
+    begin(node, 1, {0: os.getpid()})
+    assert node.admit(session.Hello(run=RUN, generation=1, world_size=1, training_thread=thread.native_id)) is not None
+
+    def seen() -> store.RankState:
+        node.pass_time(0.1)
+        (reported,) = node.state(ready=True).ranks
+        return reported
+
+    try:
+        alive = wait_until(lambda: reported if (reported := seen()).thread_state == "S" else None, "it sleeps")
+    finally:
+        asleep.set()
+        thread.join()
+    ended = wait_until(lambda: reported if (reported := seen()).thread_state == "" else None, "it has ended")
+    assert ended.busy_s >= alive.busy_s > 0.0
 
 
 def test_phases_and_memory_are_published_as_the_rank_reports_them() -> None:

@@ -68,3 +68,13 @@ def test_a_stopped_thread_is_seen_and_a_process_that_is_gone_shows_nothing() -> 
         os.kill(process.pid, signal.SIGSTOP)
         status_once(process.pid, lambda status: status.state == "T")
     assert look_at(process.pid) == ThreadStatus()
+
+
+def test_a_rank_may_train_in_another_thread_than_the_main_one() -> None:
+    compute = "def compute():\n    print(threading.get_native_id(), flush=True)\n    while True: pass\n"
+    code = f"import threading, time\n{compute}threading.Thread(target=compute).start(); time.sleep(600)"
+    with running(code) as process:
+        tid = int(process.said)
+        wait_until(lambda: look_at(process.pid, tid).busy_s > look_at(process.pid).busy_s + 0.5, "the thread computes")
+        status_once(process.pid, lambda status: status.state == "S")
+        assert look_at(process.pid, tid).state == "R"

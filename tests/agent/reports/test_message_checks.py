@@ -18,6 +18,7 @@ from holdfast_proto.v1.common_pb2 import (
     PHASE_UNSPECIFIED,
     ChannelProgress,
     GroupProgress,
+    LoggedNumber,
     PendingCall,
     Progress,
 )
@@ -59,6 +60,7 @@ def whole() -> session.Report:
         modules=["torch", "torch.distributed._tensor"],
         last_words="ValueError: bad sample",
         pending=[PendingCall(group="0", seq=5, op="gloo:all_reduce")],
+        logged=[LoggedNumber(name="rewards/chosen", value=NAN, step=-1)],
     )  # fmt: skip
 
 
@@ -119,6 +121,10 @@ def test_step_with_an_impossible_duration_counts_as_done(duration_s: float) -> N
         ("snapshots", session.SnapshotTaken(step=1, unchanged_bytes=2**64 - 1)),
         ("pending", PendingCall(seq=2**64 - 1)),
         ("pending", PendingCall(op="x" * 100_000)),
+        ("logged", LoggedNumber(name="")),
+        ("logged", LoggedNumber(name="a\x1b[2J")),
+        ("logged", LoggedNumber(name="x" * 101)),
+        ("logged", LoggedNumber(name="kl", step=-2)),
     ],
 )
 def test_junk_goes_and_what_is_next_to_it_stays(part: str, junk: Any) -> None:
@@ -185,11 +191,11 @@ def test_rank_of_another_launcher_must_be_one_of_a_world() -> None:
         assert flaw_of_hello(junk)
 
 
-def test_odd_coordinates_do_not_cost_a_rank_its_session() -> None:
+def test_an_odd_introduction_does_not_cost_a_rank_its_session() -> None:
     reasons: list[str] = []
-    said = hello(device="x" * 10_000, coordinates={f"axis{n}": 0 for n in range(100)})
+    said = hello(device="x" * 10_000, coordinates={f"axis{n}": 0 for n in range(100)}, training_thread=2**31)
     clean_hello(said, reasons.append)
-    assert (said, len(reasons)) == (hello(), 2)
+    assert (said, len(reasons)) == (hello(), 3)
 
 
 def test_absurd_slots_are_refused() -> None:

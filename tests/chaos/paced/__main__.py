@@ -21,6 +21,7 @@ ODD: Mapping[str, Callable[[Numbers], None]] = {
     ),
     "no-loss": lambda numbers: numbers.pop("loss", None),
     "overflow": lambda numbers: numbers.update(overflow=True),
+    "utilisation": lambda numbers: numbers.update({"mfu": 0.4} if "loss" in numbers else {}),
     "samples": lambda numbers: numbers.update({"samples": bytes(8)} if "samples" in numbers else {}),
 }
 
@@ -46,6 +47,8 @@ def reporting(self: Hooks, **numbers: Any) -> None:
     for kind, steps in odd:
         if kind in ODD and newest["step"] in steps:
             ODD[kind](numbers)
+        if kind == "logs" and newest["step"] in steps:
+            self.log({"paced/step": newest["step"]})
     report(self, **numbers)
 
 

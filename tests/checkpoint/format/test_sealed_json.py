@@ -30,3 +30,8 @@ def test_a_body_that_is_no_object_is_damage_even_under_its_right_digest(body: ob
     document = f'{{"body":{text},"digest":"{digest_of(text.encode())}"}}\n'.encode()
     with pytest.raises(SealError, match="not a sealed JSON object"):
         unseal(document)
+
+
+def test_a_document_that_is_nested_too_deeply_is_damage() -> None:
+    with pytest.raises(SealError, match="not a sealed JSON document"):
+        unseal(b"[" * 100_000)

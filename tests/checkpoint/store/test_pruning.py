@@ -8,7 +8,7 @@ import pytest
 from holdfast_checkpoint.errors import (
     CheckpointUnavailable,
 )
-from holdfast_checkpoint.format.keeping import KEPT, keep, kept_reason, prove, release
+from holdfast_checkpoint.format.keeping import KEPT, PROVEN, keep, kept_reason, prove, release
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.store.directory import CheckpointDirectory
@@ -69,8 +69,15 @@ def test_the_newest_proven_checkpoint_stays_until_a_newer_one_is_proven(
     assert checkpoints.committed() == [20, 40, 50], "the older proven one went with its time"
     assert checkpoints.verify(20).step == 20
     checkpoints.prove(50, 51)
+    (checkpoints.step_directory(50) / PROVEN).write_bytes(b"damaged")
+    assert checkpoints.proven([20, 40, 50]) == {20}
     snapshots.commit(checkpoints, 60)
-    assert checkpoints.committed() == [50, 60]
+    assert checkpoints.committed() == [20, 50, 60], "a damaged file proves nothing"
+    checkpoints.prove(60, 61)
+    (checkpoints.step_directory(60) / PROVEN).write_bytes(b"damaged")
+    checkpoints.prove(60, 61)
+    snapshots.commit(checkpoints, 70)
+    assert checkpoints.committed() == [60, 70]
 
 
 def test_a_damaged_mark_still_keeps(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:

@@ -2,20 +2,22 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from dashboards.catalogue import differences
 from holdfast_checkpoint.guard.examination import Examiner
 from holdfast_checkpoint.guard.folder_guard import FolderGuard
 from holdfast_checkpoint.guard.guard_metrics import GuardCollector, GuardNumbers
 from holdfast_checkpoint.guard.paced_reading import Pace
-from holdfast_cli.main import app
 from holdfast_proto.exit_codes import ExitCode
 from tests.support.foreign_checkpoints import TinyTraining, save_huggingface
+from tests.support.guard_command import invoke_guard
 
 
 @pytest.fixture
@@ -27,12 +29,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def guard(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["guard", *map(str, arguments)])
-
-
 def once(folder: Path, *arguments: str) -> Result:
-    return guard(folder, "--once", "--quiet-s", "0", *arguments)
+    return invoke_guard(folder, "--once", "--quiet-s", "0", *arguments)
 
 
 def test_the_newest_bad_one_fails_and_the_newest_good_one_is_named(folder: Path) -> None:
@@ -74,7 +72,7 @@ def test_a_folder_without_checkpoints_and_a_missing_one_have_the_code_of_missing
     ],
 )
 def test_settings_that_make_no_sense_are_refused(arguments: tuple[str, ...], reason: str) -> None:
-    result = guard(*arguments)
+    result = invoke_guard(*arguments)
     assert result.exit_code == ExitCode.CONFIGURATION
     assert reason in result.stderr.replace("\n", " ")
 
@@ -104,3 +102,12 @@ def test_the_metrics_are_those_of_the_catalogue(folder: Path) -> None:
     assert f"holdfast_guard_newest_step{label} 20.0" in text
     assert f"holdfast_guard_newest_is_good{label} 0.0" in text
     assert f'holdfast_guard_bad_checkpoints_total{{directory="{folder}",reason="stale"}} 1.0' in text
+
+
+def test_the_command_lets_the_run_have_the_cores_and_disks_first() -> None:
+    script = (
+        "import os, psutil; from holdfast_cli.commands.guard import _yield_to_others; _yield_to_others();"
+        "print(os.getpriority(os.PRIO_PROCESS, 0), psutil.Process().ionice().ioclass == psutil.IOPRIO_CLASS_IDLE)"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["10", "True"]

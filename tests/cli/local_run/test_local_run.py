@@ -20,7 +20,8 @@ from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.local_run.redis_server import answers
 from holdfast_cli.local_run.store import connect
-from holdfast_cli.run_folder.ended import load_last_status
+from holdfast_cli.local_run.supervised_folder import SupervisedFolder
+from holdfast_cli.run_folder.ended import load_last_status, outcome_of
 from holdfast_cli.run_folder.ending import end_run
 from holdfast_cli.run_folder.paths import RunPaths
 from holdfast_cli.run_folder.processes import identify
@@ -303,6 +304,30 @@ def test_a_killed_supervisor_takes_its_components_along_and_the_rest_can_be_clea
     assert list((tmp_path / "shm").iterdir()) == []
     assert find_record(settings.directory, "testing").outcome == "cut short"
     assert not targets.exists()
+
+
+def test_a_start_that_is_refused_leaves_the_result_of_the_one_before(options: Options) -> None:
+    with LocalRun(options()) as run:
+        finish(run.paths.directory)
+        wait_until(lambda: run.status().phase == RUN_PHASE_FINISHED, "the end is known")
+        directory = run.paths.directory
+    record, status = load_record(directory), load_last_status(directory)
+    assert status is not None
+    refused = SupervisedFolder(options())
+    assert load_last_status(directory) is None  # nothing of the start before is said of this one
+    refused.leave(outcome_of(None), None)
+    assert (load_record(directory), load_last_status(directory)) == (record, status)
+
+
+def test_a_first_start_that_is_refused_is_said_to_have_stopped_before_it_began(options: Options) -> None:
+    refused = SupervisedFolder(options())
+    refused.leave(outcome_of(None), None)
+    assert find_record(options().directory, "testing").outcome == "stopped before it began"
+
+
+def test_a_damaged_status_of_an_ended_run_is_as_good_as_none(tmp_path: Path) -> None:
+    (tmp_path / "last-status.pb").write_bytes(b"\xff" * 300)
+    assert load_last_status(tmp_path) is None
 
 
 def test_settings_that_make_no_sense_are_refused_with_the_flag_to_change(options: Options) -> None:

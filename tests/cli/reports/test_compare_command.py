@@ -117,6 +117,7 @@ def test_a_loss_that_is_not_finite_is_a_regression_and_nothing_to_compare_with(f
         ("speed -5%", "no number is called speed: use loss, "),
         ("loss 2%", "write a name and a signed change"),
         ("loss", "write a name and a signed change"),
+        ("loss +1e999%", "this change is too large for a number"),
         ("loss +nan", "write a name and a signed change"),
         ("loss -2%", r"more is worse here: write \+"),
         ("goodput +1%", "more is better here: write -"),

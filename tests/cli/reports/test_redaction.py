@@ -2,7 +2,8 @@
 
 import pytest
 
-from holdfast_cli.reports.redaction import HIDDEN, command_line, redaction, without_secrets
+from holdfast_cli.reports.redaction import command_line, redaction
+from holdfast_daemon.core.texts.secrets import HIDDEN, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -68,3 +69,22 @@ def test_hosts_users_addresses_and_folders_are_hidden_on_request() -> None:
     shown = redaction(["gpu-17", "gpu-170"], redact_hosts=True).text(text)
     assert shown == "rank 3 on node-0 ([address]) wrote [folder]/x.pt, node-1 did not"
     assert redaction(["gpu-17"], redact_hosts=False).text(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cannot reach redis://redis.internal:6379/0", "cannot reach redis://[host]:6379/0"),
+        ("redis://me:secret@db.internal/0", f"redis://{HIDDEN}@[host]/0"),
+        ("s3://team-bucket/run/step-5 is gone", "s3://[host]/run/step-5 is gone"),
+        ("http://gpu-17:80/a, http://10.1.2.3/a", "http://node-0:80/a, http://[address]/a"),
+        ("file:///home/alice/x.pt", "file://[folder]/x.pt"),
+    ],
+)
+def test_hosts_and_buckets_of_urls_are_hidden_on_request(text: str, expected: str) -> None:
+    assert redaction(["gpu-17"], redact_hosts=True).text(text) == expected
+
+
+def test_the_node_of_a_local_run_is_no_name_to_hide() -> None:
+    text = "rank 1 on local stopped; the local clock was right"
+    assert redaction(["local"], redact_hosts=True).text(text) == text

@@ -15,7 +15,15 @@ from holdfast_cli.reports.charts import POINTS
 from holdfast_proto import run_files
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED
+from holdfast_proto.v1.store_pb2 import (
+    RUN_PHASE_FAILED,
+    CommandChannel,
+    EmailChannel,
+    Heartbeat,
+    Notify,
+    NotifyChannel,
+    WebhookChannel,
+)
 from tests.cli.conftest import run_record
 from tests.support.histories import BEGUN_UNIX_S, counted
 from tests.support.report_runs import HOSTILE, TIME_USE_S, healthy_steps, hostile_incident, write_run
@@ -104,6 +112,27 @@ def test_arguments_are_hidden_unless_asked_for(tmp_path: Path) -> None:
     assert "--who alice --token [hidden]" in report("r", "--directory", str(folder), "--show-arguments")
 
 
+def test_receivers_of_messages_are_never_shown(tmp_path: Path) -> None:
+    command = CommandChannel(argv=["page", "--token", "SECRET-1", "https://u:p@x.example/SECRET-2", "SECRET-3"])
+    mail = EmailChannel(host="smtp.example", user="SECRET-4", sender="a@example", to=["SECRET-5@example"])
+    channels = [
+        NotifyChannel(name="hook", webhook=WebhookChannel(url="http://hooks.example/SECRET-6?key=SECRET-7")),
+        NotifyChannel(name="program", command=command),
+        NotifyChannel(name="mail", email=mail),
+    ]
+    notify = Notify(on=["incident", "end"], channels=channels, heartbeat=Heartbeat(url_file="/SECRET-8"))
+    folder = write_run(tmp_path / "daemon", healthy_steps(20), notify=notify)
+    page = report("r", "--directory", str(folder), "--show-arguments")
+    assert "SECRET" not in page
+    assert "webhook, command, email, on incident, end; a heartbeat" in page
+    other = write_run(tmp_path / "other", healthy_steps(20))
+    arguments = ["compare", str(folder), str(other), "--show-arguments"]
+    for flags in ([], ["--json"]):
+        compared = CliRunner().invoke(app, [*arguments, *flags], catch_exceptions=False)
+        assert "SECRET" not in compared.output
+        assert "webhook, command" in compared.output
+
+
 def test_a_long_run_has_no_more_points_than_pixels(tmp_path: Path) -> None:
     page = report("r", "--directory", str(write_run(tmp_path / "daemon", healthy_steps(5000))))
     assert 500 < len(data_of(page)["charts"][0]["curves"][0]["step"]) <= POINTS
@@ -113,7 +142,22 @@ def test_a_loss_that_is_not_finite_is_marked(tmp_path: Path) -> None:
     steps = [*healthy_steps(10), counted(10, nonfinite=("loss",))]
     page = report("r", "--directory", str(write_run(tmp_path / "daemon", steps)))
     assert data_of(page)["charts"][0]["curves"][0]["nonfinite"] == [10]
-    assert "Not finite: from step 10 on." in page
+    assert "First not finite at step 10." in page
+
+
+def test_a_run_that_ended_with_a_bad_loss_does_not_look_good(tmp_path: Path) -> None:
+    steps = [*healthy_steps(10), *(counted(step, nonfinite=("loss",), step_s=0.5) for step in range(10, 40))]
+    page = report("r", "--directory", str(write_run(tmp_path / "daemon", steps, nonfinite_since=10)))
+    assert '<span class="state bad">finished</span>' in page
+    assert "The loss was not finite at the end, and since step 10." in page
+    assert "<dt>final loss</dt><dd>not finite</dd>" in page
+
+
+def test_a_run_whose_loss_is_finite_again_looks_good(tmp_path: Path) -> None:
+    steps = [*healthy_steps(10), counted(10, nonfinite=("loss",)), *healthy_steps(60)[11:]]
+    page = report("r", "--directory", str(write_run(tmp_path / "daemon", steps)))
+    assert '<span class="state good">finished</span>' in page
+    assert "not finite at the end" not in page
 
 
 def test_the_folder_of_a_local_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:

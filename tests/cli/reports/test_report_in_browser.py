@@ -5,26 +5,20 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from holdfast_cli.reports.page import report_page
 from holdfast_cli.reports.redaction import redaction
 from holdfast_cli.reports.run_source import find_source, read_facts
+from tests.support.console_browser import chromium
 from tests.support.histories import counted
 from tests.support.report_runs import TIME_USE_S, healthy_steps, hostile_incident, write_run
-
-CHROMIUM = Path("/usr/bin/chromium")
-
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no browser: {CHROMIUM} does not exist")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        # Chromium refuses its sandbox to root; the page is our own file.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

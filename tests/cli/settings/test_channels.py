@@ -85,6 +85,11 @@ def test_without_a_channel_nobody_is_notified() -> None:
         ("[notify.webhook]\n", ":1", "set url or url_file, and not both"),
         ('[notify.webhook]\nurl = "https://me@a/"', ":1", "it has a user or a password"),
         ('[notify.webhook]\nurl = "https://me:pw@a/"', ":2", "name that by a key that ends in _file"),
+        (
+            '[notify.webhook]\nurl = "http://a/"\nbearer_token_file = "t"',
+            ":1",
+            "can read the token of bearer_token_file",
+        ),
         ('[notify.webhook]\nurl = "ftp://a"', ":1", "url: use https://"),
         ('[notify.command]\nargv = "page me"', ":2", 'a list of strings, such as ["/opt/page-me"]'),
         ('[notify.command]\nargv = ["x"]\ntimeout_s = 0', ":3", "use a number from 0.1 to 300"),
@@ -113,6 +118,12 @@ def test_what_is_wrong_is_refused_with_its_line(text: str, line: str, part: str)
     assert part in str(error.value)
     assert str(error.value).startswith(f"/conf/holdfast.toml{line}: ")
     assert "pw@" not in str(error.value)
+
+
+@pytest.mark.parametrize("url", ["https://a/", "http://127.0.0.1:9/", "http://[::1]/", "http://localhost:9/x"])
+def test_a_token_may_go_to_this_machine_or_encrypted(url: str) -> None:
+    text = f'[notify.webhook]\nurl = "{url}"\nbearer_token_file = "t"'
+    assert [channel.kind for channel in resolved(text).settings.notify_channels] == ["webhook"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """An app in a terminal of a test's size, on a daemon whose answers the test chooses."""
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,14 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from holdfast_cli.run_folder.processes import identify
 from holdfast_cli.top import poller
 from holdfast_cli.top.app import TopApp
 from holdfast_cli.top.run_source import RunSource
+from holdfast_proto.v1 import control_pb2
 from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import StacksTaken
+from tests.cli.conftest import run_record
 from tests.support.control_service import ChosenControl, served
 from tests.support.coroutines import pytest_pyfunc_call, until
 from tests.support.short_folder import folder
@@ -19,11 +24,31 @@ from tests.support.short_folder import folder
 __all__ = ["folder", "pytest_pyfunc_call"]
 
 
+class TopControl(ChosenControl):
+    """Also answers what only top asks: with the daemon itself, with stacks, and to a fault."""
+
+    def __init__(self, status: RunStatus) -> None:
+        super().__init__(status)
+        self.daemon = control_pb2.DaemonStatus()
+        self.stacks = StacksTaken()
+
+    async def GetDaemon(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self.daemon
+
+    async def TakeStacks(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await self._take(request, context)
+        return control_pb2.TakeStacksResponse(nodes=[control_pb2.NodeStacks(node="node-001", taken=self.stacks)])
+
+    async def InjectFault(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await self._take(request, context)
+        return control_pb2.InjectFaultResponse()
+
+
 class Watching:
     """A running app, its pilot and the daemon that it watches."""
 
     def __init__(
-        self, app: TopApp, pilot: "Pilot[None]", control: ChosenControl, socket: Path, daemon: contextlib.AsyncExitStack
+        self, app: TopApp, pilot: "Pilot[None]", control: TopControl, socket: Path, daemon: contextlib.AsyncExitStack
     ) -> None:
         self.app, self.pilot, self.control, self.socket, self._daemon = app, pilot, control, socket, daemon
 
@@ -62,12 +87,28 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@contextlib.asynccontextmanager
+async def watching_local(
+    folder: Path, status: RunStatus, size: tuple[int, int] = (80, 24), **changes: Any
+) -> AsyncIterator[Watching]:
+    """Watch a run that `holdfast run` has started here, in the folder ``folder / status.run``."""
+    socket, directory = folder / "d.sock", folder / status.run
+    directory.mkdir(exist_ok=True)
+    me = identify(os.getpid())
+    assert me is not None
+    identity = {"pid": me.pid, "start_ticks": me.start_ticks, "control": str(socket)}
+    run_record(directory, run=status.run, **identity, **changes).save()
+    control, app = TopControl(status), TopApp(RunSource(folder, None, None))
+    async with served(control, socket), app.run_test(size=size, notifications=True) as pilot:
+        yield Watching(app, pilot, control, socket, contextlib.AsyncExitStack())
+
+
 @pytest.fixture
 def watch(folder: Path) -> Watch:
     @contextlib.asynccontextmanager
     async def watching(status: RunStatus, size: tuple[int, int] = (80, 24), **others: Any) -> AsyncIterator[Watching]:
         socket = folder / "d.sock"
-        control = ChosenControl(status)
+        control = TopControl(status)
         app = TopApp(RunSource(folder, None, socket), **others)
         async with contextlib.AsyncExitStack() as stack:
             daemon = await stack.enter_async_context(contextlib.AsyncExitStack())

@@ -1,10 +1,11 @@
 """Runs to look at: statuses of many ranks, healthy and hung."""
 
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD
-from holdfast_proto.v1.control_pb2 import RankView, RunStatus
+from holdfast_proto.v1.control_pb2 import RankView, RunSettings, RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_STANDSTILL,
     LIFE_RUNNING,
+    MODE_ACT,
     RUN_PHASE_RUNNING,
     VERDICT_KIND_HUNG_COLLECTIVE,
     Incident,
@@ -38,6 +39,7 @@ def wide(pp: int = 2, dp: int = 4, tp: int = 4, *, step: int = 1204) -> RunStatu
         run="llama-7b", phase=RUN_PHASE_RUNNING, generation=2, newest_step=step - 1, loss=2.3457 - step / 1e4,
         grad_norm=0.4123, learning_rate=3e-4, tokens_per_s=412_345.6 + step % 5 * 1000, newest_checkpoint=1200,
         newest_snapshot=step - 1, restarts=1, leader=True, store_up=True, deadline_s=8.5, now_unix_s=NOW, ranks=ranks,
+        settings=RunSettings(mode=MODE_ACT, ranks_per_node=8),
     )  # fmt: skip
 
 

@@ -1,22 +1,17 @@
 """Ranks, incidents, questions and the choice of a run; and texts that would steer the terminal."""
 
 import contextlib
-import os
 from pathlib import Path
 
 import pytest
 
-from holdfast_cli.run_folder.processes import identify
 from holdfast_cli.run_folder.record import RunRecord
 from holdfast_cli.top.app import TopApp
 from holdfast_cli.top.dialogs import HELP
-from holdfast_cli.top.run_source import RunSource
-from holdfast_proto.run_files import rank_log
 from holdfast_proto.v1.control_pb2 import StopRunRequest, TakeCheckpointRequest
 from tests.cli.conftest import run_record
-from tests.cli.top.conftest import Watch, Watching
+from tests.cli.top.conftest import TopControl, Watch, Watching
 from tests.cli.top.scenes import CULPRIT, hung, wide
-from tests.support.control_service import ChosenControl, served
 from tests.support.coroutines import until
 from tests.support.statuses import healthy, killed
 
@@ -155,29 +150,6 @@ async def test_hostile_texts_neither_steer_the_terminal_nor_are_read_as_markup(w
     assert steering == set()
 
 
-async def test_the_log_of_a_rank_is_shown_with_its_newest_lines(folder: Path) -> None:
-    socket, directory = folder / "d.sock", folder / "llama"
-    directory.mkdir()
-    me = identify(os.getpid())
-    assert me is not None
-    run_record(directory, run="llama", pid=me.pid, start_ticks=me.start_ticks, control=str(socket)).save()
-    log = rank_log(directory, 2, 1)
-    log.parent.mkdir(parents=True)
-    log.write_text("".join(f"line {number}\n" for number in range(300)) + "\x1b[31mred\x1b[0m [b]tail\x1b[2J\n")
-    control = ChosenControl(killed(1))
-    app = TopApp(RunSource(folder, None, None))
-    async with served(control, socket), app.run_test(size=(80, 24), notifications=True) as pilot:
-        top = Watching(app, pilot, control, socket, contextlib.AsyncExitStack())
-        await top.shows("dead: SIGKILL")
-        await top.press("enter")
-        await until(lambda: app.screen.query_one("#rank-log").size.height > 100, "the log is there")
-        await top.press("end")
-        await top.shows("red [b]tail")
-        assert "line 299" in top.screen_text
-        await top.press("escape", "down", "enter")
-        await top.shows("no log of this rank in generation 2 on this machine")
-
-
 async def test_of_several_runs_it_asks_which_the_newest_first(folder: Path) -> None:
     socket = folder / "d.sock"
     records: list[RunRecord] = []
@@ -189,7 +161,7 @@ async def test_of_several_runs_it_asks_which_the_newest_first(folder: Path) -> N
         (folder / name / "last-status.pb").write_bytes(wide(step=100 + int(created)).SerializeToString())
     app = TopApp(None, choices=records, directory=folder)
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
-        top = Watching(app, pilot, ChosenControl(healthy()), socket, contextlib.AsyncExitStack())
+        top = Watching(app, pilot, TopControl(healthy()), socket, contextlib.AsyncExitStack())
         await top.shows("which run?")
         lines = top.screen_text.splitlines()
         assert [name for line in lines for name in ("old ", "new ") if name in line] == ["new ", "old "]

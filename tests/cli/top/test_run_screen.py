@@ -1,16 +1,30 @@
 """The main screen: it follows the run, puts the culprit on top, and obeys its keys."""
 
+import math
+
 import pytest
 from textual.widgets import Static
 
-from holdfast_cli.top.mesh_view import MeshView
-from holdfast_cli.top.rank_table import RankTable
-from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED
+from holdfast_cli.top.ranks.mesh_view import MeshView
+from holdfast_cli.top.ranks.rank_table import RankTable
+from holdfast_daemon.core.texts.advice import advice_line, next_line
+from holdfast_proto.v1.control_pb2 import RunSettings
+from holdfast_proto.v1.store_pb2 import (
+    HANG_ACTION_ABORT,
+    MODE_OBSERVE,
+    RUN_PHASE_FAILED,
+    RUN_PHASE_FINISHED,
+    RUN_PHASE_RUNNING,
+    RunPhase,
+    RunSpec,
+)
 from tests.cli.top.conftest import Watch, Watching
 from tests.cli.top.scenes import CULPRIT, hung, wide
 from tests.support.control_service import served
 from tests.support.coroutines import until
 from tests.support.statuses import healthy, killed
+
+RED = "color(1)"
 
 
 def ranks_of(top: Watching) -> list[int]:
@@ -39,7 +53,7 @@ async def test_a_hang_is_the_loudest_thing_and_its_culprit_is_on_top(watch: Watc
         assert ranks_of(top) == [CULPRIT, *(rank for rank in range(32) if rank != CULPRIT)]
         await top.shows("rank 11 on node-001 hangs in step 1204")
         await top.shows("ranks 8, 9, 10 wait for rank 11 in all_reduce 96 of mesh_tp")
-        assert "next: Holdfast watches whether the run moves again" in top.screen_text
+        await top.shows("next: Holdfast waits, and restarts the run if the signs of a fault last.")
         top.control.status = wide(step=1205)
         await top.hides("next:")
         assert ranks_of(top) == list(range(32))
@@ -148,6 +162,89 @@ async def test_a_daemon_that_goes_away_is_shown_and_comes_back(watch: Watch) -> 
         async with served(top.control, top.socket):
             await top.shows("100 steps")
             assert "not connected" not in top.screen_text
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        (RunSettings(mode=MODE_OBSERVE, ranks_per_node=8), "Holdfast only observes this run, and restarts nothing."),
+        (RunSettings(on_hang=HANG_ACTION_ABORT), "Holdfast waits, and ends a hung rank if the signs of a fault last."),
+    ],
+)
+async def test_what_comes_next_is_said_in_the_words_of_the_console(
+    watch: Watch, settings: RunSettings, part: str
+) -> None:
+    status = hung()
+    status.settings.CopyFrom(settings)
+    spec = RunSpec(mode=settings.mode, ranks_per_node=settings.ranks_per_node, on_hang=settings.on_hang)
+    expected = next_line(status.newest_incident, spec)
+    assert expected.startswith(part)
+    async with watch(status, size=(200, 40)) as top:
+        await top.shows(f"next: {expected}")
+
+
+async def test_of_an_older_daemon_only_the_advice_is_known(watch: Watch) -> None:
+    status = hung()
+    status.ClearField("settings")
+    async with watch(status, size=(200, 40)) as top:
+        await top.shows(f"next: {advice_line(status.newest_incident.verdict)}")
+
+
+async def test_the_time_left_stands_next_to_the_progress(watch: Watch) -> None:
+    status = wide()
+    status.planned_steps, status.time_left_s = 5000, 12_000.0
+    async with watch(status) as top:
+        await top.shows("1204 of 5000 steps · about 3 h 20 min left · loss 2.2253 ·")
+
+
+@pytest.mark.parametrize("phase", [RUN_PHASE_RUNNING, RUN_PHASE_FINISHED])
+async def test_a_loss_that_is_not_finite_is_bad_in_words_and_in_colour(watch: Watch, phase: "RunPhase") -> None:
+    status = wide()
+    status.phase, status.loss, status.nonfinite_since = phase, math.nan, 1190
+    async with watch(status) as top:
+        await top.shows("loss not finite since step 1190")
+        assert "nan" not in top.screen_text
+        word = "running" if phase == RUN_PHASE_RUNNING else "finished"
+        styles = styles_of(top, word)
+        assert styles
+        assert all(RED in style for style in [*styles, *styles_of(top, "loss not finite since step 1190")]), styles
+
+
+def styles_of(top: Watching, text: str) -> list[str]:
+    """Return the styles of a text in the header."""
+    strips = top.app.screen._compositor.render_strips(top.app.size)[:2]
+    return [str(segment.style) for strip in strips for segment in strip if segment.text == text]
+
+
+async def test_curves_show_loss_throughput_and_gradient_norm(watch: Watch) -> None:
+    async with watch(wide()) as top:
+        await top.shows("1204 steps")
+        status = wide(step=1205)
+        status.grad_norm = 0.8
+        top.control.status = status
+        await top.shows("0.412 to 0.8")
+        for name in ("loss ", "tokens/s ", "grad norm "):
+            assert any(line.startswith(name) and "█" in line for line in top.screen_text.splitlines()), name
+
+
+async def test_the_map_shows_step_time_and_gpu_only_where_they_are_known(watch: Watch) -> None:
+    status = wide()
+    for rank in status.ranks:
+        rank.own_time_s, rank.own_steps = 100.0, 100
+        rank.gpu_use_sum, rank.gpu_use_samples = 84.0, 100
+    status.ranks[CULPRIT].own_time_s, status.ranks[3].gpu_use_sum = 155.0, 12.0
+    async with watch(status, size=(100, 40)) as top:
+        await top.shows("32 ranks")
+        await top.press(*"mmmm")
+        await top.shows("step time: tenths above the median of 1 s")
+        await top.shows("0000 0000 0005 0000")
+        await top.press(*["right"] * CULPRIT)
+        await top.shows("rank 11: running, own time of a step 1.55 s")
+        await top.press("m")
+        await top.shows("GPU: 0 to 9 is the tenth of the time in which a kernel runs on it")
+        await top.shows("8881 8888 8888 8888")
+        await top.press("m")
+        await top.shows("odd first")
 
 
 async def test_a_run_that_has_failed_says_why(watch: Watch) -> None:

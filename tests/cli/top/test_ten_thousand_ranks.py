@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast_cli.top.oddity import JudgedRanks
-from holdfast_cli.top.rank_table import RankTable
+from holdfast_cli.top.ranks.oddity import JudgedRanks
+from holdfast_cli.top.ranks.rank_table import RankTable
 from holdfast_proto.v1.common_pb2 import RECORDER_SOURCE_BACKEND
 from tests.cli.top.conftest import Watch
 from tests.cli.top.scenes import wide

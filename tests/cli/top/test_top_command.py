@@ -1,5 +1,6 @@
 """The command around the screens: what it refuses, in one line each."""
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[TopApp]:
     """The apps that were opened, in what the command takes for a terminal."""
     found: list[TopApp] = []
     monkeypatch.setattr(command, "is_terminal", lambda: True)
+    monkeypatch.setattr(command, "_ended_with_terminal", contextlib.nullcontext)
     monkeypatch.setattr(TopApp, "run", lambda app: found.append(app))  # noqa: PLW0108 - a method
     return found
 

@@ -1,4 +1,5 @@
 import io
+import math
 from typing import Any
 
 import pytest
@@ -8,9 +9,9 @@ from holdfast_cli.views.conditions import Condition, condition
 from holdfast_cli.views.display import LineDisplay, LiveDisplay, display_for
 from holdfast_cli.views.phrases import progress_line
 from holdfast_cli.views.plain import HEARTBEAT_S, changes
-from holdfast_cli.views.run_view import Surroundings, render
+from holdfast_cli.views.run_view import Surroundings, phase_style, progress_text, render
 from holdfast_proto.v1 import common_pb2 as common
-from holdfast_proto.v1.common_pb2 import PHASE_EVAL
+from holdfast_proto.v1.common_pb2 import PHASE_EVAL, LoggedNumber
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.store_pb2 import (
@@ -18,8 +19,10 @@ from holdfast_proto.v1.store_pb2 import (
     LIFE_EXITED,
     RUN_PHASE_FAILED,
     RUN_PHASE_FINISHED,
+    RUN_PHASE_RUNNING,
     RUN_PHASE_STARTING,
     RankExit,
+    RunPhase,
 )
 from tests.support.statuses import healthy, killed, resumed, stopped, with_incident
 
@@ -96,6 +99,24 @@ def test_with_a_number_of_steps_a_resumed_run_is_counted_too() -> None:
     assert line.startswith("48 of 120 steps · resumed at step 40")
 
 
+@pytest.mark.parametrize("phase", [RUN_PHASE_RUNNING, RUN_PHASE_FINISHED])
+def test_a_run_whose_loss_is_not_finite_is_not_green_and_says_since_when(phase: "RunPhase") -> None:
+    status = healthy()
+    assert phase_style(status) == "bold green"
+    status.phase, status.loss, status.nonfinite_since = phase, math.nan, 37
+    assert "42 steps · loss not finite since step 37 · 12,346 tokens/s" in draw(status)
+    assert phase_style(status) == "bold red"
+    assert [str(span.style) for span in progress_text(status, None).spans] == ["bold red"]
+
+
+def test_the_time_left_stands_next_to_the_steps_until_the_run_has_ended() -> None:
+    status = healthy()
+    status.planned_steps, status.time_left_s = 500, 229.0
+    assert "42 of 500 steps · about 3 min 49 s left · loss 2.3457" in draw(status)
+    status.phase = RUN_PHASE_FINISHED
+    assert "left" not in draw(status)
+
+
 def test_the_header_has_gradient_norm_learning_rate_and_memory() -> None:
     status = healthy()
     assert "gradient norm" not in draw(status)
@@ -104,6 +125,18 @@ def test_the_header_has_gradient_norm_learning_rate_and_memory() -> None:
     assert "gradient norm 0.5123 · learning rate 0.0003 · memory up to 1.5 GiB a rank" in draw(status)
     assert line_with(draw(status), "pp0 tp1").split()[-2:] == ["1.5", "GiB"]
     assert line_with(draw(status), "pp1 tp0").split()[-2:] == ["5", "MiB"]
+
+
+def test_the_header_has_what_the_script_logs_under_its_own_names() -> None:
+    status = healthy()
+    assert "logged" not in draw(status)
+    status.logged.add(name="rewards/chosen", value=0.123456)
+    status.logged.add(name="eval_fr_loss", value=math.nan)
+    assert "logged: rewards/chosen 0.1235 · eval_fr_loss nan" in draw(status)
+    status.logged.extend([LoggedNumber(name=f"n{index}", value=1.0) for index in range(9)])
+    lines = " ".join(draw(status).replace("│", " ").split())
+    assert "n5 1 · 3 more with --json" in lines
+    assert "n6" not in lines
 
 
 def test_memory_is_left_out_of_a_table_that_would_be_too_wide() -> None:

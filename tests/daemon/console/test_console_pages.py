@@ -2,23 +2,30 @@
 
 import math
 import re
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from holdfast_daemon.console.serving.streams import Feed
+from holdfast_daemon.core.model import FaultRequest, Logged, StopRequest
 from holdfast_proto import run_files
 from holdfast_proto.limits import STOP_GRACE_S
 from holdfast_proto.v1 import store_pb2 as store
-from tests.support.console_browser import Watch, chromium, new_context, watched_page
+from tests.support.console_browser import Watch, chromium, new_context, note_text, noted_unix_s, watched_page
+from tests.support.console_charts import drawn_axis, record_drawn_words
 from tests.support.console_server import SimulatedConsole, keep_evidence, simulated_console
 from tests.support.histories import counted, write_steps
 
 pytestmark = pytest.mark.system
 
 RUN = "#/runs/llama-7b"
+CHARTS = ("Loss", "Gradient norm", "Tokens per second", "Step time (s)")
+NAMED_WITHIN_S = 2.0
+"""Longest time between a verdict and the page that names the culprit: a limit that the product states."""
 
 
 @pytest.fixture(scope="module")
@@ -45,21 +52,22 @@ def page(browser: Browser, console: SimulatedConsole) -> Iterator[Page]:
     watch.expect_nothing()
 
 
-def hang(console: SimulatedConsole, rank: int) -> str:
-    """Let a rank hang until there is a verdict; return the incident."""
+def hang(console: SimulatedConsole, rank: int) -> tuple[str, float]:
+    """Let a rank hang until there is a verdict; return the incident, and when the daemon had it."""
 
-    def change() -> str:
+    def change() -> tuple[str, float]:
         for _ in range(30):  # so that the deadline is learned
             console.run.advance(0.5)
         console.run.hang(rank)
         console.run.advance(3.0)
         incident = console.run.judge(rank)
+        judged_unix_s = time.time()
         keep_evidence(console.directory, console.run, incident.id)
         console.run.advance(0.5)
-        return incident.id
+        return incident.id, judged_unix_s
 
-    identity: str = console.on_loop(change)
-    return identity
+    found: tuple[str, float] = console.on_loop(change)
+    return found
 
 
 def go(page: Page, console: SimulatedConsole, place: str) -> None:
@@ -88,6 +96,67 @@ def test_without_a_session_the_page_says_where_the_token_is(browser: Browser, co
     watch.expect_nothing()
 
 
+def test_a_tab_at_the_login_form_continues_once_another_tab_has_logged_in(
+    browser: Browser, console: SimulatedConsole
+) -> None:
+    context = new_context(browser)
+    waiting, watch = watched_page(context, console.origin)
+    typing, _ = watched_page(context, console.origin)
+    watch.expects_refusals = True
+    for page in (waiting, typing):
+        page.goto(f"{console.origin}/{RUN}")
+        expect(page.get_by_label("Token")).to_be_visible()
+    typing.get_by_label("Token").fill("half a tok")
+    other, _ = watched_page(context, console.origin)
+    other.goto(console.address())
+    expect(other.get_by_role("heading", name="Runs")).to_be_visible()
+    expect(waiting.locator(".progress-line")).to_be_visible()
+    with typing.expect_request("**/api/session"):
+        expect(typing.get_by_label("Token")).to_have_value("half a tok")
+        typing.get_by_label("Token").fill("")
+    expect(typing.locator(".progress-line")).to_be_visible()
+    context.close()
+    watch.expect_nothing()
+
+
+def test_the_ranks_of_a_run_are_not_shown_as_live_while_the_store_is_unreachable(
+    page: Page, console: SimulatedConsole
+) -> None:
+    go(page, console, f"{RUN}/ranks/3")
+    panel = page.get_by_role("complementary", name="Rank 3")
+    expect(page.get_by_text("No rank stands out.")).to_be_visible()
+    expect(panel.locator(".badge.ok")).to_have_text("running")
+    console.on_loop(lambda: setattr(console.run, "store_up", False))
+    old = re.compile("^unknown since .*: the daemon cannot reach the store")
+    expect(page.get_by_role("status").filter(has_text=old)).to_have_count(1)
+    expect(page.get_by_text("No rank stands out.")).to_have_count(0)
+    expect(panel.get_by_text(old)).to_be_visible()
+    expect(panel.locator(".badge.unknown")).to_have_text("running")
+    console.on_loop(lambda: setattr(console.run, "store_up", True))
+    expect(page.get_by_text("No rank stands out.")).to_be_visible()
+    expect(page.get_by_text(old)).to_have_count(0)
+
+
+def test_a_rank_that_is_behind_has_this_word_and_not_only_ok(page: Page, console: SimulatedConsole) -> None:
+    def leave_behind() -> None:
+        console.run.advance(20.0)
+        assert console.run.state is not None
+        node = store.NodeState()
+        node.CopyFrom(console.run.state.nodes["node0000"])
+        node.ranks[5].progress.step -= 10
+        console.run.state = replace(console.run.state, nodes={"node0000": node})
+
+    console.on_loop(leave_behind)
+    go(page, console, f"{RUN}/ranks")
+    odd = page.locator(".odd li")
+    expect(odd).to_have_count(1)
+    expect(odd.locator("span").first).to_have_text("behind")
+    page.get_by_label("Colour by").select_option("memory")
+    expect(odd.locator("span").first).to_have_text(re.compile(r"^\d+ GiB, behind$"))
+    console.on_loop(lambda: console.run.advance(0.5))
+    expect(page.get_by_text("No rank stands out.")).to_be_visible()
+
+
 def test_steps_arrive_without_a_reload(page: Page, console: SimulatedConsole) -> None:
     go(page, console, RUN)
     expect(page.locator(".progress-line")).to_contain_text("no step yet")
@@ -101,7 +170,7 @@ def test_a_hang_is_the_loudest_thing_and_names_the_culprit(page: Page, console: 
     go(page, console, RUN)
     expect(page.locator(".progress-line")).to_be_visible()
     expect(page.locator(".verdict")).to_have_count(0)
-    identity = hang(console, 5)
+    identity, _ = hang(console, 5)
     verdict = page.locator(".verdict.bad")
     expect(verdict.get_by_role("heading", level=2)).to_contain_text("rank 5")
     expect(verdict.locator("svg .root text").first).to_have_text("rank 5")
@@ -112,6 +181,25 @@ def test_a_hang_is_the_loudest_thing_and_names_the_culprit(page: Page, console: 
     expect(page).to_have_url(re.compile(f"incidents/{identity}$"))
     page.get_by_role("button", name="rank-00005.stack.txt").click()
     expect(page.get_by_role("region", name="Text of rank-00005.stack.txt")).to_contain_text("all_reduce")
+
+
+def test_the_culprit_of_a_hang_is_on_the_page_within_two_seconds_of_the_verdict(
+    page: Page, console: SimulatedConsole
+) -> None:
+    go(page, console, RUN)
+    expect(page.locator(".progress-line")).to_be_visible()
+    took_s: list[float] = []
+    for rank in (5, 2, 6):  # one of three, as a busy machine may keep the browser from running
+        expect(page.locator(".verdict")).to_have_count(0)
+        note_text(page, ".verdict.bad h2", f"rank {rank} ")
+        _, judged_unix_s = hang(console, rank)
+        took_s.append(noted_unix_s(page) - judged_unix_s)
+        expect(page.locator(".verdict.bad").get_by_role("heading", level=2)).to_contain_text(f"rank {rank} ")
+        if took_s[-1] <= NAMED_WITHIN_S:
+            break
+        console.on_loop(console.run.recover)
+    assert min(took_s) <= NAMED_WITHIN_S, took_s
+    assert min(took_s) > -0.01  # one clock has measured both
 
 
 def test_the_title_of_a_chart_says_that_the_newest_value_is_not_finite(page: Page, console: SimulatedConsole) -> None:
@@ -128,6 +216,17 @@ def test_the_title_of_a_chart_says_that_the_newest_value_is_not_finite(page: Pag
     expect(page.locator("table.runs tbody tr").filter(has_text="not finite")).to_have_count(1)
     console.on_loop(lambda: console.run.report(loss=2.5, loss_step=5))
     expect(page.locator("table.runs tbody tr").filter(has_text="not finite")).to_have_count(0)
+
+
+def test_what_the_script_logs_is_shown_under_its_names(page: Page, console: SimulatedConsole) -> None:
+    go(page, console, RUN)
+    section = page.get_by_role("region", name="Logged by the script")
+    expect(page.get_by_role("region", name="Numbers", exact=True)).to_be_visible()
+    expect(section).to_have_count(0)
+    logged = {"rewards/chosen": Logged(0.25, 4, 0, 1), "kl": Logged(math.nan, 5, 0, 1)}
+    console.on_loop(lambda: console.run.report(logged=logged))
+    expect(section.locator("dt")).to_have_text(["kl", "rewards/chosen"])
+    expect(section.locator("dd")).to_have_text(["not finite step 5", "0.25 step 4"])
 
 
 def test_headline_and_table_of_the_goodput_agree(page: Page, console: SimulatedConsole) -> None:
@@ -238,6 +337,41 @@ def test_an_action_is_confirmed_first(page: Page, console: SimulatedConsole) -> 
     dialog.get_by_role("button", name="Write it").click()
     expect(page.locator(".done")).to_contain_text("a checkpoint of step")
     assert len(console.run.committed) == len(committed) + 1
+
+
+def test_a_fault_is_injected_as_the_dialog_says(page: Page, console: SimulatedConsole) -> None:
+    go(page, console, RUN)
+    page.get_by_role("button", name="Inject a fault").click()
+    dialog = page.get_by_role("dialog", name="Inject a fault: llama-7b")
+    dialog.get_by_label("Kind of fault").select_option("stop")
+    dialog.get_by_label("Rank").fill("3")
+    dialog.get_by_label("Step").fill("40")
+    assert console.run.served == []
+    dialog.get_by_role("button", name="Harm this rank").click()
+    expect(page.locator(".done")).to_have_text("rank 3 has accepted stop")
+    expect(dialog).to_have_count(0)
+    (request,) = console.run.served
+    assert isinstance(request, FaultRequest)
+    assert (request.fault.kind, request.fault.rank, request.fault.step) == ("stop", 3, 40)
+    page.get_by_role("button", name="Inject a fault").click()
+    dialog.get_by_role("button", name="Harm this rank").click()
+    expect(page.locator(".done")).to_contain_text("rank 0 has accepted ")
+    assert isinstance(now := console.run.served[-1], FaultRequest)
+    assert (now.fault.rank, now.fault.step) == (0, -1)  # the current step
+
+
+def test_the_run_is_stopped_with_the_grace_of_the_dialog(page: Page, console: SimulatedConsole) -> None:
+    go(page, console, RUN)
+    page.get_by_role("button", name="Stop the run").click()
+    dialog = page.get_by_role("dialog", name="Stop the run: llama-7b")
+    dialog.get_by_label("Grace in seconds").fill("7")
+    dialog.get_by_role("button", name="Stop the run").click()
+    expect(page.locator(".done")).to_have_text("the run stops after a last checkpoint")
+    (request,) = console.run.served
+    assert isinstance(request, StopRequest)
+    assert request.grace_s == 7.0
+    expect(page.locator(".state-line")).to_contain_text("stopped by an operator")
+    expect(page.get_by_role("button", name="Stop the run")).to_be_disabled()
 
 
 def test_an_action_that_cannot_be_done_says_why(page: Page, console: SimulatedConsole) -> None:
@@ -368,23 +502,85 @@ def test_a_second_run_is_laid_over_and_a_step_that_is_not_finite_is_named(browse
         watch.expect_nothing()
 
 
-def test_charts_zoom_together(page: Page, console: SimulatedConsole) -> None:
+def with_curves(page: Page, console: SimulatedConsole) -> None:
+    """Open a run that has 200 steps in its history."""
+    write_steps(
+        console.directory,
+        (
+            counted(step, loss=3.0 + math.sin(step), grad_norm=1.0 + step % 7, tokens_per_s=1000.0 + step, step_s=0.5)
+            for step in range(200)
+        ),
+        run="llama-7b",
+        instance="simulated",
+    )
+    record_drawn_words(page)
     go(page, console, RUN)
-    expect(page.locator(".progress-line")).to_be_visible()
-    for _ in range(6):
-        console.on_loop(lambda: console.run.advance(0.5))
-        page.wait_for_timeout(300)
+    expect(page.locator(".chart .u-over")).to_have_count(len(CHARTS))
+    expect_axes(page, 0.0, 199.0)
+
+
+def expect_axes(page: Page, low: float, high: float) -> None:
+    """Wait until all charts show the same steps: these, rounded to whole ones."""
+
+    def axes() -> list[tuple[float, float] | None]:
+        return [drawn_axis(chart) for chart in page.locator(".chart").all()]
+
+    deadline = time.monotonic() + 15.0
+    while not (
+        len(found := axes()) == len(CHARTS)
+        and all(ends is not None and ends == pytest.approx((low, high), abs=1.5) for ends in found)
+        and all(ends == pytest.approx(found[0], abs=0.01) for ends in found)
+    ):
+        assert time.monotonic() < deadline, f"not {low:g} to {high:g}: {found}"
+        page.wait_for_timeout(50)
+
+
+def test_charts_zoom_together(page: Page, console: SimulatedConsole) -> None:
+    with_curves(page, console)
     whole = page.get_by_role("button", name="Whole run")
     expect(whole).to_have_attribute("aria-pressed", "true")
-    box = page.locator(".chart .u-over").first.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 40)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 40, steps=4)
-    page.mouse.up()
-    expect(whole).to_have_attribute("aria-pressed", "false")
-    whole.click()
-    expect(whole).to_have_attribute("aria-pressed", "true")
+    for number in (0, len(CHARTS) - 1):  # whichever is dragged over
+        box = page.locator(".chart .u-over").nth(number).bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 40)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 40, steps=4)
+        page.mouse.up()
+        expect(whole).to_have_attribute("aria-pressed", "false")
+        expect_axes(page, 0.3 * 199.0, 0.6 * 199.0)
+        whole.click()
+        expect(whole).to_have_attribute("aria-pressed", "true")
+        expect_axes(page, 0.0, 199.0)
+
+
+def test_the_smoothing_changes_the_curve_that_is_drawn_and_not_the_values(
+    page: Page, console: SimulatedConsole
+) -> None:
+    with_curves(page, console)
+    loss = page.locator(".chart").filter(has=page.get_by_role("heading", name="Loss", exact=True))
+    plot, control = loss.get_by_role("application"), page.get_by_label("Smoothing")
+    readout = loss.locator(".readout")
+
+    def smoothed_by(weight: str, key: str) -> tuple[str, str]:
+        """Return what the chart says of the step under the cursor, and its picture."""
+        control.press(key)
+        expect(page.locator(".charts output").first).to_have_text(weight)
+        told = re.compile("smoothed" if float(weight) else r"^[^\u00b7]*$")
+        expect(readout).to_have_text(told)
+        return readout.inner_text(), loss.locator("canvas").evaluate("it => it.toDataURL()")
+
+    plot.focus()
+    for _ in range(50):
+        plot.press("ArrowLeft")
+    expect(readout).to_contain_text("step 150: ")
+    words, picture = smoothed_by("0.00", "Home")
+    smooth_words, smooth_picture = smoothed_by("0.98", "End")
+    assert "smoothed" not in words
+    assert words == smooth_words.partition(" \u00b7 smoothed ")[0]  # the value as it is
+    # The loss oscillates around 3.
+    assert float(smooth_words.rpartition(" ")[2]) == pytest.approx(3.0, abs=0.1)
+    assert smooth_picture != picture
+    assert smoothed_by("0.00", "Home") == (words, picture)
 
 
 def test_an_incident_on_a_curve_opens_by_its_mark(page: Page, console: SimulatedConsole) -> None:

@@ -1,15 +1,15 @@
 """The page's arithmetic of curves, run by Node."""
 
 import json
-import shutil
 import subprocess
 from typing import Any
 
 import pytest
 
 from holdfast_daemon.console.app import STATIC
+from tests.support.programs import needs
 
-pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+pytestmark = needs("node")
 
 MODULE = STATIC / "js" / "charts" / "curve_data.js"
 

@@ -13,12 +13,13 @@ import pytest
 from holdfast_checkpoint.format import keeping
 from holdfast_checkpoint.format.bad_loss import BadLossRecord, bad_loss_name
 from holdfast_checkpoint.format.shard_index import step_directory
+from holdfast_daemon.console.ranks import rank_table
 from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.console.serving.static_files import StaticFolder
+from holdfast_daemon.core.model import Logged
 from holdfast_proto import run_files
 from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_EVAL
 from tests.support.console_server import PAST_STEPS, SimulatedConsole, keep_evidence
 
 RUN = "/api/runs/llama-7b"
@@ -37,7 +38,8 @@ def test_a_browser_logs_in_with_the_token_and_out_again(console: SimulatedConsol
     assert json.loads(answer.read()) == {"role": "viewer"}
     given = str(answer.headers["set-cookie"])
     assert f"holdfast_{console.port}=" in given
-    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(given.split("; "))
+    assert {"HttpOnly", "SameSite=strict"} <= set(given.split("; "))
+    assert "Path" not in given  # the browser takes that of the login: it may have the prefix of a proxy
     cookie = given.partition(";")[0]
     assert console.viewer not in cookie
     answer = ask("GET", "/api/session", cookie=cookie)
@@ -63,7 +65,7 @@ def test_the_list_of_runs_and_the_page_of_one(console: SimulatedConsole) -> None
     assert frame["progress"] == {"ratio": 0.001, "left_s": 4995}
     assert frame["rank_counts"] == {"starting": 0, "running": 8, "exited": 0, "stalled": 0}
     assert frame["telemetry"]["loss"] == pytest.approx(row["loss"], rel=1e-3)
-    assert frame["actions"] == {"checkpoint": "", "stop": "", "release": "", "inject": ""}
+    assert frame["actions"] == {"checkpoint": "", "stop": "", "release": "", "inject": "", "stacks": ""}
     assert frame["attention"] is None
     assert [one["id"] for one in frame["incidents_list"]] == ["0001-hung-collective"]
     assert (frame["newest_checkpoint"], frame["checkpoints"]["committed"]) == (20, [10, 20])
@@ -77,6 +79,16 @@ def test_a_number_that_is_not_finite_is_told_from_one_that_is_not_reported(conso
     assert console.get("/api/runs")["runs"][0]["nonfinite"] == ["loss", "grad_norm"]
     console.on_loop(lambda: console.run.report(loss=2.0, grad_norm=None))
     assert console.get(RUN)["nonfinite"] == []
+
+
+def test_what_the_script_logs_has_its_own_names(console: SimulatedConsole) -> None:
+    assert console.get(RUN)["logged"] == []
+    logged = {"kl": Logged(math.nan, 4, 0, 1), "a/b": Logged(0.5, -1, 0, 1)}
+    console.on_loop(lambda: console.run.report(logged=logged))
+    assert console.get(RUN)["logged"] == [
+        {"name": "a/b", "value": 0.5, "step": -1},
+        {"name": "kl", "value": None, "step": 4},
+    ]
 
 
 def test_the_ranks_in_every_colour(console: SimulatedConsole) -> None:
@@ -105,8 +117,9 @@ def test_one_rank(console: SimulatedConsole) -> None:
     assert waiting["stalled_s"] == pytest.approx(5.0)
     assert (waiting["phase"], waiting["phase_text"]) == ("forward_backward", "forward backward")
     assert waiting["coordinates"] == {"pp": 0, "dp": 1, "tp": 0}
-    assert "train.py:88" in hung["stack"]
-    assert hung["stack_from"] == "0001-hung-collective"
+    assert "train.py:88" in hung["stack"]["text"]
+    assert (hung["stack"]["incident"], hung["stack"]["generation"]) == ("0001-hung-collective", None)
+    assert hung["stack"]["unix_s"] == console.run.incidents["0001-hung-collective"].detected_unix_s
 
 
 def test_the_end_of_a_log(console: SimulatedConsole, tmp_path: Path) -> None:
@@ -218,6 +231,32 @@ def test_a_run_that_the_daemon_cannot_see_is_not_called_dead(console: SimulatedC
     assert frame["step"] == 9
 
 
+def test_the_pages_of_ranks_say_as_the_run_does_that_what_they_show_may_be_old(console: SimulatedConsole) -> None:
+    def stale() -> list[str]:
+        return [console.get(path)["stale"] for path in (f"{RUN}/ranks", f"{RUN}/ranks/3")]
+
+    assert stale() == ["", ""]
+    console.on_loop(lambda: setattr(console.run, "store_up", False))
+    line = console.get(RUN)["state_text"]
+    assert line.startswith("unknown since ")
+    assert stale() == [line, line]
+    console.on_loop(console.run.end)  # that is no more than is known already
+    assert stale() == ["", ""]
+
+
+def test_the_page_of_ranks_has_the_line_of_the_run_while_no_rank_is_heard_of(
+    console: SimulatedConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_table, "LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr(rank_table, "COST_RATIO", 0.0)
+    state = console.run.state
+    assert state is not None
+    console.on_loop(lambda: setattr(console.run, "state", replace(state, nodes={})))
+    found = console.get(f"{RUN}/ranks")
+    assert found["stale"] == console.get(RUN)["state_text"] != ""
+    assert found["values"] == [None] * 8
+
+
 def test_a_run_of_which_nothing_is_known_yet(console: SimulatedConsole) -> None:
     known = console.get(RUN)
     console.on_loop(lambda: setattr(console.run, "state", None))
@@ -242,16 +281,3 @@ def test_static_files_are_those_of_the_folder_alone(tmp_path: Path) -> None:
     for name in ("linked.js", "../secret.js", "js", "js/../index.html", "/etc/passwd"):
         with pytest.raises(RefusedRequestError):
             it.answer(name, "")
-
-
-def test_ranks_that_evaluate_are_not_said_to_train(console: SimulatedConsole) -> None:
-    state = console.run.state
-    assert state is not None
-    nodes = {}
-    for name, node in state.nodes.items():
-        nodes[name] = store.NodeState()
-        nodes[name].CopyFrom(node)
-        for rank in nodes[name].ranks:
-            rank.progress.phase, rank.stalled_s = PHASE_EVAL, 30.0
-    console.on_loop(lambda: setattr(console.run, "state", replace(state, nodes=nodes)))
-    assert console.get(RUN)["state_text"] == "evaluates"

@@ -13,6 +13,7 @@ from holdfast_daemon.console.ranks import rank_table
 from holdfast_daemon.console.ranks.rank_cells import COLOURS, MOST_CHANGES, MOST_ODD, RankCells
 from holdfast_daemon.console.ranks.rank_table import RankReader
 from holdfast_daemon.console.watched import Watched
+from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.model import CoreState
 from tests.support.simulated_run import SimulatedRun
 
@@ -96,11 +97,40 @@ def test_the_oddest_ranks_come_first() -> None:
     assert odd[3:] == [rank for rank in range(16) if rank not in (9, 12, 3)]
 
 
+@pytest.mark.parametrize(
+    ("step_s", "steps", "is_behind"), [(0.04, 2, False), (0.04, 60, True), (1.5, 1, False), (1.5, 2, True)]
+)
+def test_a_rank_is_behind_only_if_it_is_by_two_steps_and_two_seconds(
+    step_s: float, steps: int, is_behind: bool
+) -> None:
+    run = SimulatedRun(ranks=8, step_s=step_s)
+    run.advance(100.0 * step_s)
+    cells = RankCells(RankReader(), "health")
+    assert cells.frame(state_of(run))["behind"] == []
+    state = state_of(run)
+    node = type(state.nodes["node0000"])()
+    node.CopyFrom(state.nodes["node0000"])
+    node.ranks[5].progress.step -= steps
+    event = cells.change(replace(state, nodes={"node0000": node}))
+    assert event == (("change", {"odd": [5], "behind": [5]}) if is_behind else None)
+
+
+def test_no_rank_is_behind_before_the_usual_time_of_a_step_is_known() -> None:
+    run = SimulatedRun(ranks=8)
+    run.advance(5.0)
+    state = state_of(run)
+    node = type(state.nodes["node0000"])()
+    node.CopyFrom(state.nodes["node0000"])
+    node.ranks[5].progress.step -= 4
+    fresh = replace(state, nodes={"node0000": node}, deadlines=Deadlines(floor_s=1.0))
+    assert RankCells(RankReader(), "health").frame(fresh)["odd"] == []
+
+
 def test_a_further_page_takes_no_change_from_the_first(tmp_path: Path) -> None:
     run = SimulatedRun(ranks=8)
     named = SimpleNamespace(runs={"r": run}, clock=Clock(), options=SimpleNamespace(directory=tmp_path))
     watched = cast(Watched, named)
-    ranks = boards._RanksBoard(watched, "r", RankCells(RankReader(), "health"))
+    ranks = boards._RanksBoard(watched, "r", RankReader(), "health")
     frames = boards._RunBoard(watched, "r", RankReader())
     ((_, first),), ((_, shown),) = ranks._first(True), frames._first(True)
     run.hang(3)

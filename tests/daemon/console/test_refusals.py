@@ -55,7 +55,7 @@ def test_nothing_is_done_without_a_token(console: SimulatedConsole) -> None:
     assert refusal(console, ACT, {}, token="")[0] == 401
 
 
-@pytest.mark.parametrize("action", ["checkpoint", "stop", "release", "inject"])
+@pytest.mark.parametrize("action", ["checkpoint", "stop", "release", "inject", "stacks"])
 def test_a_viewer_cannot_act(console: SimulatedConsole, action: str) -> None:
     path = f"/api/runs/llama-7b/actions/{action}"
     assert refusal(console, path, {}, token=console.viewer)[0] == 403
@@ -157,6 +157,10 @@ def test_paths_and_parameters_that_make_no_sense(console: SimulatedConsole, path
         ("release", {"step": 1.5}, 400),
         ("release", {"step": 77}, 404),
         ("release", {"step": 10}, 409),
+        ("stacks", {}, 400),
+        ("stacks", {"rank": -1}, 400),
+        ("stacks", {"rank": "0"}, 400),
+        ("stacks", {"rank": 0, "native": True}, 400),
         ("inject", {}, 400),
         ("inject", {"kind": "kill"}, 400),
         ("inject", {"kind": "kill", "rank": -1}, 400),

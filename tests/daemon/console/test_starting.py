@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from holdfast_daemon.clock import Clock
 from holdfast_daemon.console import starting
 from holdfast_daemon.console.watched import Watched
 from holdfast_proto import run_files
@@ -25,7 +26,7 @@ from tests.support.store_server import StoreServer
 
 def watched(tmp_path: Path, **settings: Any) -> Watched:
     given = dataclasses.replace(options(tmp_path, "unix:///none"), **settings)
-    return cast(Watched, SimpleNamespace(options=given, runs={}, loop=None))
+    return cast(Watched, SimpleNamespace(options=given, runs={}, loop=None, clock=Clock()))
 
 
 def test_without_the_packages_one_line_says_how_to_get_them(

@@ -50,6 +50,18 @@ def test_new_steps_come_as_rows(console: SimulatedConsole) -> None:
         assert (row[0], row[5], steps["undone_after"]) == (11, pytest.approx(0.5, rel=0.1), None)
 
 
+def test_the_ranks_of_a_run_are_said_to_be_old_while_the_store_is_unreachable(console: SimulatedConsole) -> None:
+    with opened(console, f"{RUN}/ranks/stream") as stream:
+        assert stream.until("frame")["stale"] == ""
+        console.on_loop(lambda: setattr(console.run, "store_up", False))
+        line = console.get(RUN)["state_text"]
+        assert stream.until("change") == {"stale": line}
+        with opened(console, f"{RUN}/ranks/stream") as further:
+            assert further.until("frame")["stale"] == line
+        console.on_loop(lambda: setattr(console.run, "store_up", True))
+        assert stream.until("change")["stale"] == ""
+
+
 def test_a_stream_ends_when_the_run_is_forgotten(console: SimulatedConsole) -> None:
     with opened(console, f"{RUN}/stream") as stream, opened(console, f"{RUN}/ranks/stream") as ranks:
         stream.until("frame")

@@ -135,3 +135,23 @@ def test_a_hung_rank_is_not_shown_dead_because_the_restart_has_killed_it() -> No
     world.until("stopping")
     ended(world, 1, RankExit(signal=9))
     assert shown_dead(world) == []
+
+
+def test_the_time_left_is_known_once_a_rank_has_told_the_end_of_its_loop() -> None:
+    world = World(nodes=1, ranks_per_node=2)
+    world.until("starting")
+    world.train(5, step_s=0.5, tick_s=0.5)
+    assert not status(world).HasField("time_left_s")
+    world.rank(1).planned_steps = 500
+    world.train(5, step_s=0.5, tick_s=0.5)
+    seen = status(world)
+    assert seen.time_left_s == pytest.approx(0.5 * (499 - seen.newest_step), rel=0.2)
+
+
+def test_the_settings_say_what_holdfast_may_do_to_the_run() -> None:
+    world = World(nodes=1, ranks_per_node=2)
+    seen = status(world)
+    spec = world.state.spec
+    assert (seen.settings.mode, seen.settings.ranks_per_node) == (spec.mode, 2)
+    assert seen.settings.injection_allowed == spec.injection_allowed
+    assert seen.settings.checkpoint_directory == spec.checkpoint_directory

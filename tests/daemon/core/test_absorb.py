@@ -1,7 +1,15 @@
 """Messages that are odd and well formed."""
 
+import json
+import math
+from typing import Any
+
+from holdfast_daemon.control.status import status_of
 from holdfast_daemon.core.absorb import PENDING_STEPS
 from holdfast_daemon.core.model import CheckpointCounted, StepCounted
+from holdfast_daemon.replay.core_codec import decode_state, encode_state
+from holdfast_proto.limits import MOST_LOGGED_NAMES
+from holdfast_proto.message_json import to_json
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
@@ -70,3 +78,69 @@ def test_each_counted_step_and_each_committed_checkpoint_is_for_the_history() ->
     assert [(one.step, one.loss_sum) for one in steps] == [(2, 2.0)]
     (checkpoint,) = [action.event for action in actions if isinstance(action, CheckpointCounted)]
     assert checkpoint.checkpoint_committed == committed
+
+
+def log(world: World, node: str, rank: int, *, is_late: bool = False, **numbers: float) -> None:
+    """Have a rank log numbers in step 7, and the leader take them in. ``is_late``: it is of the last generation."""
+    logged = [common.LoggedNumber(name=name, value=value, step=7, rank=rank) for name, value in numbers.items()]
+    generation = world.state.record.generation - is_late
+    event = store.Event(node=node, generation=generation, numbers_logged=store.NumbersLogged(numbers=logged))
+    world.events.append(event)
+    world.tick()
+
+
+def shown(world: World) -> dict[str, float]:
+    return {name: number.value for name, number in world.state.telemetry.logged.items()}
+
+
+def test_of_the_ranks_of_all_nodes_that_log_a_name_the_lowest_counts() -> None:
+    world = running(nodes=2)
+    log(world, "node1", 4, kl=4.0, expert=4.5)
+    log(world, "node0", 1, kl=1.0)
+    log(world, "node1", 4, kl=5.0, expert=5.5)
+    assert shown(world) == {"kl": 1.0, "expert": 5.5}
+    log(world, "node0", 1, is_late=True, kl=9.0)
+    assert shown(world)["kl"] == 1.0
+
+
+def test_after_a_restart_another_rank_may_log_a_name() -> None:
+    world = running()
+    log(world, "node0", 0, kl=1.0)
+    world.end(3, signal=9)
+    for _ in range(300):
+        world.tick()
+        if world.phase == "running" and world.state.record.generation == 2:
+            break
+    assert world.state.record.generation == 2
+    assert shown(world) == {"kl": 1.0}
+    log(world, "node0", 2, kl=2.0)
+    assert shown(world) == {"kl": 2.0}
+
+
+def test_a_run_has_a_limited_number_of_names() -> None:
+    world = running()
+    names: dict[str, Any] = {f"name{index}": 1.0 for index in range(MOST_LOGGED_NAMES)}
+    log(world, "node0", 0, **names)
+    log(world, "node0", 1, more=1.0, name3=2.0)
+    assert len(shown(world)) == MOST_LOGGED_NAMES
+    assert "more" not in shown(world)
+    world.end(3, signal=9)
+    for _ in range(300):
+        world.tick()
+        if world.phase == "running" and world.state.record.generation == 2:
+            break
+    log(world, "node0", 0, name3=3.0, after=4.0)  # the names of the earlier generation make room
+    assert shown(world) == {"name3": 3.0, "after": 4.0}
+
+
+def test_logged_numbers_are_part_of_the_status_and_of_the_saved_state() -> None:
+    world = running()
+    log(world, "node0", 1, kl=0.5, accuracy=math.inf)
+    status = status_of(world.state, world.now, store_up=True)
+    assert [(one.name, one.value, one.step, one.rank) for one in status.logged] == [
+        ("accuracy", math.inf, 7, 1),
+        ("kl", 0.5, 7, 1),
+    ]
+    assert [one["value"] for one in to_json(status)["logged"]] == [None, 0.5]
+    saved = decode_state(json.loads(json.dumps(encode_state(world.state))))
+    assert saved.telemetry.logged == world.state.telemetry.logged

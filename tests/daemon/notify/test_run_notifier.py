@@ -19,6 +19,7 @@ from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.notify.channels.building import build, secret_files
 from holdfast_daemon.notify.run_notifier import Notifiers, RunNotifier
 from holdfast_daemon.notify.watching import FRESH_S
+from holdfast_daemon.notify.wording import RunWording
 from holdfast_proto import run_files
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import wait_until
@@ -251,6 +252,13 @@ def test_links_lead_to_the_console_and_hold_no_token(
     assert finish(other)
     link = service.notices()[1]["link"]
     assert link == "https://console.example/holdfast/#/runs/run/incidents/0001-dead-rank"
+
+
+@pytest.mark.parametrize(("console_url", "link"), [("https://a/holdfast", "https://a/holdfast/"), ("", "")])
+def test_the_link_of_a_test_has_the_slash_that_the_page_needs(
+    make_state: Callable[..., CoreState], console_url: str, link: str
+) -> None:
+    assert RunWording(make_state(console_url=console_url).spec).of_test(NOW).link == link
 
 
 def test_the_secret_is_in_the_request_alone(

@@ -6,10 +6,12 @@ import pytest
 
 from holdfast_daemon.validation.event_rules import check_event
 from holdfast_daemon.validation.rules import RefusedError
+from holdfast_proto.limits import MOST_LOGGED_NAMES
 from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
-from tests.daemon.validation.bad_values import HUGE, SPEC, UNKNOWN, set_field
+from tests.daemon.validation.bad_values import HUGE, RUN, SPEC, UNKNOWN, set_field
 
 FAULT = Fault(kind="kill", rank=1, step=-1)
 SUMMARY = store.StepSummary(
@@ -65,6 +67,14 @@ GOOD_EVENTS = {
     ),
     "end_announced": store.Event(end_announced=store.EndAnnounced(within_s=60.0)),
     "launcher_end": store.Event(launcher_end=store.LauncherEnd(code=1)),
+    "numbers_logged": store.Event(
+        numbers_logged=store.NumbersLogged(numbers=[common.LoggedNumber(name="kl", value=math.nan, step=-1, rank=1)])
+    ),
+    "launcher_words": store.Event(
+        launcher_words=session.LauncherWords(
+            run=RUN, launcher="Ray Train", words=[session.RankWords(ranks=[0, 1], text="ValueError: bad")]
+        )
+    ),
 }
 
 
@@ -112,6 +122,15 @@ BAD_EVENTS = [
     ("end_announced", "end_announced.within_s", math.nan),
     ("end_announced", "end_announced.within_s", -1.0),
     ("launcher_end", "launcher_end.code", 256),
+    ("numbers_logged", "numbers_logged.numbers.0.name", "a\nb"),
+    ("numbers_logged", "numbers_logged.numbers.0.name", "x" * 101),
+    ("numbers_logged", "numbers_logged.numbers.0.step", HUGE),
+    ("numbers_logged", "numbers_logged.numbers.0.rank", 4),
+    ("launcher_words", "launcher_words.launcher", "a\x1b[2J"),
+    ("launcher_words", "launcher_words.words.0.text", "a\nb"),
+    ("launcher_words", "launcher_words.words.0.text", "x" * 401),
+    ("launcher_words", "launcher_words.words.0.ranks", [4]),
+    ("launcher_words", "launcher_words.words.0.ranks", []),
     ("command_refused", "node", ""),
     ("command_refused", "node", "a\nb"),
     ("command_refused", "generation", HUGE),
@@ -196,3 +215,10 @@ def test_an_event_with_one_bad_value_is_refused(kind: str, path: str, value: obj
 def test_an_event_of_no_known_kind_is_refused() -> None:
     with pytest.raises(RefusedError, match="no kind"):
         check_event(store.Event(node="a"), SPEC)
+
+
+def test_more_logged_numbers_than_a_run_has_names_for_are_refused() -> None:
+    event = good_event("numbers_logged")
+    event.numbers_logged.numbers.extend([common.LoggedNumber(name="kl")] * MOST_LOGGED_NAMES)
+    with pytest.raises(RefusedError, match="numbers has 65 items, more than 64"):
+        check_event(event, SPEC)

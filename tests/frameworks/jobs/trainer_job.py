@@ -1,9 +1,10 @@
 """Trains a small language model with Hugging Face's Trainer. What it writes tells whether two runs were the same.
 
-    python trainer_job.py OUT [--accumulate N] [--evaluate] [--sft] [--no-line]
+    python trainer_job.py OUT [--accumulate N] [--evaluate] [--sft] [--no-line] [--forever]
 
 Every optimizer step adds a line with the samples that it used to OUT/samples-RANK. The end writes OUT/model,
 OUT/optimizer.pt and OUT/trainer_state.json. Until the file named by PACED_HURRY exists, each step takes 0.1 s longer.
+Once the file PACED_HURRY.hang exists, rank 1 stands still in its model. With --forever it has no end.
 """
 
 import argparse
@@ -51,6 +52,7 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
 
     def watch(self, model: torch.nn.Module) -> None:
         def note(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+            stand_still()
             if module.training:
                 self.used += kwargs["input_ids"][:, 0].tolist()
 
@@ -64,6 +66,11 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
             time.sleep(0.1)
 
 
+def stand_still() -> None:
+    if os.environ.get("RANK") == "1" and Path(os.environ.get("PACED_HURRY", "/none") + ".hang").exists():
+        time.sleep(1000)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
@@ -71,6 +78,7 @@ def main() -> None:
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--sft", action="store_true")
     parser.add_argument("--no-line", action="store_true", help="leave HoldfastCallback out")
+    parser.add_argument("--forever", action="store_true")
     options = parser.parse_args()
     rank = int(os.environ.get("RANK", "0"))
     torch.set_num_threads(1)
@@ -79,7 +87,7 @@ def main() -> None:
         "output_dir": str(options.out / "own"),
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": options.accumulate,
-        "num_train_epochs": 3,
+        "num_train_epochs": 10_000 if options.forever else 3,
         "logging_steps": 3,
         "learning_rate": 1e-2,
         "save_strategy": "no",

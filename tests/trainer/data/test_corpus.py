@@ -13,6 +13,7 @@ from holdfast_trainer.data.corpus import Corpus
 from holdfast_trainer.data.recipe import Recipe
 from holdfast_trainer.data.sources import in_validation_part
 from holdfast_trainer.data.tokenizer import BYTES_PER_TOKEN
+from tests.support.programs import package
 
 BUILD = """
 import sys
@@ -127,7 +128,7 @@ def test_training_and_validation_can_be_token_files_of_their_own(tmp_path: Path)
 
 
 def test_tokenized_corpus_is_cached_by_the_tokenizer(text_folder: Path, tmp_path: Path) -> None:
-    library = pytest.importorskip("tokenizers")
+    library = package("tokenizers")
     words = {"[UNK]": 0, "The": 1, "quick": 2, "dog": 3}
     paths = [tmp_path / "few.json", tmp_path / "more.json"]
     for path, vocabulary in zip(paths, [words, {**words, "fox": 70000}], strict=True):

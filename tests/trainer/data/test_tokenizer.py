@@ -7,6 +7,7 @@ import pytest
 from holdfast_hooks import ConfigurationError
 from holdfast_trainer.data import tokenizer
 from holdfast_trainer.data.tokenizer import open_tokenizer
+from tests.support.programs import package
 
 TEXT = "".join(f"Line {number}: zwölf Boxkämpfer jagen Viktor.\n" for number in range(300))
 
@@ -14,7 +15,7 @@ TEXT = "".join(f"Line {number}: zwölf Boxkämpfer jagen Viktor.\n" for number i
 @pytest.fixture
 def bpe_file(tmp_path: Path) -> Path:
     """A small byte-level BPE. Its file requests truncation and padding, as files of published models do."""
-    library = pytest.importorskip("tokenizers")
+    library = package("tokenizers")
     bpe = library.Tokenizer(library.models.BPE())
     bpe.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = library.decoders.ByteLevel()
@@ -41,7 +42,7 @@ def test_bytes_are_their_own_tokens(tmp_path: Path) -> None:
 def test_tokens_of_a_file_are_those_of_its_text_also_in_pieces(
     bpe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = pytest.importorskip("tokenizers").Tokenizer.from_file(str(bpe_file))
+    library = package("tokenizers").Tokenizer.from_file(str(bpe_file))
     library.no_truncation()
     library.no_padding()
     path = tmp_path / "text.txt"
@@ -61,7 +62,7 @@ def test_text_without_lines_is_encoded_as_a_whole(
     path = tmp_path / "text.txt"
     path.write_text(TEXT.replace("\n", " "), encoding="utf-8")
     monkeypatch.setattr(tokenizer, "_PIECE_CHARACTERS", 500)
-    library = pytest.importorskip("tokenizers").Tokenizer.from_file(str(bpe_file))
+    library = package("tokenizers").Tokenizer.from_file(str(bpe_file))
     tokens = np.concatenate(list(open_tokenizer(str(bpe_file)).encode(path)))
     assert library.decode(tokens.tolist()) == path.read_text(encoding="utf-8")
 
@@ -74,7 +75,7 @@ def test_missing_package_is_reported_with_its_fix(bpe_file: Path, monkeypatch: p
 
 @pytest.mark.parametrize(("name", "problem"), [("missing.json", "No such file"), ("text.json", "expected ident")])
 def test_unusable_tokenizer_is_refused(tmp_path: Path, name: str, problem: str) -> None:
-    pytest.importorskip("tokenizers")
+    package("tokenizers")
     (tmp_path / "text.json").write_text("no JSON")
     with pytest.raises(ConfigurationError, match=rf"^data\.tokenizer .*{name}: {problem}.*: give `bytes` or the path"):
         open_tokenizer(str(tmp_path / name))

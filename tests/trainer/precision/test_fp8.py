@@ -10,6 +10,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from holdfast_hooks import ConfigurationError
 from holdfast_trainer.precision.fp8 import convert_to_fp8, require_fp8
+from tests.support.programs import package
 from tests.trainer.world_of_one import adamw, losses, meta_model, sharded, small_config, world_of_one
 
 CUDA = torch.device("cuda", 0)
@@ -22,7 +23,7 @@ def _world() -> Iterator[None]:
 
 
 def test_linear_layers_of_the_blocks_that_fit_are_converted_and_keep_their_names() -> None:
-    pytest.importorskip("torchao")
+    package("torchao")
     model = meta_model(small_config(model={"dim": 32, "layers": 1, "heads": 2, "kv_heads": 1, "hidden": 40}))
     names = [name for name, _ in model.named_parameters()]
     plain = {name: type(module) for name, module in model.named_modules()}
@@ -33,7 +34,7 @@ def test_linear_layers_of_the_blocks_that_fit_are_converted_and_keep_their_names
 
 
 def test_emulated_fp8_composes_with_tensor_parallelism_and_sharding_and_learns() -> None:
-    pytest.importorskip("torchao")
+    package("torchao")
     config = small_config(precision={"compute": "bf16"})
     model = meta_model(config)
     convert_to_fp8(model.layers, emulate=True)

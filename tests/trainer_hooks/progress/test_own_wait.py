@@ -74,3 +74,29 @@ def test_a_poll_that_has_not_seen_all_groups_counts_for_nothing() -> None:
 @pytest.mark.parametrize("phase", [Phase.DATA, Phase.CHECKPOINT, Phase.EVAL, Phase.IDLE])
 def test_sleep_in_other_phases_does_not_count(phase: Phase) -> None:
     assert slept(while_sampling=sleep, phase=phase) == (0.0, 0.0)
+
+
+def test_the_thread_that_trains_need_not_be_the_one_that_has_attached() -> None:
+    timeline = Timeline(lambda step, phase, unix_ns: None)
+    timeline.begin(0)
+    timeline.enter(Phase.FORWARD_BACKWARD)
+    own_wait = OwnWait(timeline, OnceLog())
+    asleep, end = threading.Event(), threading.Event()
+    threads: list[int] = []
+
+    def train() -> None:
+        threads.append(threading.get_native_id())
+        asleep.set()
+        end.wait()
+
+    training = threading.Thread(target=train)
+    training.start()
+    asleep.wait()
+    own_wait.follow(threads[0])
+    for _ in range(SAMPLES):
+        own_wait.before()
+        time.sleep(0.002)  # this thread, which takes the samples, is the one that has attached
+        own_wait.after(is_call_pending=False)
+    end.set()
+    training.join()
+    assert own_wait.total_s > 0.5 * SAMPLES * 0.002

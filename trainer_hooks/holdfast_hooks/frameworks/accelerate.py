@@ -11,6 +11,7 @@
                 ...
 """
 
+import logging
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -23,9 +24,13 @@ from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.frameworks.held_training import HeldTraining
 from holdfast_hooks.frameworks.sampling import Sampling
 from holdfast_hooks.state.encoding import Stateful
+from holdfast_proto.rank_context import RankContext
 
-ACCELERATOR_LISTS = ("_models", "_optimizers", "_schedulers")
-"""Private attributes of Accelerator that this reads: what ``prepare()`` has prepared. A contract test checks them."""
+_log = logging.getLogger("holdfast_hooks")
+
+ACCELERATOR_LISTS = ("_models", "_optimizers", "_schedulers", "_custom_objects")
+"""Private attributes of Accelerator that this reads: what ``prepare()`` has prepared, and what
+``register_for_checkpointing()`` has registered. A contract test checks them."""
 _NAMES = {
     "loss": ("loss", "train_loss", "train/loss"),
     "validation_loss": ("eval_loss", "eval/loss", "val_loss", "val/loss", "validation_loss"),
@@ -35,6 +40,8 @@ _NAMES = {
 }
 """Names under which scripts log the numbers that Holdfast watches."""
 _newest: "weakref.ref[HeldTraining] | None" = None
+_held_in: RankContext | None = None
+"""What the rank was when a training was connected that Holdfast saves."""
 
 
 def hold(
@@ -42,8 +49,10 @@ def hold(
 ) -> HeldTraining:
     """Connect a loop to Holdfast and restore what Holdfast has saved; return the loop's epochs and batches.
 
-    Call it on all ranks after ``accelerator.prepare()``. It saves the models, optimizers and schedulers that were
-    prepared, the gradient scaler, the random states and the position in the data.
+    Call it on all ranks after ``accelerator.prepare()`` and ``accelerator.register_for_checkpointing()``. It saves the
+    models, optimizers and schedulers that were prepared, the objects that were registered, the gradient scaler, the
+    random states and the position in the data. Under DeepSpeed, FSDP and others that spread a model over the ranks it
+    saves nothing, and says so: use Accelerate's own checkpoints there.
 
     Args:
         accelerator: the script's accelerator.
@@ -51,33 +60,71 @@ def hold(
         until: number of optimizer steps after which training ends, if the script knows it. The last one then ends with
             a checkpoint.
 
-    Without Holdfast the epochs and batches are those of the script. Raises ConfigurationError if nothing was prepared,
-    if a name in ``state`` is taken, or if what Holdfast has saved does not fit.
+    Without Holdfast the epochs and batches are those of the script. Under ``holdfast run`` the first training of a
+    process is connected. Later ones run as without Holdfast, and the log says so: a restart could not tell them apart.
+
+    Raises ConfigurationError if nothing was prepared, if a name in ``state`` is taken, or if what Holdfast has saved
+    does not fit.
     """
-    global _newest  # noqa: PLW0603 - a process has one session
+    global _newest, _held_in  # noqa: PLW0603 - a process has one session
     models = [accelerator.unwrap_model(model) for model in accelerator._models]
     optimizers = [getattr(one, "optimizer", one) for one in accelerator._optimizers]
     if not models or not optimizers:
         raise ConfigurationError("hold(accelerator): prepare a model and an optimizer first, by accelerator.prepare()")
+    held = HeldTraining(accelerator, optimizers, Sampling())
+    context = RankContext.from_environment(rank=accelerator.process_index)
+    if context is not None and context.saves:
+        if context == _held_in:
+            _log.warning("hold(accelerator): this process has held a training before: this one runs without Holdfast")
+            held.start(holdfast_hooks.Hooks.unattached(), until)
+            return held
+        _held_in = context
+    saved = None
+    if _has_whole_models(accelerator):
+        own = _own_state(accelerator, models, optimizers, state or {}) | {"position": held.position}
+        if taken := own.keys() & (state or {}).keys():
+            raise ConfigurationError(f"hold(state=...): the name {min(taken)} is taken; use another")
+        saved = {**(state or {}), **own}
+    held.start(holdfast_hooks.attach(state=saved, check_data_position=False), until)
+    _newest = weakref.ref(held)
+    return held
+
+
+def _own_state(
+    accelerator: Accelerator, models: list[Any], optimizers: list[Any], others: Mapping[str, Stateful]
+) -> dict[str, Any]:
+    """Return what the accelerator has, by name, without ``others``, which the script has named itself."""
+    named = {id(thing) for thing in others.values()}
     own: dict[str, Any] = _numbered("model", models)
     own |= _numbered("optimizer", [_named(one, models) for one in optimizers])
     own |= _numbered("scheduler", accelerator._schedulers)
+    own |= _numbered("registered", [one for one in accelerator._custom_objects if id(one) not in named])
     if accelerator.scaler is not None:
         own["scaler"] = accelerator.scaler
-    held = HeldTraining(accelerator, optimizers, Sampling())
-    own["position"] = held.position
-    if taken := own.keys() & (state or {}).keys():
-        raise ConfigurationError(f"hold(state=...): the name {min(taken)} is taken; use another")
-    held.start(holdfast_hooks.attach(state={**(state or {}), **own}, check_data_position=False), until)
-    _newest = weakref.ref(held)
-    return held
+    return own
+
+
+def _has_whole_models(accelerator: Accelerator) -> bool:
+    """Return whether each rank has whole models and optimizers. Of others, Holdfast saves nothing."""
+    kind = accelerator.distributed_type.value
+    if kind == "NO" or kind.startswith("MULTI_"):
+        return True
+    context = RankContext.from_environment(rank=accelerator.process_index)
+    if context is not None and context.saves:
+        _log.warning(
+            "hold(accelerator): this training is watched but not saved, and a restart begins it again: %s spreads the"
+            " state over the ranks. Load the newest of Accelerate's own checkpoints before hold()",
+            kind,
+        )
+    return False
 
 
 class HoldfastTracker(GeneralTracker):  # type: ignore[misc]
     """Passes what a script logs to Holdfast: ``Accelerator(log_with=HoldfastTracker())``.
 
-    ``accelerator.log()`` reports loss, gradient norm, learning rate and tokens under the names that scripts use for
-    them, from every rank that calls it. It needs :func:`hold`, and does nothing without Holdfast.
+    Holdfast shows the numbers of ``accelerator.log()`` under the names that the script gives them, from every rank that
+    calls it. It watches loss, gradient norm, learning rate and tokens, under the names that scripts use for them. The
+    tracker needs :func:`hold`, and does nothing without Holdfast.
     """
 
     name = "holdfast"
@@ -93,7 +140,7 @@ class HoldfastTracker(GeneralTracker):  # type: ignore[misc]
         """Do nothing: Holdfast does not record a script's settings."""
 
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:  # noqa: ARG002
-        """Report the numbers among ``values`` that Holdfast watches, for the step that is open."""
+        """Show the numbers in ``values``, and report those that Holdfast watches, for the step that is open."""
         held = None if _newest is None else _newest()
         if held is None:
             return
@@ -102,6 +149,7 @@ class HoldfastTracker(GeneralTracker):  # type: ignore[misc]
             for ours, names in _NAMES.items()
         }
         held.hooks.report(**found)
+        held.hooks.log(values)
 
 
 def _numbered(name: str, things: list[Any]) -> dict[str, Any]:

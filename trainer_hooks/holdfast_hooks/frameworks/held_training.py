@@ -1,11 +1,16 @@
 """A training loop under Accelerate: its epochs and batches, the steps in them, and where it continues."""
 
+import itertools
+import logging
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import holdfast_hooks
-from holdfast_hooks.frameworks.sampling import Sampling, freeze_random, thaw_random
+from holdfast_hooks.frameworks.sampling import Sampling, freeze_random, is_stream, thaw_random
 from holdfast_hooks.phases import Phase
+
+_log = logging.getLogger("holdfast_hooks")
 
 Batch = TypeVar("Batch")
 
@@ -77,9 +82,12 @@ class HeldTraining:
         self._loader: Any = None
         self._open = False
         self._changed = False
-        for optimizer in optimizers:
-            optimizer.register_step_pre_hook(self._note_optimizer)
-            optimizer.register_step_post_hook(self._note_change)
+        self._sees_steps = all(hasattr(optimizer, "register_step_post_hook") for optimizer in optimizers)
+        """Whether all optimizers are torch's. Those of DeepSpeed do not show when they step."""
+        if self._sees_steps:
+            for optimizer in optimizers:
+                optimizer.register_step_pre_hook(self._note_optimizer)
+                optimizer.register_step_post_hook(self._note_change)
 
     def start(self, hooks: "holdfast_hooks.Hooks", until: int | None) -> None:
         """Restore the state, if Holdfast has one."""
@@ -97,16 +105,15 @@ class HeldTraining:
         """Yield the numbers of the epochs to train, up to ``count - 1``, and leave training after the last one."""
         position = self.position
         while position.epoch < count and not self.stopped:
-            if self._random is not None and not position.batches:
-                thaw_random(self._random)
-                self._random = None
+            if not position.batches:
+                self._thaw()
             yield position.epoch
             if self.stopped:
                 break
             position.epoch, position.batches = position.epoch + 1, 0
             position.iteration = getattr(self._loader, "iteration", 0)
             position.sampling.note_samplers()
-            if self._changed:
+            if self._changed or (self._open and not self._sees_steps):
                 self._end()
         self.hooks.close()
 
@@ -118,31 +125,26 @@ class HeldTraining:
         """
         position = self.position
         position.sampling.loader = self._loader = loader
-        position.batch_samples = getattr(loader, "total_batch_size", 0) or 0
-        left: Any = loader
+        position.batch_samples = _batch_samples(loader)
         resumes, self._resumes = self._resumes, False
         if resumes and hasattr(loader, "set_epoch"):
             loader.set_epoch(position.iteration)
         if resumes and position.batches:
-            position.fit(position.batch_samples)
-            position.sampling.begin_again()
-            left = self._accelerator.skip_first_batches(loader, position.batches)
+            left, iterator = self._continued(loader)
         else:
             if resumes:
                 position.sampling.restore_samplers()
             position.iteration = getattr(loader, "iteration", 0)
             position.sampling.note()
             position.batches = 0
-        self._begin()
-        iterator = iter(left)
+            self._begin()
+            left, iterator = loader, iter(loader)
         while True:
             try:
                 batch = next(iterator)
             except StopIteration:
                 break
-            if self._random is not None:
-                thaw_random(self._random)
-                self._random = None
+            self._thaw()
             self.hooks.enter(Phase.FORWARD_BACKWARD)
             yield batch
             position.batches += 1
@@ -154,9 +156,32 @@ class HeldTraining:
         if left is not loader and hasattr(loader, "set_epoch"):
             loader.set_epoch(position.iteration + 1)  # the loader itself has not been iterated
 
+    def _continued(self, loader: Any) -> tuple[Any, Iterator[Any]]:
+        """Return a loader of the batches that this pass has left, and its iterator."""
+        position = self.position
+        position.fit(position.batch_samples)
+        position.sampling.begin_again()
+        self._begin()
+        if _has_batches_by_number(loader):
+            left = self._accelerator.skip_first_batches(loader, position.batches)
+            return left, iter(left)
+        _forget_iterator(loader, position.sampling, position.iteration)
+        iterator = iter(loader)
+        for _ in itertools.islice(iterator, position.batches):
+            pass
+        self._thaw()  # the loader has fetched as much as it had when the state was saved
+        return loader, iterator
+
+    def _thaw(self) -> None:
+        """Put the random states of the restored step back, once."""
+        if self._random is not None:
+            thaw_random(self._random)
+            self._random = None
+
     def _is_step_over(self) -> bool:
         # A scaler that finds an overflow leaves the optimizer's step out. The step of the loop is over all the same.
-        return self._changed or (self._accelerator.scaler is not None and self._accelerator.sync_gradients)
+        is_blind = not self._sees_steps or self._accelerator.scaler is not None
+        return self._changed or (is_blind and self._accelerator.sync_gradients)
 
     def _note_optimizer(self, *_: Any) -> None:
         self.hooks.enter(Phase.OPTIMIZER)
@@ -174,3 +199,62 @@ class HeldTraining:
         self._open = self._changed = False
         self.position.steps += 1
         self.stopped = self.hooks.end_step()
+
+
+def _batch_samples(loader: Any) -> int:
+    try:
+        return getattr(loader, "total_batch_size", 0) or 0
+    except TypeError:  # Accelerate multiplies a size that a batch sampler need not have
+        return 0
+
+
+def _has_batches_by_number(loader: Any) -> bool:
+    """Return whether ``skip_first_batches()`` of Accelerate finds the batches that are left.
+
+    It does for a DataLoader whose samples have numbers, and loads none of the others. Of a DataLoader that dispatches
+    the batches of rank 0 it skips too few. For one of torchdata it is not meant, and one with persistent workers would
+    draw other random numbers. Samples without numbers have to be loaded in any case.
+    """
+    from accelerate.data_loader import DataLoaderDispatcher
+    from torch.utils.data import DataLoader, IterableDataset
+
+    return (
+        isinstance(loader, DataLoader)
+        and not isinstance(loader.dataset, IterableDataset)
+        and not loader.persistent_workers
+        and type(loader) is not DataLoaderDispatcher
+        and not _is_of_torchdata(_base(loader))
+    )
+
+
+def _forget_iterator(loader: Any, sampling: Sampling, iteration: int) -> None:
+    """Have a loader of torchdata make its iterator again: Accelerate had it make one in ``prepare()``.
+
+    The state that such a loader has under Accelerate is that of another batch, so it is not used.
+
+    Args:
+        loader: the loader, of any kind.
+        sampling: the restored states of its samplers.
+        iteration: number of the pass over the loader that continues. The first one may have drawn its order in
+            ``prepare()``, before anything could be noted.
+    """
+    base = _base(loader)
+    if base is loader or not _is_of_torchdata(base):
+        return
+    base.load_state_dict({})
+    follows = sampling.has_seeds and base.num_workers == 0
+    if iteration == 0 and not follows and not is_stream(base.dataset):
+        _log.warning(
+            "held.batches(): the rest of the first epoch may have other samples: StatefulDataLoader drew their order"
+            " before hold(). Set use_stateful_dataloader=False to continue with the same ones"
+        )
+
+
+def _is_of_torchdata(loader: Any) -> bool:
+    torchdata = sys.modules.get("torchdata.stateful_dataloader")
+    return torchdata is not None and isinstance(loader, torchdata.StatefulDataLoader)
+
+
+def _base(loader: Any) -> Any:
+    """Return the loader that Accelerate has wrapped, or the loader itself."""
+    return getattr(loader, "base_dataloader", loader)

@@ -13,9 +13,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import transformers
 from transformers import Trainer, TrainerCallback
 
 from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.frameworks.trainer_events import TrainerEvents
 from holdfast_hooks.frameworks.trainer_steps import TRAINER_METHODS, TrainerSteps
 from holdfast_hooks.identity import Identity
 from holdfast_hooks.state.encoding import Stateful
@@ -36,15 +38,17 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         state: further objects to save and restore, by name, such as an average of the weights. Model, optimizer,
             scheduler, scaler, the Trainer's state and the position in the data are always saved.
 
-    Only the first ``train()`` of a process is connected. Raises ConfigurationError under ``holdfast run`` if
-    transformers lacks a method that this depends on, or if a name in ``state`` is taken.
+    Only the first ``train()`` of a process is connected. If transformers lacks a method that this depends on,
+    ``holdfast observe`` has steps and numbers from the events of callbacks alone, and the log says so.
+
+    Raises ConfigurationError under ``holdfast run`` if transformers lacks such a method, or if a name in ``state`` is
+    taken.
     """
 
     def __init__(self, state: Mapping[str, Stateful] | None = None) -> None:
         self._state = dict(state or {})
-        self._steps: TrainerSteps | None = None
-        if VARIABLE in os.environ:
-            _patch_trainer()
+        self._steps: TrainerSteps | TrainerEvents | None = None
+        self._sees_events_only = VARIABLE in os.environ and not _patch_trainer()
 
     def run(self, trainer: Any, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run the Trainer's inner loop with its steps connected to Holdfast; return the loop's result."""
@@ -63,6 +67,10 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Put back what the Trainer counts between two lines of its log."""
+        global _has_trained  # noqa: PLW0603 - as in run()
+        if self._sees_events_only and not _has_trained:
+            _has_trained = True
+            self._steps = TrainerEvents(state, control)
         if self._steps is not None:
             self._steps.train_begins()
 
@@ -91,6 +99,22 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         if self._steps is not None:
             self._steps.step_trained()
 
+    def on_log(  # noqa: D102
+        self,
+        args: Any,  # noqa: ARG002
+        state: Any,  # noqa: ARG002
+        control: Any,  # noqa: ARG002
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        if self._steps is not None:
+            self._steps.logged(logs or {})
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Count the time of an evaluation to it, if nothing tells of its beginning."""
+        if isinstance(self._steps, TrainerEvents):
+            self._steps.evaluates()
+
     def on_evaluate(  # noqa: D102
         self,
         args: Any,  # noqa: ARG002
@@ -113,18 +137,23 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             self._steps.close()
 
 
-def _patch_trainer() -> None:
-    """Have Trainer's inner loop ask for our callback. No event of a callback comes early enough, or has the trainer."""
+def _patch_trainer() -> bool:
+    """Have Trainer's inner loop ask for our callback. No event of a callback comes early enough, or has the trainer.
+
+    Returns whether the loop does. If this transformers lacks a method, a run that is observed has no need of it.
+    """
     if hasattr(Trainer, _PATCHED):
-        return
+        return True
     missing = [name for name in TRAINER_METHODS if not hasattr(Trainer, name)]
     if missing:
-        flaw = f"this transformers has no Trainer.{missing[0]}, which HoldfastCallback depends on"
+        flaw = f"transformers {transformers.__version__} has no Trainer.{missing[0]}, which HoldfastCallback depends on"
         context = RankContext.from_environment(rank=Identity.from_environment().rank)
         if context is not None and context.observed:  # the script would train without Holdfast
-            _log.warning("%s: this training is not watched", flaw)
-            return
-        raise ConfigurationError(f"{flaw}: install the version of docs/frameworks.md, or leave the callback out")
+            _log.warning("%s: this training is watched by the events of its callbacks alone", flaw)
+            return False
+        raise ConfigurationError(
+            f"{flaw}: install the version of transformers that docs/frameworks.md names, or leave the callback out"
+        )
     original = Trainer._inner_training_loop
 
     @functools.wraps(original)
@@ -135,3 +164,4 @@ def _patch_trainer() -> None:
 
     setattr(Trainer, _PATCHED, original)
     Trainer._inner_training_loop = inner_training_loop
+    return True

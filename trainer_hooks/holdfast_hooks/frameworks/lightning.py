@@ -85,7 +85,7 @@ class LightningHoldfast(*_callback_classes()):  # type: ignore[misc] # which pac
         try:
             self._attach(trainer)
         except Exception as error:
-            if isinstance(error, ConfigurationError) and not self._automatic:
+            if isinstance(error, ConfigurationError) and not self._automatic and not _is_observed(trainer):
                 raise
             _logger.warning("this fit is not watched: %r", error)
 
@@ -96,9 +96,9 @@ class LightningHoldfast(*_callback_classes()):  # type: ignore[misc] # which pac
         progress = TrainerProgress(trainer, data, lenient=self._automatic)
         with _rank_in_environment(trainer):
             context = RankContext.from_environment(rank=trainer.global_rank)
-            is_observed = context is not None and context.observed
+            saves = context is not None and context.saves
             reason = why_not_saved(trainer)
-            if reason and not is_observed:
+            if reason and saves:
                 _logger.warning("this fit is watched but not saved, and a restart begins it again: %s", reason)
             device = trainer.strategy.root_device
             self._hooks = holdfast_hooks.attach(
@@ -106,7 +106,7 @@ class LightningHoldfast(*_callback_classes()):  # type: ignore[misc] # which pac
                 coordinates={"dp": trainer.global_rank} if trainer.world_size > 1 else None,
                 device=str(device) if device.type == "cuda" else None,
             )
-        saved = None if reason or is_observed else progress
+        saved = progress if saves and not reason else None
         FitSteps(trainer, self._hooks, data, saved, before_end=lambda: self._report(trainer)).follow()
 
     def _enter(self, phase: Phase) -> None:
@@ -161,6 +161,8 @@ class LightningHoldfast(*_callback_classes()):  # type: ignore[misc] # which pac
             )
         except Exception as error:  # noqa: BLE001 - what the script logs may be anything
             _logger.debug("the numbers of a step are not reported: %r", error)
+        if self._has_validated or _is_log_due(trainer, self._hooks.next_step):
+            self._hooks.log(logged)
         self._has_validated = False
         self._losses = []
 
@@ -173,6 +175,19 @@ class LightningHoldfast(*_callback_classes()):  # type: ignore[misc] # which pac
 
 
 _is_used = False
+
+
+def _is_observed(trainer: Any) -> bool:
+    """Return whether another launcher started this rank. Then nothing that Holdfast lacks may end the fit."""
+    context = RankContext.from_environment(rank=trainer.global_rank)
+    return context is not None and context.observed
+
+
+def _is_log_due(trainer: Any, steps: int) -> bool:
+    """Return whether Lightning's own loggers would get numbers about now: after some steps, or with the epoch."""
+    epoch = trainer.fit_loop.epoch_progress.current
+    every = trainer.log_every_n_steps  # 0: none but at the end of an epoch
+    return epoch.started == epoch.completed or bool(every and steps % every == 0)
 
 
 def _first(logged: dict[str, Any], names: tuple[str, ...]) -> Any:

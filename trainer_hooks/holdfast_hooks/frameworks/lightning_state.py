@@ -89,6 +89,9 @@ class TrainerProgress:
             connector.restore_lr_schedulers()
         finally:
             connector._loaded_checkpoint = {}
+        for callback in _with_last_save(trainer):  # the script may have others than when the state was saved
+            if callback.state_key in saved["last_saves"]:
+                callback._last_global_step_saved = saved["last_saves"][callback.state_key]
         trainer.should_stop = saved["should_stop"]
         self.restored = saved
 
@@ -127,9 +130,18 @@ class TrainerProgress:
             "data": self._data.state_dict(trainer.fit_loop),
             "metrics": self._metrics.state_dict(),
             "random": lightning_data.capture(trainer.fit_loop),
+            "last_saves": {each.state_key: each._last_global_step_saved for each in _with_last_save(trainer)},
             "should_stop": bool(trainer.should_stop),
             "reloaded_at_epoch": float(trainer.fit_loop._last_train_dl_reload_epoch),
         }
+
+
+def _with_last_save(trainer: Any) -> list[Any]:
+    """Return the ModelCheckpoints. Their own state leaves out at which step they saved last.
+
+    Without it, one that has saved at the restored step saves again with the next batch, into a second file.
+    """
+    return [callback for callback in trainer.checkpoint_callbacks if hasattr(callback, "_last_global_step_saved")]
 
 
 class _LenientModule:

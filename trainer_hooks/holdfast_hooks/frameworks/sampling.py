@@ -39,6 +39,11 @@ class Sampling:
         }
         self._seeds = {path: one.initial_seed for path, one in found if _has_seed(one)}
 
+    @property
+    def has_seeds(self) -> bool:
+        """Whether a sampler of accelerate draws the order, from a seed that is saved."""
+        return bool(self._seeds)
+
     def begin_again(self) -> None:
         """Put all states back that :meth:`note` remembered."""
         if self._random:
@@ -67,12 +72,16 @@ class Sampling:
 
 
 def parts(loader: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield a loader and the samplers in it, each with its path from the loader, which has none itself."""
+    """Yield a loader and what decides its order, each with its path from the loader, which has none itself.
+
+    These are the samplers, and a dataset without numbers, such as a stream. Other datasets draw nothing of the order.
+    """
     yield path, loader
-    for link in _LINKS:
+    for link in (*_LINKS, "dataset"):
         inner = getattr(loader, link, None)
-        if inner is not None and depth < _DEEPEST:
-            yield from parts(inner, f"{path}.{link}", depth + 1)
+        if inner is None or depth >= _DEEPEST or (link == "dataset" and not is_stream(inner)):
+            continue
+        yield from parts(inner, f"{path}.{link}", depth + 1)
 
 
 def freeze_random() -> dict[str, Any]:
@@ -93,6 +102,13 @@ def _is_tensor(value: object) -> bool:
 
 def _has_seed(part: object) -> bool:
     return type(getattr(part, "initial_seed", None)) is int
+
+
+def is_stream(dataset: object) -> bool:
+    """Return whether the samples of a dataset have no numbers."""
+    from torch.utils.data import IterableDataset
+
+    return isinstance(dataset, IterableDataset)
 
 
 def _is_generator(value: object) -> bool:

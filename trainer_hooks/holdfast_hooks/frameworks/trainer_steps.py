@@ -50,6 +50,7 @@ class TrainerSteps:
         self._sampling = Sampling()
         self._position = TrainerPosition(trainer, self._sampling)
         self._hooks: holdfast_hooks.Hooks | None = None
+        self._context: RankContext | None = None
         self._prepared: Any = None
         self._random: dict[str, Any] | None = None
         """The random states of the restored step, until training has begun."""
@@ -67,7 +68,7 @@ class TrainerSteps:
     def run(self, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run the Trainer's inner loop; return its result."""
         trainer = self._trainer
-        context = RankContext.from_environment(rank=Identity.from_environment().rank)
+        context = self._context = RankContext.from_environment(rank=Identity.from_environment().rank)
         continues = context is not None and not context.observed and has_starting_point(context)
         if continues and kwargs.get("resume_from_checkpoint") is None:
             kwargs["resume_from_checkpoint"] = _RESUMED
@@ -104,7 +105,7 @@ class TrainerSteps:
         self._updates_per_epoch = updates_per_epoch
         self._prepared = trainer._prepare_for_training.original(max_steps, self._sampling.loader, own)
         self._sampling.loader = self._prepared[1]
-        self._hooks = hooks = holdfast_hooks.attach(state=self._state(), check_data_position=False)
+        self._hooks = hooks = holdfast_hooks.attach(state=self._state(self._context), check_data_position=False)
         step = hooks.restore(until=max_steps)
         updates = trainer.args.gradient_accumulation_steps
         self._position.epoch, self._position.batches = beginning
@@ -141,15 +142,18 @@ class TrainerSteps:
         prepared, self._prepared = self._prepared, None
         return original(*args) if prepared is None else prepared
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self, context: RankContext | None) -> dict[str, Any]:
         trainer = self._trainer
         if trainer.is_deepspeed_enabled or (
             trainer.is_fsdp_enabled and trainer.accelerator.state.fsdp_plugin.fsdp_version != 2
         ):
-            _log.warning(
-                "HoldfastCallback saves no state under DeepSpeed or FSDP 1: use save_steps and resume_from_checkpoint,"
-                " or FSDP 2"
-            )
+            if context is not None and context.saves:
+                also = f" and nothing of state=({', '.join(self._own_state)})" if self._own_state else ""
+                _log.warning(
+                    "HoldfastCallback saves nothing of this training%s, because DeepSpeed and FSDP 1 spread the state"
+                    " over the ranks: set save_steps, and resume_from_checkpoint after a restart",
+                    also,
+                )
             return {}
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
         state: dict[str, Any] = {
@@ -214,6 +218,11 @@ class TrainerSteps:
             loss = metrics.get("eval_loss")
             self._hooks.report(validation_loss=None if loss is None else float(loss))
             self._hooks.enter(Phase.CHECKPOINT)
+
+    def logged(self, logs: Mapping[str, Any]) -> None:
+        """Show what the Trainer logs, under its own names. What Holdfast watches is reported in every step."""
+        if self._hooks is not None:
+            self._hooks.log(logs)
 
     def epoch_ends(self) -> None:
         """Note that the epoch's own log, evaluation and checkpoint come next."""

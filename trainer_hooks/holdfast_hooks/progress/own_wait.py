@@ -5,7 +5,7 @@ it. It slept for itself if the poll saw no pending call. What for is not known: 
 threads. If a call was pending, it most likely waited for that: this is the communication that nothing hides.
 """
 
-import os
+import threading
 from time import monotonic
 
 from holdfast_hooks.once import OnceLog
@@ -23,7 +23,10 @@ _ASLEEP = ("S", "D")
 
 
 class OwnWait:
-    """Takes the samples. Reporter thread only: call :meth:`before` and :meth:`after` around each poll."""
+    """Takes the samples. The thread that makes it is the first one that it looks at.
+
+    Reporter thread only: call :meth:`before` and :meth:`after` around each poll.
+    """
 
     def __init__(self, timeline: Timeline, once: OnceLog) -> None:
         self.total_s = 0.0
@@ -32,10 +35,17 @@ class OwnWait:
         """Estimated seconds while a call with other ranks was pending, likewise."""
         self._timeline = timeline
         self._once = once
-        folder = f"/proc/self/task/{os.getpid()}"
-        self._run_times, self._stat = ProcFile(f"{folder}/schedstat"), ProcFile(f"{folder}/stat")
         self._looked_s = monotonic()
         self._before = ""
+        self._thread = 0
+        self.follow(threading.get_native_id())
+
+    def follow(self, thread: int) -> None:
+        """Look at this thread from now on. ``thread``: its number, as the kernel shows it."""
+        if thread != self._thread:
+            self._thread = thread
+            folder = f"/proc/self/task/{thread}"
+            self._run_times, self._stat = ProcFile(f"{folder}/schedstat"), ProcFile(f"{folder}/stat")
 
     def before(self) -> None:
         """Note how long the thread has run."""

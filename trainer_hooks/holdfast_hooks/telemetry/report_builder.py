@@ -18,6 +18,7 @@ from holdfast_hooks.telemetry.backlog import Backlog
 from holdfast_hooks.telemetry.bad_gradients import NUMBERS
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_hooks.telemetry.device_memory import RankMemory
+from holdfast_hooks.telemetry.logged_numbers import LoggedNumbers
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import RecordPart, StepSample, Timeline
 from holdfast_proto.v1.common_pb2 import ChannelProgress, GroupProgress, Progress
@@ -42,10 +43,13 @@ class Sources:
     device: OwnDevice
     device_time: DeviceTime
     steps: Backlog[StepSample]
+    logged: LoggedNumbers
     snapshots: tuple[Backlog[SnapshotTaken], ...]
     """A backlog for each thread that completes snapshots."""
     snapshots_skipped_total: int = 0
     """Number of skipped snapshots, which the training thread counts."""
+    training_thread: int = 0
+    """Number of the thread that has begun the first step, as the kernel shows it; 0: none has."""
     steps_until: int = 0
     """Number after the last step of the training loop; 0: no loop has begun."""
     last_words: str | None = field(default=None)
@@ -102,6 +106,8 @@ class ReportBuilder:
     def poll(self) -> None:
         """Poll the progress of every group and channel. The black box gets it with or without an agent."""
         progress = self._sources.progress
+        if self._sources.training_thread:
+            self._own_wait.follow(self._sources.training_thread)
         self._own_wait.before()
         self._groups = progress.poll(last=self._sources.last_words is not None)
         self._device_groups = self._sources.devices.poll()
@@ -152,6 +158,8 @@ class ReportBuilder:
             planned_steps=sources.steps_until,
             recorders=sources.devices.described(),
             worker_socket=sources.worker_server.path,
+            training_thread=sources.training_thread,
+            logged=sources.logged.take(),
         )
 
     def _progress(self) -> Progress:
@@ -187,7 +195,8 @@ class ReportBuilder:
             duration_s=duration_ns / 1e9,
             phase_s={phase: spent_ns / 1e9 for phase, spent_ns in enumerate(phase_ns) if spent_ns},
         )
-        for name, value in values.items():
+        # A copy, because a script may report a number after the end of its step.
+        for name, value in values.copy().items():
             if not self._put(record, name, value) and not final:
                 return None
         return record

@@ -1,5 +1,6 @@
 """The checkpoints of a run: those of a folder on this machine, else the steps that the nodes report."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,18 @@ from holdfast_checkpoint.store.locations import is_url
 from holdfast_checkpoint.store.overview import FoundCheckpoint, FoundHistory, find_histories
 from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.history.reader import HistoryError, RunHistory
+from holdfast_daemon.history.rows import CheckpointRow
+from holdfast_proto import run_files
 
 _REPORTED = "the steps are those that nodes report"
 
 
-def checkpoint_list(state: CoreState) -> dict[str, Any]:
-    """Return the histories and their checkpoints. It reads files: call it outside of event loops."""
+def checkpoint_list(state: CoreState, directory: Path) -> dict[str, Any]:
+    """Return the histories and their checkpoints. It reads files: call it outside of event loops.
+
+    ``directory`` is the daemon's, with the histories of its runs.
+    """
     location = state.spec.checkpoint_directory
     note = _why_not_here(location)
     histories: list[dict[str, Any]] = []
@@ -24,7 +31,7 @@ def checkpoint_list(state: CoreState) -> dict[str, Any]:
         except (CheckpointError, OSError) as error:
             note = f"the folder cannot be listed here: {error}"
     if note and state.record.phase:
-        histories = _reported(state)
+        histories = _reported(state, _commits(state, directory))
     return {"histories": histories, "location": location, "note": note}
 
 
@@ -61,14 +68,20 @@ def _history(found: FoundHistory) -> dict[str, Any]:
     record = found.record
     return {
         "number": found.number,
-        "parent": record.parent if record is not None else None,
+        # 0 is no history: this one begins with the seed, as one without a record does.
+        "parent": record.parent if record is not None else 0,
         "parent_step": record.parent_step if record is not None else None,
-        "checkpoints": [_checkpoint(one) for one in found.checkpoints],
+        "checkpoints": [_checkpoint(one, _builders(one, found)) for one in found.checkpoints],
     }
 
 
-def _checkpoint(found: FoundCheckpoint) -> dict[str, Any]:
-    manifest = found.manifest
+def _builders(base: FoundCheckpoint, found: FoundHistory) -> list[int]:
+    """Return the steps of the checkpoints of a history that cannot be read without ``base``."""
+    return [one.step for one in found.checkpoints if one.manifest is not None and base.step in one.manifest.bases]
+
+
+def _checkpoint(found: FoundCheckpoint, needed_by: list[int]) -> dict[str, Any]:
+    manifest, mark = found.manifest, found.verification
     fields: dict[str, Any] = {
         "step": found.step,
         "form": "difference" if manifest is not None and manifest.bases else "full",
@@ -78,22 +91,40 @@ def _checkpoint(found: FoundCheckpoint) -> dict[str, Any]:
         "committed_unix_s": manifest.committed_unix_s if manifest is not None else None,
         "kept": bool(found.kept),
         "kept_for": found.kept,
+        "needed_by": needed_by,
         "proven": found.is_proven,
         "suspect": found.is_suspect,
         # That all files are there is no proof that every byte is right: only `holdfast checkpoint verify` reads them.
-        "verified": False if found.problem else None,
+        "verified": None if mark is None else not mark.damages,
+        "verified_unix_s": None if mark is None else mark.verified_unix_s,
+        "damages": [] if mark is None else list(mark.damages),
         "problem": found.problem,
         "left": found.is_left,
     }
     return fields
 
 
-def _reported(state: CoreState) -> list[dict[str, Any]]:
-    """Return the steps that nodes see, by history: nothing else is known of them."""
+def _commits(state: CoreState, directory: Path) -> dict[int, CheckpointRow]:
+    """Return what nodes have reported of the commits to the run's place, by step: the newest of each."""
+    path = run_files.history(directory, state.spec.run)
+    if not path.is_file():
+        return {}
+    try:
+        history = RunHistory(path)
+        place = state.spec.checkpoint_directory
+        starts = [one.instance for one in history.starts() if one.spec.get("checkpoint_directory") == place]
+        rows = [row for instance in starts for row in history.checkpoints(instance)]
+    except HistoryError:
+        return {}  # the page of the curves says so
+    return {row.step: row for row in sorted(rows, key=lambda row: row.unix_s)}
+
+
+def _reported(state: CoreState, commits: Mapping[int, CheckpointRow]) -> list[dict[str, Any]]:
+    """Return the steps that nodes see, by history, with what is known of their commits."""
     steps: dict[int, set[int]] = {}
     for node in state.nodes.values():
         steps.setdefault(node.history, set()).update(node.checkpoints)
-    unknown = dict.fromkeys(("base_step", "bytes", "raw_bytes", "committed_unix_s", "verified", "proven", "suspect"))
+    unknown = dict.fromkeys(("base_step", "proven", "suspect", "verified", "verified_unix_s"))
     pinned = {pinned.step for pinned in state.record.pinned}
     return [
         {
@@ -103,10 +134,16 @@ def _reported(state: CoreState) -> list[dict[str, Any]]:
             "checkpoints": [
                 {
                     "step": step,
-                    "form": "full",
+                    "form": "",
                     **unknown,
-                    "kept": step in pinned,
-                    "kept_for": "",
+                    "bytes": commits[step].stored_bytes if step in commits else None,
+                    "raw_bytes": commits[step].raw_bytes if step in commits else None,
+                    "committed_unix_s": commits[step].unix_s if step in commits else None,
+                    # A release at the place of the files is not reported.
+                    "kept": True if step in pinned else None,
+                    "kept_for": "an incident, unless it was released since" if step in pinned else "",
+                    "needed_by": [],
+                    "damages": [],
                     "problem": "",
                     "left": False,
                 }

@@ -1,7 +1,5 @@
 """Incidents: the list, the story of one, its evidence, and all of it in one file."""
 
-import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.texts.advice import next_line, runbook
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, verdict_word
+from holdfast_daemon.incidents.evidence_files import evidence_files, open_evidence
 from holdfast_daemon.incidents.packed import pack_incident
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -22,7 +21,6 @@ MOST_WAITS = 256
 BLOCK_BYTES = 256 * 1024
 _IN_MEMORY_BYTES = 4 * 2**20
 """Larger archives wait on disk while they are sent."""
-MOST_EVIDENCE_FILES = 5000
 
 
 def incident_list(state: CoreState | None) -> dict[str, Any]:
@@ -64,41 +62,14 @@ def story(state: CoreState, incident: store.Incident, folder: Path) -> dict[str,
     }
 
 
-def evidence_files(folder: Path) -> list[tuple[str, int]]:
-    """Return name and bytes of the regular files in an incident's folder and one level below; links are left out."""
-    found: list[tuple[str, int]] = []
-    for prefix, directory in (("", folder), ("suspicion/", folder / "suspicion")):
-        try:
-            if directory.is_symlink():
-                continue
-            with os.scandir(directory) as entries:
-                for entry in entries:
-                    if entry.is_file(follow_symlinks=False) and len(found) < MOST_EVIDENCE_FILES:
-                        found.append((f"{prefix}{entry.name}", entry.stat(follow_symlinks=False).st_size))
-        except OSError:
-            continue
-    return sorted(found)
-
-
-def open_evidence(folder: Path, name: str) -> IO[bytes]:
+def open_listed(folder: Path, name: str) -> IO[bytes]:
     """Open a file of an incident's evidence. Raises RefusedRequestError unless the folder lists it."""
-    directory, _, file_name = name.rpartition("/")
-    is_named = directory in ("", "suspicion") and file_name not in ("", ".", "..") and "\0" not in name
-    if is_named:
-        parent = folder / directory if directory else folder
-        try:
-            opened = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-                file = os.fdopen(os.open(file_name, flags, dir_fd=opened), "rb")
-            finally:
-                os.close(opened)
-            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return file
-            file.close()
-        except OSError:
-            pass
-    raise RefusedRequestError(404, f"the incident's folder on the daemon's machine has no file {name[:80]!r}")
+    try:
+        return open_evidence(folder, name)
+    except OSError:
+        raise RefusedRequestError(
+            404, f"the incident's folder on the daemon's machine has no file {name[:80]!r}"
+        ) from None
 
 
 def archive(incident: store.Incident, folder: Path) -> IO[bytes]:

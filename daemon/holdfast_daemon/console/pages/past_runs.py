@@ -1,17 +1,23 @@
-"""Curves, and steps as they come, of this and of earlier starts of runs: from the history files."""
+"""Curves of this and of earlier starts of runs, and how those ended: from the history files."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from holdfast_daemon.console.serving.guard import RefusedRequestError
+from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.history.reader import HistoryError, RunHistory
+from holdfast_daemon.history.rows import Curve
 from holdfast_daemon.history.schema import QUANTITIES
 from holdfast_proto import keys, run_files
 
 MOST_POINTS = 5000
 MOST_RUNS = 1000
 _DROPPED = {"quantity"}
+_ENDED = ("finished", "failed")
+"""Phases of a run that has ended, as a status spells them."""
+_UNKNOWN = "unknown"
 
 
 def curves(
@@ -46,9 +52,9 @@ def curves(
 
 
 def past_runs(directory: Path, current: dict[str, str]) -> dict[str, Any]:
-    """Return all starts of runs that have a history, the newest first. ``current``: run -> instance that runs now.
+    """Return the starts of runs that have a history, the newest first. ``current``: run -> instance that runs now.
 
-    A file that cannot be read is left out.
+    A file that cannot be read is left out, and so is a start that was refused: it has neither a step nor an end.
     """
     folder = run_files.history(directory, "run").parent
     found: list[dict[str, Any]] = []
@@ -57,18 +63,53 @@ def past_runs(directory: Path, current: dict[str, str]) -> dict[str, Any]:
             continue
         try:
             history = RunHistory(path)
-            for start in history.starts():
-                steps = history.curve(start.instance, "step_s", points=1).step
+            starts = history.starts()
+            for start in starts:
+                ran = _steps_kept(history, start.instance)
+                is_current = current.get(path.stem) == start.instance
+                end = _end(history.final(start.instance), max(ran.unix_s, default=None))
+                if not ran.step and end["end"] == _UNKNOWN and not is_current:
+                    continue
                 found.append(
                     {
                         "run": path.stem,
                         "instance": start.instance,
                         "created_unix_s": start.created_unix_s,
-                        "steps": steps[-1] + 1 if steps else 0,
-                        "current": current.get(path.stem) == start.instance,
+                        "steps": ran.step[-1] + 1 if ran.step else 0,
+                        "current": is_current,
+                        # The report of a name is about its newest start.
+                        "reported": start is starts[-1] and path.stem not in current,
+                        **end,
                     }
                 )
         except HistoryError:
             continue
     found.sort(key=lambda start: float(start["created_unix_s"]), reverse=True)
-    return {"runs": found}
+    return {"runs": found, "directory": str(directory)}
+
+
+def _steps_kept(history: RunHistory, instance: str) -> Curve:
+    """Return the steps of a start as one point of a quantity that it has; no point: no step is kept."""
+    curves_kept = (history.curve(instance, name, points=1) for name in ("step_s", *QUANTITIES))
+    return next((curve for curve in curves_kept if curve.step), Curve("step_s"))
+
+
+def _end(status: Mapping[str, Any] | None, newest_step_unix_s: float | None) -> dict[str, Any]:
+    """Return how a start ended and when, as far as its daemon has kept that. ``status``: from the history."""
+    phase, outcome = (str(status.get(name, "")) for name in ("phase", "outcome")) if status is not None else ("", "")
+    if status is None or phase not in _ENDED:
+        return {
+            "end": _UNKNOWN,
+            "end_text": "its daemon ended before it could keep the end",
+            "health": "unknown",
+            "ended_unix_s": newest_step_unix_s,
+        }
+    if outcome == STOPPED_BY_OPERATOR:
+        phase = "stopped"
+    loss = "the loss was not finite at the end" if "nonfinite_since" in status else ""
+    return {
+        "end": phase,
+        "end_text": ", but ".join(text for text in (outcome if outcome != phase else "", loss) if text),
+        "health": "bad" if phase == "failed" or loss else "ended",
+        "ended_unix_s": status["history_unix_s"],
+    }

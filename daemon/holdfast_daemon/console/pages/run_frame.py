@@ -4,12 +4,21 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast_daemon.console.pages.sentences import attention, health, state_text, state_word, urgent_incident
+from holdfast_daemon.console.pages.sentences import (
+    attention,
+    headline,
+    health,
+    is_any_alive,
+    state_text,
+    state_word,
+    urgent_incident,
+)
 from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable
 from holdfast_daemon.console.watched import WatchedRun
 from holdfast_daemon.core.accounting.ledger import time_use
-from holdfast_daemon.core.model import CoreState, Telemetry, present_step
+from holdfast_daemon.core.model import CoreState, Logged, Telemetry, present_step
 from holdfast_daemon.core.texts.incident_lines import verdict_word
+from holdfast_daemon.core.texts.time_left import time_left_s
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
@@ -44,7 +53,7 @@ def short_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         "incidents": len(state.incidents),
         "created_unix_s": state.spec.created_unix_s,
         "ranks": table.size,
-        "verdict": "" if incident is None else incident.verdict.message or verdict_word(incident),
+        "verdict": "" if incident is None else headline(incident),
     }
 
 
@@ -79,6 +88,7 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
             "loss_scale": telemetry.loss_scale,
             "loss_zscore": _short(telemetry.loss_zscore, 3),
         },
+        "logged": [_logged_row(name, number) for name, number in sorted(telemetry.logged.items())],
         "rank_counts": table.counts,
         "newest_step": present_step(state),
         "newest_checkpoint": max(committed, default=-1),
@@ -91,10 +101,17 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         "checkpoints": {
             "newest": max(committed, default=-1),
             "committed": committed,
-            "kept_by_incident": sorted({pinned.step for pinned in record.pinned}),
         },
         "notes": _notes(run, state, table),
     }
+
+
+def stale_text(run: WatchedRun, table: RankTable) -> str:
+    """Return the run's line of state if what pages show of its ranks may be old; "" if it is not."""
+    state = run.state
+    if state is None or state.record.phase in _ENDED or (run.store_up and table.rows):
+        return ""
+    return state_text(state, table, store_up=run.store_up)
 
 
 def incident_row(incident: store.Incident) -> Frame:
@@ -119,7 +136,7 @@ def newest_first(state: CoreState) -> list[str]:
 def refusals(run: WatchedRun) -> dict[str, str]:
     """Return for each action why it cannot be done now; "" if it can, as far as the daemon knows."""
     state = run.state
-    names = ("checkpoint", "stop", "release", "inject")
+    names = ("checkpoint", "stop", "release", "inject", "stacks")
     if state is None or not run.store_up:
         return dict.fromkeys(names, "the store is unreachable: try again")
     if not run.leads:
@@ -129,7 +146,7 @@ def refusals(run: WatchedRun) -> dict[str, str]:
     running = "" if state.record.phase == store.RUN_PHASE_RUNNING else "the run is not running: try again when it is"
     observed = "the run is only observed: its own program takes its checkpoints" if state.observes else ""
     forbidden = "" if state.spec.injection_allowed else "start the run with --allow-faults"
-    return {"checkpoint": observed or running, "stop": "", "release": "", "inject": forbidden or running}
+    return {"checkpoint": observed or running, "stop": "", "release": "", "inject": forbidden or running, "stacks": ""}
 
 
 def progress(state: CoreState, table: RankTable) -> Frame:
@@ -137,11 +154,10 @@ def progress(state: CoreState, table: RankTable) -> Frame:
     until = table.steps_until
     if not until:
         return {"ratio": None, "left_s": None}
-    left = max(0, until - 1 - present_step(state))
-    pace_s = state.deadlines.median_step_s
-    is_training = state.record.phase == store.RUN_PHASE_RUNNING
-    left_s = round(left * pace_s) if pace_s and is_training else None
-    return {"ratio": round(min(1.0, 1.0 - left / until), 4), "left_s": 0 if not left else left_s}
+    newest = present_step(state)
+    is_training = state.record.phase == store.RUN_PHASE_RUNNING and is_any_alive(table)
+    left_s = time_left_s(until, newest, state.deadlines.median_step_s, is_training=is_training)
+    return {"ratio": round(min(1.0, (newest + 1) / until), 4), "left_s": None if left_s is None else round(left_s)}
 
 
 def _committed(state: CoreState) -> list[int]:
@@ -163,6 +179,11 @@ def _nonfinite(telemetry: Telemetry) -> list[str]:
     """Return the quantities whose newest reported value is NaN or infinite: in JSON it is null, as one not reported."""
     values = {name: getattr(telemetry, name) for name in _MAY_BE_NONFINITE}
     return [name for name, value in values.items() if value is not None and not math.isfinite(value)]
+
+
+def _logged_row(name: str, number: Logged) -> Frame:
+    """Return a number that the script logs. ``value`` is None if it is not finite."""
+    return {"name": name, "value": number.value if math.isfinite(number.value) else None, "step": number.step}
 
 
 def _notes(run: WatchedRun, state: CoreState, table: RankTable) -> list[str]:
@@ -204,6 +225,7 @@ def _details_unknown(run: WatchedRun, now: float) -> Frame:
         "time_use_s": {},
         "progress": {"ratio": None, "left_s": None},
         "telemetry": dict.fromkeys(telemetry.split()),
+        "logged": [],
         "rank_counts": dict.fromkeys(("starting", "running", "exited", "stalled"), 0),
         **dict.fromkeys(("newest_step", "newest_checkpoint", "newest_snapshot"), -1),
         "outcome": "",
@@ -211,7 +233,7 @@ def _details_unknown(run: WatchedRun, now: float) -> Frame:
         "attention": None,
         "actions": refusals(run),
         "incidents_list": [],
-        "checkpoints": {"newest": -1, "committed": [], "kept_by_incident": []},
+        "checkpoints": {"newest": -1, "committed": []},
         "notes": [],
     }
 

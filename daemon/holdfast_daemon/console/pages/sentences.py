@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 
+from holdfast_daemon.console.ranks.rank_health import WAITING
 from holdfast_daemon.console.ranks.rank_table import RankTable, open_incident
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR, ranks_named
@@ -17,11 +18,12 @@ RECENT_S = 600.0
 _WAITS_SHOWN = 3
 _CALLS_SHOWN = 4
 _RESTARTS = {
-    store.RUN_PHASE_STARTING: "starts, and no step is complete yet",
+    store.RUN_PHASE_STARTING: "starts, and no step of this generation is complete yet",
     store.RUN_PHASE_GATHERING: "gathers evidence before a restart",
     store.RUN_PHASE_STOPPING: "stops its ranks for a restart",
 }
 """Phase of a run -> the words for it; a cause follows."""
+_TRAINS = "trains"
 _NOT_TRAINING: Mapping[int, str] = {PHASE_EVAL: "evaluates", PHASE_CHECKPOINT: "saves a checkpoint of its own"}
 _ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 
@@ -61,8 +63,11 @@ def health(state: CoreState | None, table: RankTable | None, now: float, *, stor
         return "bad" if failed or ends_badly(state.spec, state.record.loss_counts) else "ended"
     if not store_up:
         return "unknown"
-    if open_incident(state) is not None:
+    is_running = state.record.phase == store.RUN_PHASE_RUNNING
+    if open_incident(state) is not None or (is_running and _is_dead(table)):
         return "bad"
+    if is_running and not table.rows:
+        return "unknown"
     is_odd = table.counts["stalled"] > 0 or urgent_incident(state, now) is not None
     return "attention" if is_odd else "ok"
 
@@ -89,21 +94,41 @@ def state_text(state: CoreState | None, table: RankTable | None, *, store_up: bo
         text = f"{words}: {_what(incident)}" if incident is not None else words
     elif incident is not None:
         text = f"stands still since {_clock(incident.last_progress_unix_s)}: {_what(incident)}"
-    elif doing := _all_do(table):
-        text = doing
-    elif stalled := table.counts["stalled"]:
-        text = f"trains, and {number_of(stalled, 'rank')} made no progress lately"
-        if stalled >= table.size:
-            text = "no rank has made progress lately"
     else:
-        text = "trains"
+        text, stalled = _doing(table), table.counts["stalled"]
+        if 0 < table.size <= stalled:
+            still = "no rank has made progress lately"
+            text = still if text == _TRAINS else f"{text}, but {still}"
+        elif stalled:
+            text += f", and {number_of(stalled, 'rank')} made no progress lately"
     return text
 
 
-def _all_do(table: RankTable) -> str:
-    """Return what all ranks do if it is no training, as their script marks it; "" if they train, or differ."""
-    phases = {row.phase for row in table.rows.values() if row.life == store.LIFE_RUNNING}
-    return _NOT_TRAINING.get(next(iter(phases)), "") if len(phases) == 1 else ""
+def is_any_alive(table: RankTable) -> bool:
+    """Return whether a rank that is heard of has not exited."""
+    return any(row.life != store.LIFE_EXITED for row in table.rows.values())
+
+
+def _is_dead(table: RankTable) -> bool:
+    """Return whether all ranks have exited, and not all of them well."""
+    return bool(table.rows) and not is_any_alive(table) and not all(row.ended_well for row in table.rows.values())
+
+
+def _doing(table: RankTable) -> str:
+    """Return what a run does: it trains, unless its script has marked a pause of all ranks, or one others wait for."""
+    if not table.rows:
+        return "no rank is heard of"
+    if not is_any_alive(table):
+        return "no rank is alive" if _is_dead(table) else "all ranks have ended"
+    running = [row for row in table.rows.values() if row.life == store.LIFE_RUNNING]
+    if len(phases := {row.phase for row in running}) == 1:
+        return _NOT_TRAINING.get(phases.pop(), _TRAINS)
+    waiting = sum(table.health[row.rank] == WAITING for row in running)
+    doing = {_NOT_TRAINING[table.rows[number].phase] for number in table.pausing}
+    if not waiting or len(doing) != 1:
+        return _TRAINS
+    others = "1 rank waits" if waiting == 1 else f"{waiting} ranks wait"
+    return f"{doing.pop()} on {ranks_named(sorted(table.pausing))} while {others}"
 
 
 def attention(state: CoreState, now: float) -> dict[str, object] | None:
@@ -113,7 +138,7 @@ def attention(state: CoreState, now: float) -> dict[str, object] | None:
         return None
     return {
         "incident": incident.id,
-        "what": _what(incident),
+        "what": headline(incident),
         "why": reasons(incident),
         "next": next_line(incident, state.spec),
     }
@@ -145,8 +170,16 @@ def reasons(incident: store.Incident) -> list[str]:
     return lines
 
 
-def _what(incident: store.Incident | None) -> str:
-    return (incident.verdict.message or verdict_word(incident)) if incident is not None else ""
+def headline(incident: store.Incident) -> str:
+    """Return what has happened. Of what was only noted it says when: it may be over by now."""
+    what = _what(incident)
+    return (
+        f"Noted at {_clock(incident.detected_unix_s)}: {what}" if incident.state == store.INCIDENT_STATE_NOTED else what
+    )
+
+
+def _what(incident: store.Incident) -> str:
+    return incident.verdict.message or verdict_word(incident)
 
 
 def _newest_report(state: CoreState) -> float:

@@ -1,17 +1,17 @@
 """Own time of a step and utilisation of the GPU of each rank, from the differences between two looks."""
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from holdfast_daemon.core.detectors.speed.own_time import is_measured
 from holdfast_daemon.core.model import CoreState, ranks_of
+from holdfast_daemon.core.rank_means import RecentMeans, Sample, gpu_use_sum, own_time_sum
 from holdfast_proto.v1 import store_pb2 as store
 
-WINDOW_S = 10.0
-"""Shortest time over which values are averaged, once the first look is that old."""
+MOST_RANKS = 64
+"""Most ranks of :class:`SingleRankTimes`: those that were asked for last."""
 
-Sample = tuple[float, float]
-"""A sum, and the number of its parts."""
+_Sampler = Callable[[store.RankState], Sample]
 
 
 class OwnStepTimes:
@@ -19,10 +19,7 @@ class OwnStepTimes:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._generation = -1
-        self._base: dict[int, Sample] = {}
-        self._next_base: dict[int, Sample] = {}
-        self._based_s = 0.0
+        self._recent = RecentMeans()
 
     def times_s(self, state: CoreState) -> dict[int, float]:
         """Return rank -> seconds that it needs for itself in a step; ranks whose time is not known yet are left out.
@@ -30,44 +27,41 @@ class OwnStepTimes:
         It is time of the GPU where that can be told from waiting, else the time in which the training thread on a CPU
         worked, or slept outside of calls with other ranks.
         """
-        return {rank: _two_digits(mean) for rank, mean in self._means(state, _own_time).items()}
+        return {rank: _two_digits(mean) for rank, mean in self._means_of_all(state, own_time_sum).items()}
+
+    def time_s(self, generation: int, rank: store.RankState) -> float | None:
+        """Return the same of one rank, for an object that is used for this rank alone; None: it is not known yet."""
+        mean = self._means(generation, {rank.rank: rank}, own_time_sum).get(rank.rank)
+        return None if mean is None else _two_digits(mean)
 
     def utilisations(self, state: CoreState) -> dict[int, float]:
         """Return rank -> percentage of time in which a kernel ran on its GPU, in steps of five."""
-        return {rank: 5.0 * round(20.0 * mean) for rank, mean in self._means(state, _gpu_samples).items()}
+        return {rank: 5.0 * round(20.0 * mean) for rank, mean in self._means_of_all(state, gpu_use_sum).items()}
 
-    def _means(self, state: CoreState, sample: Callable[[store.RankState], Sample | None]) -> dict[int, float]:
-        now_s = self._clock()
-        ranks = ranks_of(state.nodes, state.record.generation)
-        found = {number: got for number, rank in ranks.items() if (got := sample(rank)) is not None}
-        if state.record.generation != self._generation or not self._base:
-            self._generation, self._base, self._next_base, self._based_s = state.record.generation, found, found, now_s
-        elif now_s - self._based_s > WINDOW_S:
-            self._base, self._next_base, self._based_s = self._next_base, found, now_s
-        means = {}
-        for number, (total, count) in found.items():
-            total_before, count_before = self._base.get(number, (0.0, 0.0))
-            if count < count_before:  # another process has begun to count
-                total_before = count_before = 0.0
-            parts = count - count_before
-            if parts > 0 and total >= total_before:
-                means[number] = (total - total_before) / parts
-            elif count > 0:  # nothing new since then: the mean of all that there is
-                means[number] = total / count
-        return means
+    def _means_of_all(self, state: CoreState, sample: _Sampler) -> dict[int, float]:
+        generation = state.record.generation
+        return self._means(generation, ranks_of(state.nodes, generation), sample)
+
+    def _means(self, generation: int, ranks: Mapping[int, store.RankState], sample: _Sampler) -> dict[int, float]:
+        found = {number: got for number, rank in ranks.items() if (got := sample(rank)).parts}
+        return self._recent.means(generation, found, self._clock())
 
 
-def _own_time(rank: store.RankState) -> Sample | None:
-    if rank.device_steps:
-        return rank.device_own_s, rank.device_steps
-    if not (is_measured(rank) and rank.steps_done):
-        return None
-    return rank.busy_s + rank.own_wait_s, rank.steps_done
+class SingleRankTimes:
+    """Own times of the ranks whose pages are open. Several threads may use it."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._times: dict[tuple[str, int], OwnStepTimes] = {}
 
-def _gpu_samples(rank: store.RankState) -> Sample | None:
-    gpu = rank.gpu
-    return (gpu.utilization_sum, gpu.utilization_samples) if gpu.utilization_samples else None
+    def time_s(self, run: str, generation: int, rank: store.RankState) -> float | None:
+        """Return the seconds that a rank needs for itself in a step; None: they are not known yet."""
+        with self._lock:
+            times = self._times.pop((run, rank.rank), None) or OwnStepTimes()
+            self._times[run, rank.rank] = times
+            while len(self._times) > MOST_RANKS:
+                del self._times[next(iter(self._times))]
+            return times.time_s(generation, rank)
 
 
 def _two_digits(value: float) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from holdfast_daemon.console.ranks.own_step_times import OwnStepTimes
-from holdfast_daemon.console.ranks.rank_table import (
+from holdfast_daemon.console.ranks.rank_health import (
     CULPRIT,
     EXITED,
     HEALTH,
@@ -17,9 +17,8 @@ from holdfast_daemon.console.ranks.rank_table import (
     STALLED,
     STARTING,
     WAITING,
-    RankReader,
-    RankTable,
 )
+from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable
 from holdfast_daemon.core.model import CoreState
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1 import common_pb2 as common
@@ -33,6 +32,8 @@ MOST_CHANGES = 400
 MOST_ODD = 50
 _BEHIND_STEPS = 2
 """Steps behind the foremost rank from which a rank is odd. One step is the usual difference between reports."""
+_BEHIND_S = 2.0
+"""Time of usual steps that it must be behind, too: reports of short steps differ by several of them."""
 _FULL_RATIO = 0.95
 _SLOW_RATIO = 1.5
 _AXES = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "ep", "tp")
@@ -55,6 +56,7 @@ class RankCells:
         self._shown: list[Value] = []
         self._legend: dict[str, Any] = {}
         self._odd: list[int] = []
+        self._behind: list[int] = []
         self._layout: tuple[object, ...] = ()
         self._turn = 0
 
@@ -63,6 +65,7 @@ class RankCells:
         table = self._reader.table(state)
         self._shown, self._legend = self._values(state, table)
         self._odd = self._oddest(table)
+        self._behind = _behind(table, self._odd)
         self._layout = _layout_key(state, table)
         return self.last_frame(state)
 
@@ -87,6 +90,7 @@ class RankCells:
             "values": list(self._shown),
             "legend": self._legend,
             "odd": list(self._odd),
+            "behind": list(self._behind),
         }
 
     def change(self, state: CoreState) -> tuple[str, dict[str, Any]] | None:
@@ -104,6 +108,8 @@ class RankCells:
                 self._shown[at] = values[at]
         if odd != self._odd:
             change["odd"] = self._odd = odd
+        if (behind := _behind(table, odd)) != self._behind:
+            change["behind"] = self._behind = behind
         if legend != self._legend:
             change["legend"] = self._legend = legend
         return ("change", change) if change else None
@@ -157,6 +163,8 @@ class RankCells:
         order = {EXITED: 0, CULPRIT: 1, STALLED: 2, STARTING: 4, WAITING: 7}
         if all(health == STARTING for health in table.health.values()):
             del order[STARTING]  # all start: none of them is odd
+        if table.pausing:
+            del order[WAITING]  # they wait for an evaluation or a save
         keys: list[tuple[int, float, int]] = []
         slow = self._slow_ranks() if self._colour == "step_time" else {}
         for number, health in table.health.items():
@@ -164,7 +172,7 @@ class RankCells:
             behind = table.newest_step - row.step
             if health in order:
                 keys.append((order[health], -row.stalled_s, number))
-            elif health == OK and behind >= _BEHIND_STEPS:
+            elif _is_behind(table, number):
                 keys.append((3, -behind, number))
             elif number in slow:
                 keys.append((5, -slow[number], number))
@@ -183,6 +191,17 @@ class RankCells:
 def rounded(value: float, digits: int = 2) -> float:
     """Return a number with N significant digits: pages need no more, and fewer values change."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else 0.0
+
+
+def _is_behind(table: RankTable, number: int) -> bool:
+    """Return whether a healthy rank is behind the foremost one, by more than reports of healthy ranks differ."""
+    steps, step_s = table.newest_step - table.rows[number].step, table.state.deadlines.median_step_s or 0.0
+    return table.health[number] == OK and steps >= _BEHIND_STEPS and steps * step_s >= _BEHIND_S
+
+
+def _behind(table: RankTable, odd: Iterable[int]) -> list[int]:
+    """Return those of the odd ranks that are behind: their own values may be those of any healthy rank."""
+    return sorted(number for number in odd if _is_behind(table, number))
 
 
 def _filled(table: RankTable, pairs: Iterable[tuple[int, Value]]) -> list[Value]:

@@ -5,6 +5,19 @@ from typing import Any
 
 from holdfast_daemon.console.pages.run_frame import newest_first
 from holdfast_daemon.console.ranks.generation_logs import read_end
+from holdfast_daemon.console.ranks.own_step_times import SingleRankTimes
+from holdfast_daemon.console.ranks.rank_health import (
+    CULPRIT,
+    EXITED,
+    HEALTH,
+    LEFT,
+    OK,
+    STALLED,
+    STARTING,
+    WAITING,
+)
+from holdfast_daemon.console.ranks.rank_table import RankTable
+from holdfast_daemon.console.ranks.taken_stacks import TakenStack
 from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.texts.activities import does
@@ -15,6 +28,16 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 MOST_STACK_BYTES = 128 * 1024
+_BADGES = {
+    OK: "ok",
+    STARTING: "unknown",
+    WAITING: "attention",
+    STALLED: "attention",
+    CULPRIT: "bad",
+    EXITED: "bad",
+    LEFT: "ended",
+}
+"""Health of a rank -> colour of its badge."""
 
 
 def find_rank(state: CoreState, number: int) -> tuple[str, store.RankState]:
@@ -27,10 +50,23 @@ def find_rank(state: CoreState, number: int) -> tuple[str, store.RankState]:
     raise RefusedRequestError(404, f"nothing is known of rank {number} in generation {state.record.generation}")
 
 
-def rank_details(state: CoreState, number: int, incidents: Path) -> dict[str, Any]:
-    """Return all that is known of a rank. ``incidents``: folder of the run's incidents."""
+def rank_badge(table: RankTable, number: int) -> dict[str, str]:
+    """Return the word of a rank's health, as the map has it, and the colour of its badge."""
+    health = table.health.get(number)
+    if health is None:
+        return {"health": "", "badge": "unknown"}
+    waits_for_pause = health == WAITING and bool(table.pausing)
+    return {"health": HEALTH[health], "badge": "ok" if waits_for_pause else _BADGES[health]}
+
+
+def rank_details(
+    state: CoreState, number: int, incidents: Path, own_times: SingleRankTimes, requested: TakenStack | None
+) -> dict[str, Any]:
+    """Return all that is known of a rank.
+
+    ``incidents``: folder of the run's incidents. ``requested``: newest stack that an operator has requested.
+    """
     node, rank = find_rank(state, number)
-    stack, source = _newest_stack(state, number, incidents)
     has_exit = rank.HasField("exit")
     step, phase = (rank.exit.step, rank.exit.phase) if has_exit else (rank.progress.step, rank.progress.phase)
     return {
@@ -54,8 +90,8 @@ def rank_details(state: CoreState, number: int, incidents: Path) -> dict[str, An
         "recorders": [to_json(recorder) for recorder in rank.recorders],
         "own_time_source": enum_word(common.OwnTimeSource, rank.own_time_source) if rank.own_time_source else "",
         "own_time_reason": rank.own_time_reason,
-        "stack": stack,
-        "stack_from": source,
+        "own_step_s": own_times.time_s(state.record.run, state.record.generation, rank),
+        "stack": _newest_stack(state, number, incidents, requested),
     }
 
 
@@ -77,13 +113,28 @@ def _pending(rank: store.RankState) -> list[dict[str, Any]]:
     return [*named, *counted]
 
 
-def _newest_stack(state: CoreState, number: int, incidents: Path) -> tuple[str, str]:
-    """Return the newest stack of a rank in the evidence, and the incident that has it; "" if there is none."""
+def _newest_stack(
+    state: CoreState, number: int, incidents: Path, requested: TakenStack | None
+) -> dict[str, Any] | None:
+    """Return the newest stack of a rank, requested or in the evidence of an incident; None: there is none."""
     name = run_files.rank_evidence(number, "stack.txt")
     for identity in newest_first(state):
+        incident = state.incidents[identity]
+        if requested is not None and incident.detected_unix_s < requested.unix_s:
+            break
         for path in (incidents / identity / name, incidents / identity / "suspicion" / name):
             try:
-                return read_end(incidents, path, MOST_STACK_BYTES), identity
+                text = read_end(incidents, path, MOST_STACK_BYTES)
             except OSError:
                 continue
-    return "", ""
+            return _stack(state, text, incident.detected_unix_s, incident.generation) | {"incident": identity}
+    if requested is None:
+        return None
+    found = _stack(state, requested.text, requested.unix_s, requested.generation)
+    return found | {"problem": requested.problem}
+
+
+def _stack(state: CoreState, text: str, unix_s: float, generation: int) -> dict[str, Any]:
+    """Return a stack as the page has it. ``generation``: that of the stack, if it is not the newest one."""
+    old = generation if generation != state.record.generation else None
+    return {"text": text, "unix_s": unix_s, "generation": old, "incident": "", "problem": ""}

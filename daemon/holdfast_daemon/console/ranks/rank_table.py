@@ -10,23 +10,26 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from holdfast_daemon.console.ranks.rank_health import (
+    CULPRIT,
+    EXITED,
+    LEFT,
+    OK,
+    STALLED,
+    STARTING,
+    WAITING,
+    StallRule,
+    waits,
+)
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
+from holdfast_daemon.core.restart_patience import MARKED
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
 
-STALLED_S = 1.0
-"""Shortest time without progress after which a rank is shown as stalled."""
-_DEADLINE_SHARE = 0.5
-"""Share of the learned deadline after which it is: long steps are no stalls."""
 LEAST_PAUSE_S = 0.5
 """Shortest time between two looks at the ranks."""
 COST_RATIO = 75.0
 """A look that took 10 ms is repeated after 0.75 s at the earliest."""
-
-HEALTH = ("ok", "starting", "waiting", "stalled", "culprit", "exited", "left")
-"""Words of a rank's health, in the order of their numbers."""
-OK, STARTING, WAITING, STALLED, CULPRIT, EXITED, LEFT = range(len(HEALTH))
 
 
 class Row(NamedTuple):
@@ -38,10 +41,12 @@ class Row(NamedTuple):
     step: int
     phase: int
     stalled_s: float
+    is_stalled: bool
+    """Whether it has made no progress for too long, by the deadline of its phase when its node was read."""
     is_stopped: bool
     left: bool
     waits: bool
-    """Whether a call with other ranks is pending. Only of ranks without progress; of the others False."""
+    """Whether a call with other ranks is pending. Only of stalled ranks; of the others False."""
     ended_well: bool
     memory_bytes: int
     memory_limit_bytes: int
@@ -70,16 +75,26 @@ class RankTable:
         return newest_common_snapshot(self.state.members, self.state.world_size)
 
     @cached_property
+    def pausing(self) -> list[int]:
+        """Ranks in an evaluation or a save that the script has marked, within its time. Others may wait for them."""
+        return [
+            number
+            for number, row in self.rows.items()
+            if row.phase in MARKED and row.life == store.LIFE_RUNNING and self.health[number] == OK
+        ]
+
+    @cached_property
     def counts(self) -> dict[str, int]:
-        """Number of ranks by state. Stalled ranks run, too."""
+        """Number of ranks by state. Stalled ranks run, too. Ranks that wait for a marked pause are not stalled."""
         found = list(self.health.values())
+        stalled = (STALLED,) if self.pausing else (WAITING, STALLED)
         alive = [row for row in self.rows.values() if row.life != store.LIFE_EXITED]
         return {
             "starting": sum(row.life == store.LIFE_STARTING for row in alive),
             "running": sum(row.life == store.LIFE_RUNNING for row in alive),
             "exited": len(self.rows) - len(alive),
-            "stalled": sum(found.count(kind) for kind in (WAITING, STALLED))
-            + sum(self.health[row.rank] == CULPRIT and row.stalled_s > STALLED_S for row in alive),
+            "stalled": sum(found.count(kind) for kind in stalled)
+            + sum(self.health[row.rank] == CULPRIT and row.is_stalled for row in alive),
         }
 
 
@@ -105,18 +120,18 @@ class RankReader:
 
     def _read(self, state: CoreState) -> RankTable:
         generation = state.record.generation
-        stalled_after_s = stall_threshold_s(state)
+        rule = StallRule.of(state)
         known: dict[str, tuple[store.NodeState, list[Row]]] = {}
         rows: dict[int, Row] = {}
         for name, node in state.nodes.items():
             if node.generation != generation:
                 continue
             held = self._rows.get(name)
-            known[name] = held if held is not None and held[0] is node else (node, _rows(name, node, stalled_after_s))
+            known[name] = held if held is not None and held[0] is node else (node, _rows(name, node, rule))
             rows.update((row.rank, row) for row in known[name][1])
         self._rows = known
         culprits = _culprits(state)
-        health = {number: _health(row, culprits, stalled_after_s) for number, row in rows.items()}
+        health = {number: _health(row, culprits) for number, row in rows.items()}
         size = max(state.world_size, max(rows, default=-1) + 1)
         return RankTable(
             rows,
@@ -126,11 +141,6 @@ class RankReader:
             steps_until=max((row.planned_steps for row in rows.values()), default=0),
             state=state,
         )
-
-
-def stall_threshold_s(state: CoreState) -> float:
-    """Return the seconds without progress after which the console shows a rank as stalled."""
-    return max(STALLED_S, _DEADLINE_SHARE * state.deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 1000))
 
 
 def open_incident(state: CoreState) -> store.Incident | None:
@@ -144,10 +154,10 @@ def _culprits(state: CoreState) -> frozenset[int]:
     return frozenset() if incident is None else frozenset(incident.verdict.culprits)
 
 
-def _rows(name: str, node: store.NodeState, stalled_after_s: float) -> list[Row]:
+def _rows(name: str, node: store.NodeState, rule: StallRule) -> list[Row]:
     rows = []
     for rank in node.ranks:
-        progress, memory, stalled_s = rank.progress, rank.memory, rank.stalled_s
+        progress, memory, is_stalled = rank.progress, rank.memory, rule.is_stalled(rank)
         has_exit = rank.HasField("exit")
         rows.append(
             Row(
@@ -156,10 +166,11 @@ def _rows(name: str, node: store.NodeState, stalled_after_s: float) -> list[Row]
                 rank.life,
                 rank.exit.step if has_exit else progress.step,
                 rank.exit.phase if has_exit else progress.phase,
-                stalled_s,
+                rank.stalled_s,
+                is_stalled,
                 rank.process_state in ("T", "t"),
                 rank.left_training,
-                stalled_s > stalled_after_s and _waits(rank),
+                is_stalled and waits(rank),
                 has_exit and rank.exit.HasField("code") and rank.exit.code == 0,
                 memory.allocated_bytes,
                 memory.limit_bytes,
@@ -169,17 +180,7 @@ def _rows(name: str, node: store.NodeState, stalled_after_s: float) -> list[Row]
     return rows
 
 
-def _waits(rank: store.RankState) -> bool:
-    progress = rank.progress
-    groups = (*progress.groups, *progress.device_groups)
-    return (
-        bool(rank.pending)
-        or any(group.enqueued > group.completed for group in groups)
-        or any(channel.enqueued > channel.completed for channel in progress.channels)
-    )
-
-
-def _health(row: Row, culprits: frozenset[int], stalled_after_s: float) -> int:
+def _health(row: Row, culprits: frozenset[int]) -> int:
     if row.rank in culprits:
         return CULPRIT
     if row.life == store.LIFE_EXITED:
@@ -188,6 +189,6 @@ def _health(row: Row, culprits: frozenset[int], stalled_after_s: float) -> int:
         return STARTING
     if row.left:
         return LEFT
-    if row.stalled_s > stalled_after_s or row.is_stopped:
+    if row.is_stalled or row.is_stopped:
         return WAITING if row.waits and not row.is_stopped else STALLED
     return OK

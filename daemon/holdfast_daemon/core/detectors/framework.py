@@ -50,6 +50,8 @@ class Ending:
     """Of the verdict."""
     what: str
     """Line for the story of its incident."""
+    culprits: tuple[int, ...] = ()
+    """Of the verdict; empty: of any."""
 
 
 @dataclass(frozen=True)

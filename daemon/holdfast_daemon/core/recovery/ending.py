@@ -3,6 +3,7 @@
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
+from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.recovery import checkpoint_commands, proven_steps, standstills
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_daemon.core.restart_patience import RestartPatience
@@ -18,7 +19,11 @@ ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 RESEND_S = 2.0
 """Pause before a command whose effect is not seen is sent again. Agents carry out each command once."""
 
+EVIDENCE_PATIENCE_S = 6.0
+"""Time to wait for the evidence of an incident."""
+
 _LEAST_PATIENCE_S = 0.1
+_ALL_GONE = "all ranks have ended, and the mode of the run allows no restart"
 _BAD_END = "the run ended with a loss that was not finite"
 
 
@@ -66,6 +71,33 @@ def end_after_training(tick: Tick) -> bool:
     what = f"{who} not exit after training: ended, as nothing had moved there for {least_s:.0f} s"
     incidents.close(tick, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=tick.now)
     finish(tick, store.RUN_PHASE_FINISHED, f"{FINISHED}; {what}")
+    return True
+
+
+def end_without_restart(tick: Tick) -> bool:
+    """End a run of mode observe as failed once all its ranks have ended: nothing will start them again.
+
+    Return whether it has. It waits for the verdict on what ended them, and for the evidence of that. A run of another
+    launcher is never ended: the launcher may start the ranks again.
+    """
+    ranks = tick.ranks.values()
+    if tick.observes or tick.state.spec.mode == store.MODE_ACT or len(ranks) < tick.world_size:
+        return False
+    noted = [
+        one
+        for one in tick.state.incidents.values()
+        if one.generation == tick.record.generation
+        and one.state == store.INCIDENT_STATE_NOTED
+        and one.verdict.kind in RECOVERABLE
+    ]
+    if not noted or not all(rank.HasField("exit") for rank in ranks):
+        return False
+    cause = max(noted, key=lambda one: one.detected_unix_s)
+    has_evidence = len(tick.record.nodes) == 1 and cause.evidence
+    if not has_evidence and tick.now - cause.detected_unix_s < EVIDENCE_PATIENCE_S:
+        return False
+    incidents.resolve(tick, cause, _ALL_GONE, state=store.INCIDENT_STATE_FAILED)
+    finish(tick, store.RUN_PHASE_FAILED, f"{cause.verdict.message}; {_ALL_GONE}")
     return True
 
 

@@ -19,13 +19,20 @@ from holdfast_daemon.core.recovery import (
     second_fault,
     standstills,
     suspicion,
+    unused_state,
 )
-from holdfast_daemon.core.recovery.ending import FINISHED, RESEND_S, end_after_training, ended, finish
+from holdfast_daemon.core.recovery.ending import (
+    EVIDENCE_PATIENCE_S,
+    FINISHED,
+    RESEND_S,
+    end_after_training,
+    end_without_restart,
+    ended,
+    finish,
+)
 from holdfast_daemon.core.restart_patience import has_progressed
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
-
-EVIDENCE_PATIENCE_S = 6.0
 
 _TRIED = (store.INCIDENT_STATE_OPEN, store.INCIDENT_STATE_FAILED, store.INCIDENT_STATE_RECOVERED)
 """States of incidents for which a restart was tried."""
@@ -90,6 +97,8 @@ def running(tick: Tick) -> None:
     Of several verdicts on why the run stands still, the first in the registry wins.
     """
     if leaving.all_left(tick):
+        if unused_state.refuse(tick):
+            return
         incidents.close(tick, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=tick.now)
         finish(tick, store.RUN_PHASE_FINISHED, FINISHED)
         return
@@ -109,6 +118,8 @@ def running(tick: Tick) -> None:
         if tick.record.phase != judged_in:
             return
     standstills.settle(tick, is_seen=stands_still)
+    if end_without_restart(tick):
+        return
     if judged_in == store.RUN_PHASE_RUNNING and tick.record.leave_by_unix_s:
         leaving.begin(tick)
     elif judged_in == store.RUN_PHASE_RUNNING:

@@ -10,17 +10,18 @@ The counts are in the record, so that they outlive a restart of the ranks and a 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast_daemon.core import detection, incidents
 from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.detectors.numbers.loss_divergence import LossDivergence
 from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.numbers.non_finite import NonFinite
-from holdfast_daemon.core.recovery import loss_stop, proven_steps
+from holdfast_daemon.core.recovery import loss_stop, proven_steps, response
 from holdfast_daemon.core.texts.render import write
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.loss_tiers import rule_of
+from holdfast_proto.step_quantities import GRADIENT
 from holdfast_proto.v1 import store_pb2 as store
 
 LOSS = "loss"
@@ -156,24 +157,55 @@ def _judge_divergence(tick: Tick, noted: Sequence[Noted], *, is_finite: bool) ->
 
 def _judge_nonfinite(tick: Tick, summary: store.StepSummary) -> None:
     counts, tier = tick.record.loss_counts, store.LOSS_TIER_NON_FINITE
-    if counts.nonfinite_answered or counts.nonfinite <= rule_of(tick.state.spec, tier).budget or not counts.nonfinite:
+    rule = rule_of(tick.state.spec, tier)
+    if counts.nonfinite_answered or counts.nonfinite <= rule.budget or not counts.nonfinite:
+        return
+    if rule.action == store.LOSS_ACTION_NOTE:  # the detector limits what is only noted
         return
     with tick.edit_record() as record:
         record.loss_counts.nonfinite_answered = True
-    incident = _newest(tick, tier)
-    if incident is None or incident.notify:  # noted by an earlier leader, or about an earlier row
-        incident = incidents.note_incident(tick, _fresh_verdict(tick, summary))
-        _mark_tier(tick, incident)
-        incident = tick.state.incidents[incident.id]
     proven = tick.record.proven
     good = proven.before_step if proven.HasField("before_step") else None
+    incident = _of_present_episode(tick)
+    if incident is None or incident.notify:  # noted by an earlier leader, or the detector did not report the episode
+        incident = response.note(tick, _fresh_finding(tick, summary, good))
+        _mark_tier(tick, incident)
+        incident = tick.state.incidents[incident.id]
     loss_stop.answer(tick, incident, tier, counts.nonfinite, good)
 
 
-def _fresh_verdict(tick: Tick, summary: store.StepSummary) -> store.Verdict:
-    """Return what the detector would report if this were the first step that is not finite."""
-    (finding,) = NonFinite().see_step(detection.step_view(tick, summary)).findings
-    return finding.verdict
+def _of_present_episode(tick: Tick) -> store.Incident | None:
+    """Return the incident of the losses in a row that are not finite now, if this leader knows one.
+
+    Its step is after the newest finite loss, so it is not about an earlier episode: people go back to a checkpoint from
+    before that step. It is not after the first loss of the row: the origin, or the same row after a restart, may have
+    been reported with a later step. It may be before that loss, at a step that the loss scaler skipped.
+    """
+    counts = tick.record.loss_counts
+    after = counts.nonfinite_since - 1
+    if counts.HasField("finite_step"):  # a restart may have undone that step
+        after = min(after, counts.finite_step)
+    known = (
+        incident
+        for incident in tick.state.incidents.values()
+        if incident.loss_tier == store.LOSS_TIER_NON_FINITE and after < incident.verdict.step <= counts.nonfinite_since
+    )
+    return max(known, key=lambda incident: incident.detected_unix_s, default=None)
+
+
+def _fresh_finding(tick: Tick, summary: store.StepSummary, good: int | None) -> Finding:
+    """Return what the detector would have reported at the first loss of the row: that is the step to go back from.
+
+    The present step stands in for that one, except for gradients: those of a rank's own belong to their own step.
+    ``good``: step before which every state is good; None: no state of this start is known to be good.
+    """
+    first = store.StepSummary()
+    first.CopyFrom(summary)
+    first.step = tick.record.loss_counts.nonfinite_since
+    del first.nonfinite[:]
+    first.nonfinite.extend(bad for bad in summary.nonfinite if bad.quantity != GRADIENT)
+    (finding,) = NonFinite().see_step(detection.step_view(tick, first)).findings
+    return replace(finding, proven_step=good)
 
 
 def _newest(tick: Tick, tier: "store.LossTier") -> store.Incident | None:

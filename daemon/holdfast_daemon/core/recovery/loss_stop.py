@@ -76,7 +76,8 @@ def _last_finite(tick: Tick, tier: "store.LossTier") -> str:
         return ""
     if not counts.HasField("finite_step"):
         return "no loss was finite; "
-    return f"the last finite loss was {counts.finite_loss:.4g} at step {counts.finite_step}; "
+    since = f"the loss is not finite since step {counts.nonfinite_since}; "
+    return f"{since}the last finite loss was {counts.finite_loss:.4g} at step {counts.finite_step}; "
 
 
 def _way_back(tick: Tick, bad_step: int | None) -> str:

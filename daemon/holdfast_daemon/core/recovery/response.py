@@ -31,7 +31,7 @@ def respond(tick: Tick, finding: Finding) -> None:
         if finding.stops_the_run:
             tick.state = replace(tick.state, left_down_by=tick.state.left_down_by | {verdict.kind})
             ledger.note_verdict(tick, finding.last_progress_unix_s)
-        if tick.once(f"{verdict.kind} {list(verdict.culprits)} at step {verdict.step}"):
+        if tick.once(f"{incidents.reported_key(verdict.kind, verdict.culprits)}{verdict.step}"):
             note(tick, finding)
 
 

@@ -28,8 +28,15 @@ def death(verdict: store.Verdict) -> str:
 
 
 def lost_node(verdict: store.Verdict) -> str:
-    """Return which node is gone, and its ranks."""
-    return f"node {verdict.lost_node.node} is lost, and with it {ranks_named(verdict.lost_node.ranks)}"
+    """Return which node is gone, and its ranks; or that they are only out of sight."""
+    detail = verdict.lost_node
+    who = ranks_named(detail.ranks)
+    if detail.trained_on:
+        return (
+            f"the run stands still, and nothing is known of {who}: the agent of node {detail.node} has gone. They"
+            " trained on after that, so the cause may be any rank"
+        )
+    return f"node {detail.node} is lost, and with it {who}"
 
 
 def late_exit(verdict: store.Verdict) -> str:
@@ -46,10 +53,19 @@ def _stopped(ranks: Sequence[store.HeldRank]) -> list[str]:
 
 
 def _ends(together: Mapping[str, Sequence[int]]) -> list[str]:
-    sentences = [f"{ranks_named(ranks)} {how}" for how, ranks in together.items()]
+    sentences = [f"{ranks_named(ranks)} {_plural(how) if len(ranks) > 1 else how}" for how, ranks in together.items()]
     more = sum(map(len, list(together.values())[_ENDS_SHOWN:]))
     rest = [f"{more} more {'rank' if more == 1 else 'ranks'} ended in other ways"] if more else []
     return [*sentences[:_ENDS_SHOWN], *rest]
+
+
+def _plural(how: str) -> str:
+    """Return the words for several ranks. Verbs of the past are the same for both."""
+    return (
+        f"were{how.removeprefix('was')}"
+        if how.startswith("was ")
+        else how.replace("says that its", "say that their", 1)
+    )
 
 
 def _how_and_where(end: store.RankEnd) -> str:

@@ -19,3 +19,13 @@ def launcher(verdict: store.Verdict) -> str:
         f" {ours}: its command starts ranks itself: use `holdfast observe -- COMMAND`, or give `holdfast run` the"
         " command of one rank"
     )
+
+
+def unused(source: int, step: int, *, any_attached: bool) -> str:
+    """Return that a run has ended without the state of ``step``, and what to do."""
+    state = f"the {'snapshot' if source == store.SOURCE_MEMORY else 'checkpoint'} of step {step}"
+    if any_attached:
+        what, missing = f"no rank restored {state}, and none began a step", "hooks.restore()"
+    else:
+        what, missing = f"no rank attached: {state} was not used, and nothing was saved", "holdfast_hooks.attach()"
+    return f"{what}: call {missing} before the training loop (docs/own-trainer.md), or start with --from-scratch"

@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD, PHASE_IDLE
 from tests.daemon.core.test_coordinator import running
 from tests.support.core_world import World
@@ -91,3 +92,27 @@ def test_a_run_that_fails_keeps_its_newest_snapshot() -> None:
             world.train(1, snapshot=False)
     assert world.phase == "failed"
     assert world.sent("persist_snapshot")[-1].persist_snapshot.step == newest
+
+
+def test_in_mode_observe_a_run_whose_ranks_are_all_dead_fails_with_the_cause() -> None:
+    world = running(mode=store.MODE_OBSERVE, ranks_per_node=2)
+    world.end(0, signal=9)
+    world.stand(20.0)
+    assert (world.phase, world.sent("finish"), len(world.incidents)) == ("running", [], 1)
+    world.end(1, code=1, last_words="RuntimeError: Connection closed by peer")
+    world.until("failed")
+    outcome = world.state.record.outcome
+    assert outcome.startswith("rank 0 was killed by SIGKILL")
+    assert outcome.endswith("; all ranks have ended, and the mode of the run allows no restart")
+    assert [one.state for one in world.incidents] == [store.INCIDENT_STATE_FAILED]
+    assert not world.sent("stop")
+
+
+def test_in_mode_observe_the_evidence_of_the_cause_is_waited_for() -> None:
+    world = running(mode=store.MODE_OBSERVE, ranks_per_node=2, nodes=2)
+    for number in range(4):
+        world.end(number, signal=9)
+    world.stand(5.0)
+    assert world.phase == "running"
+    world.stand(3.0)
+    assert world.phase == "failed"

@@ -5,12 +5,14 @@ from itertools import count
 
 import pytest
 
+from holdfast_daemon.core.launcher_words import FRESH_S
 from holdfast_daemon.core.model import LauncherEnded, StopRequest
 from holdfast_daemon.core.recovery.hang_aborts import REACTION_PATIENCE_S
 from holdfast_daemon.core.recovery.standstills import has_given_up
 from holdfast_daemon.core.restart_patience import UNCERTAIN_RESTARTS
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.session_pb2 import LauncherWords, RankWords
 from tests.support.core_world import World
 
 STEPS = 8
@@ -301,3 +303,119 @@ def test_a_new_leader_continues_an_abort() -> None:
     world.launch(2)
     world.train(2, snapshot=False)
     assert (world.incidents[0].state, world.phase) == (store.INCIDENT_STATE_RECOVERED, "running")
+
+
+def say(world: LaunchedWorld, text: str, *ranks: int) -> None:
+    words = LauncherWords(launcher="Ray Train", words=[RankWords(ranks=ranks, text=text)])
+    world.events.append(store.Event(node="node0", generation=world.state.record.generation, launcher_words=words))
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_what_a_launcher_says_of_a_dead_rank_is_in_the_incident_whichever_comes_first(*, comes_first: bool) -> None:
+    world = launched()
+    if comes_first:
+        say(world, "ActorDiedError: killed by the memory monitor", 1)
+        world.tick()
+    world.end(1, code=1)
+    for _ in range(30):
+        world.tick()
+    if not comes_first:
+        say(world, "ActorDiedError: killed by the memory monitor", 1)
+        world.tick()
+    (incident,) = world.incidents
+    assert list(incident.verdict.culprits) == [1]
+    line = "Ray Train says of rank 1: ActorDiedError: killed by the memory monitor"
+    assert [what for what in world.story if "Ray" in what] == [line]
+    assert world.state.launcher_words == ()
+
+
+def test_words_that_no_incident_follows_are_forgotten() -> None:
+    world = launched()
+    for number in range(12):
+        say(world, "ValueError: bad sample", 0, number)
+        say(world, "ValueError: bad sample", 0, number)
+        world.train(1, snapshot=False)
+    lines = [f"Ray Train says of ranks 0, {number}: ValueError: bad sample" for number in range(4, 12)]
+    assert [words.line for words in world.state.launcher_words] == lines
+    said = world.now
+    while world.now < said + FRESH_S + 1:
+        world.train(2, snapshot=False)
+    assert not world.incidents
+    world.end(1, code=1)
+    for _ in range(30):
+        world.tick()
+    assert not [what for what in world.story if "Ray" in what]
+    assert world.state.launcher_words == ()
+
+
+def test_a_run_whose_ranks_holdfast_has_started_has_no_other_launcher() -> None:
+    world = World()
+    world.until("starting")
+    world.train(2)
+    words = LauncherWords(launcher="Ray Train", words=[RankWords(ranks=[1], text="dead")])
+    world.events.append(store.Event(node="node0", generation=1, launcher_words=words))
+    world.tick()
+    assert world.state.launcher_words == ()
+
+
+def stalled_until(world: LaunchedWorld, incidents: int) -> None:
+    for _ in range(300):
+        if len(world.incidents) >= incidents:
+            return
+        world.tick()
+    raise AssertionError(f"{len(world.incidents)} incidents instead of {incidents}")
+
+
+def move(world: LaunchedWorld, steps: int) -> None:
+    """Let the ranks of the nodes that are not missing train."""
+    for _ in range(steps):
+        for node in world.node_states.values():
+            for rank in node.ranks:
+                rank.progress.step += 1
+                rank.stalled_s = 0.0
+        world.tick()
+
+
+def test_a_lost_node_whose_ranks_train_on_is_taken_back_and_reported_again_if_they_stop() -> None:
+    world = launched(nodes=2, on_hang=store.HANG_ACTION_UNSPECIFIED)
+    world.node_states.pop("node1")
+    stalled_until(world, 1)
+    move(world, 4)
+    (first,) = world.incidents
+    assert first.state == store.INCIDENT_STATE_RESOLVED
+    stalled_until(world, 2)
+    assert world.incidents[1].verdict.message.startswith("the run stands still, and nothing is known of ranks 4, 5, 6")
+    for _ in range(100):
+        world.tick()
+    assert [one.state for one in world.incidents] == [store.INCIDENT_STATE_RESOLVED, store.INCIDENT_STATE_NOTED]
+
+
+def test_of_two_lost_nodes_the_one_whose_ranks_train_on_is_taken_back() -> None:
+    world = launched(nodes=3, on_hang=store.HANG_ACTION_UNSPECIFIED)
+    gone = world.node_states.pop("node2")
+    stalled_until(world, 1)
+    move(world, 4)
+    world.node_states["node2"] = gone
+    world.tick()
+    states = {tuple(one.verdict.culprits): one.state for one in world.incidents}
+    assert states[8, 9, 10, 11] == store.INCIDENT_STATE_RESOLVED
+
+
+def test_words_about_a_second_failure_are_in_the_incident_of_that_failure() -> None:
+    world = launched()
+    world.end(1, code=1)
+    for _ in range(30):
+        world.tick()
+    say(world, "ActorDiedError: killed", 1)
+    world.tick(seconds=3.0)
+    world.launch(2)
+    world.train(2, snapshot=False)
+    world.end(0, code=1)
+    for _ in range(30):
+        world.tick()
+    say(world, "ActorDiedError: killed", 0)
+    say(world, "ActorDiedError: killed", 1)
+    world.tick()
+    told = [[what.what for what in one.actions if "Ray" in what.what] for one in world.incidents]
+    first, second = (f"Ray Train says of rank {rank}: ActorDiedError: killed" for rank in (1, 0))
+    assert told == [[first], [second, first]]

@@ -82,6 +82,105 @@ def test_a_finite_loss_begins_the_count_again() -> None:
     assert marked(world) == ["non_finite", "non_finite"], "each row is an incident of its own"
 
 
+def train_to(world: World, step: int) -> None:
+    """Let the only rank finish all steps before ``step`` with a finite loss."""
+    report(world, *[2.0] * (step - world.rank(0).progress.step))
+
+
+def noted_steps(world: World) -> list[int]:
+    return [incident.verdict.step for incident in world.incidents]
+
+
+def messages(world: World) -> list[str]:
+    return [incident.verdict.message for incident in world.incidents]
+
+
+def test_two_short_episodes_are_two_incidents_and_nobody_is_notified() -> None:
+    world = running()
+    for first in (100, 160):
+        train_to(world, first)
+        report(world, *[NAN] * 3)
+    train_to(world, 200)
+    assert noted_steps(world) == [100, 160]
+    assert messages(world) == ["loss is not finite since step 100", "loss is not finite since step 160"]
+    assert marked(world) == []
+
+
+@pytest.mark.parametrize("second", [420, 208], ids=["the detector reports it", "it comes soon after the first"])
+@pytest.mark.parametrize("action", ["notify", "stop"])
+def test_the_episode_that_exceeds_the_budget_is_named_and_no_earlier_one(action: str, second: int) -> None:
+    world = running({"non_finite": (action, BUDGET)})
+    train_to(world, 200)
+    world.node_states["node0"].checkpoints[:] = [150]
+    report(world, *[NAN] * 3)
+    train_to(world, second)
+    world.node_states["node0"].checkpoints[:] = [150, second - 3]
+    report(world, *[NAN] * (BUDGET + 1))
+    assert noted_steps(world) == [200, second]
+    assert [incident.notify for incident in world.incidents] == [False, True]
+    assert messages(world)[1] == f"loss is not finite since step {second}"
+    assert "11 losses in a row" in " ".join(one.what for one in world.incidents[1].actions)
+    assert not any("losses in a row" in one.what for one in world.incidents[0].actions)
+    kept = [command.keep_checkpoint.step for command in world.sent("keep_checkpoint")]
+    assert kept == [150, second - 3], "the newest checkpoint from before each of them is kept"
+    assert world.phase == ("failed" if action == "stop" else "running")
+    if action == "stop":
+        outcome = world.state.record.outcome
+        assert f"since step {second}; the last finite loss was 2 at step {second - 1};" in outcome
+        assert f"--continue-from {second - 3}, or a newer checkpoint from before step {second - 1}" in outcome
+        assert "200" not in outcome
+
+
+def test_each_long_episode_is_named_by_its_first_step() -> None:
+    world = running()
+    for first in (100, 112, 124):
+        train_to(world, first)
+        report(world, *[NAN] * (BUDGET + 1))
+    assert noted_steps(world) == [100, 112, 124]
+    assert [incident.notify for incident in world.incidents] == [True, True, True]
+
+
+def test_a_leader_that_did_not_see_the_first_losses_names_the_first_step() -> None:
+    world = running()
+    train_to(world, 100)
+    report(world, *[NAN] * 6)
+    world.lose_leader()
+    report(world, *[NAN] * 5)
+    (incident,) = [incident for incident in world.incidents if incident.notify]
+    assert (incident.verdict.step, incident.verdict.message) == (100, "loss is not finite since step 100")
+
+
+def test_an_origin_that_is_seen_later_does_not_move_the_step_that_is_named() -> None:
+    world = running()
+    train_to(world, 100)
+    report(world, NAN)
+    report(world, NAN, nonfinite=[store.NonFinite(rank=0, quantity="gradient", parameter="up.weight")])
+    report(world, *[NAN] * BUDGET)
+    assert noted_steps(world) == [100, 101]
+    assert [incident.notify for incident in world.incidents] == [True, False]
+
+
+def test_an_episode_in_steps_that_a_restart_has_undone_is_not_noted_twice() -> None:
+    world = running()
+    train_to(world, 10)
+    world.rank(0).snapshots[:] = [9]
+    train_to(world, 100)
+    world.end(0, signal=9)
+    world.until("starting")
+    assert world.rank(0).progress.step == 10
+    report(world, *[NAN] * (BUDGET + 1))
+    found = [incident for incident in world.incidents if incident.loss_tier == store.LOSS_TIER_NON_FINITE]
+    assert [(incident.verdict.step, incident.notify) for incident in found] == [(10, True)]
+
+
+@pytest.mark.parametrize("rule", [("notify", BUDGET), ("note", 0)])
+def test_a_loss_that_is_bad_in_every_other_step_makes_few_incidents(rule: tuple[str, int]) -> None:
+    world = running({"non_finite": rule})
+    report(world, *[NAN, 2.0] * 500)
+    assert 2 <= len(world.incidents) <= 6
+    assert marked(world) == []
+
+
 @pytest.mark.parametrize("numbers", [{"overflow": True}, {}])
 def test_skipped_steps_and_steps_without_a_loss_neither_count_nor_end_a_row(numbers: dict[str, Any]) -> None:
     world = running()
@@ -125,7 +224,8 @@ def test_a_stop_ends_the_run_without_a_checkpoint_and_names_the_way_back() -> No
     assert not finish.succeeded
     assert finish.outcome == (
         f'stopped at step {last + 4} because of [loss] non_finite = "stop": 4 losses in a row that are not finite, of'
-        f" which 3 are tolerated; the last finite loss was 2.5 at step {last}; checkpoints of step {last}"
+        f" which 3 are tolerated; the loss is not finite since step {last + 1}; the last finite loss was 2.5 at step"
+        f" {last}; checkpoints of step {last}"
         f" or later may hold the bad state: start again with --continue-from {last - 2}, or a newer checkpoint from"
         f" before step {last}"
     )

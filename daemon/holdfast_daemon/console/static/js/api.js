@@ -1,6 +1,9 @@
-/** Requests to the daemon: JSON, errors as one line, and the session. */
+/**
+ * Requests to the daemon: JSON, errors as one line, and the session. All paths are relative to the page's address: a
+ * proxy may serve it below a path of its own.
+ */
 
-const TOKEN = "holdfast-token";
+const TOKEN = `holdfast-token ${location.pathname}`;
 let fromAddress = "";
 
 /** An answer that is no success, or none at all. `status` is 0 when the daemon could not be reached. */
@@ -13,7 +16,7 @@ export class ApiError extends Error {
 
 /** Returns the path of an API of a run; each part is escaped. */
 export function runPath(run, ...rest) {
-  return `/api/runs/${[run, ...rest].map(encodeURIComponent).join("/")}`;
+  return `api/runs/${[run, ...rest].map(encodeURIComponent).join("/")}`;
 }
 
 /**
@@ -80,7 +83,7 @@ export async function openSession() {
   let token = fromAddress;
   fromAddress = "";
   try {
-    if (!token) return await getJson("/api/session");
+    if (!token) return await getJson("api/session");
   } catch (error) {
     passUnless401(error);
     token = sessionStorage.getItem(TOKEN);
@@ -93,7 +96,7 @@ export async function openSession() {
     sessionStorage.removeItem(TOKEN);
     return null;
   }
-  return getJson("/api/session");
+  return getJson("api/session");
 }
 
 function passUnless401(error) {
@@ -105,7 +108,7 @@ function passUnless401(error) {
  * @throws {ApiError} 401: no such token.
  */
 export async function login(token) {
-  const answer = await postJson("/api/login", { token });
+  const answer = await postJson("api/login", { token });
   sessionStorage.setItem(TOKEN, token);
   return answer;
 }
@@ -113,5 +116,5 @@ export async function login(token) {
 /** Ends the session of this browser and forgets the token. */
 export async function logout() {
   sessionStorage.removeItem(TOKEN);
-  await postJson("/api/logout");
+  await postJson("api/logout");
 }

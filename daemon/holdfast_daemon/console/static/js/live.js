@@ -68,7 +68,7 @@ export function openStream(path, handlers) {
   const check = async () => {
     if (!source || Date.now() - heard < CHECK_MS) return;
     try {
-      await getJson("/api/session");
+      await getJson("api/session");
     } catch (error) {
       fail(error.message);
     }

@@ -25,8 +25,9 @@ function Console() {
   const route = useRoute();
   const [session, setSession] = useState(undefined);
   const [error, setError] = useState("");
+  const [hasLeft, setHasLeft] = useState(false);
   const open = () => openSession().then(
-    (found) => { setSession(found); setError(""); },
+    (found) => { setSession(found); setError(""); setHasLeft((old) => old && !found); },
     (failure) => setError(failure.message),
   );
   useEffect(() => {
@@ -46,7 +47,7 @@ function Console() {
     return () => clearInterval(retry);
   }, [error, session]);
 
-  if (session === null) return html`<${LoginPage} onDone=${open} />`;
+  if (session === null) return html`<${LoginPage} onDone=${open} follows=${!hasLeft} />`;
   if (session === undefined) {
     return html`<main class="boot">${error
       ? html`<${Problem} title="The console cannot reach its daemon"
@@ -54,8 +55,9 @@ function Console() {
             + " `holdfast report` shows the run."} />`
       : html`<${Loading} what="the session" />`}</main>`;
   }
+  const leave = () => { setSession(null); setHasLeft(true); };
   const Page = PAGES[route.page];
-  return html`<${Shell} route=${route} session=${session} onLogout=${() => setSession(null)}>
+  return html`<${Shell} route=${route} session=${session} onLogout=${leave}>
     ${Page
       ? html`<${Page} key=${`${route.page} ${route.run} ${route.incident}`} ...${route} session=${session} />`
       : html`<${Problem} title="There is no such page" text="Choose a run from the list of runs." />`}

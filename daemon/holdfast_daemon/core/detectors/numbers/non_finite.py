@@ -3,6 +3,16 @@
 After a sum over ranks every rank has the same NaN, so that a rank which reports one is not its origin. Two things name
 an origin: a rank's own gradient, which was seen before any sum; and a loss that is not finite on one rank alone, while
 all others report a finite one. In a pipeline that loss may come from an earlier stage, and then it names nobody.
+
+Losses that are not finite form episodes: a finite loss ends one. A later episode is reported with its own step, because
+a person goes back to a checkpoint from before that step. A loop that skips bad batches may have thousands of short
+episodes. So after n reports, the next one waits until
+
+    16 x 2^(n - 1) losses have been finite since the last report
+
+A million steps then bring at most 16 reports, and a loss that is NaN in every other of 1,000 steps brings 6. This rule
+limits only what is noted. An episode that is longer than its budget has an incident in any case: ``loss_policy`` notes
+it if this detector did not report its start.
 """
 
 import math
@@ -16,6 +26,9 @@ from holdfast_proto.step_quantities import GRADIENT, WATCHED
 from holdfast_proto.v1 import store_pb2 as store
 
 _OF_GRADIENTS = ("grad_norm", "update_norm", GRADIENT)
+FINITE_LOSSES = 16
+"""Finite losses between the first two reports. More than the 10 bad losses in a row that are tolerated by default: a
+loss that was finite for longer than that is back."""
 _OF_ONE_LOSS = 0.9
 """Confidence in the only rank whose loss is not finite: its samples or its memory are bad, or its own code is."""
 
@@ -27,19 +40,30 @@ def unexpected(summary: store.StepSummary) -> list[store.NonFinite]:
 
 @dataclass(frozen=True)
 class NonFinite(Detector):
-    """Reports once in a generation, and once more if the origin shows only in a later step."""
+    """Reports numbers other than the loss once in a generation, and episodes of the loss ever more rarely.
+
+    It reports once more if the origin shows only in a later step.
+    """
 
     name: ClassVar[str] = "non_finite"
 
     _reported: bool = False
     _named: bool = False
+    """Whether the newest report needs no origin: it has one."""
     _finite_step: int = -1
     """Newest step with a finite loss: the state at its end may be what made the next loss bad."""
+    _in_episode: bool = False
+    """Whether the newest loss is not finite."""
+    _episodes: int = 0
+    """Episodes of the loss that were reported."""
+    _finite_losses: int = 0
+    """Finite losses since the newest of these."""
 
     def see_step(self, step: StepView) -> DetectorResult:
         """Look for what is not finite and should be."""
         if step.loss is not None and math.isfinite(step.loss):
-            return NonFinite(self._reported, self._named, step.step)._look(step)
+            watch = replace(self, _finite_step=step.step, _in_episode=False, _finite_losses=self._finite_losses + 1)
+            return watch._look(step)
         return self._look(step)
 
     def restarted(self, after_step: int) -> Self:
@@ -49,8 +73,14 @@ class NonFinite(Detector):
     def _look(self, step: StepView) -> DetectorResult:
         bad = unexpected(step.summary)
         own = [one for one in bad if one.quantity == GRADIENT]
-        if not bad or self._named or (self._reported and not own):
-            return DetectorResult(self)
+        is_of_loss = any(one.quantity == "loss" for one in bad)
+        begins = is_of_loss and not self._in_episode
+        watch = replace(self, _in_episode=self._in_episode or is_of_loss)
+        is_first = bool(bad) and not self._reported
+        is_origin = bool(own) and not self._named
+        is_due = begins and self._is_due
+        if not (is_first or is_origin or is_due):
+            return DetectorResult(watch)
         detail = _own_gradient(own, bad) if own else _reported_number(step, bad)
         detail.world_size = len(step.coordinates)
         culprits, confidence = _origin(step, detail, own)
@@ -62,11 +92,19 @@ class NonFinite(Detector):
             non_finite=detail,
         )
         proven_step: int | None = step.step
-        if any(one.quantity == "loss" for one in bad):
+        if is_of_loss:
             # Without a finite loss, the state that the run began with may be bad already.
             proven_step = self._finite_step if self._finite_step >= 0 else None
         finding = Finding(verdict=verdict, proven_step=proven_step)
-        return DetectorResult(replace(self, _reported=True, _named=bool(own)), (finding,))
+        watch = replace(watch, _reported=True, _named=bool(own))
+        if begins:
+            watch = replace(watch, _episodes=watch._episodes + 1, _finite_losses=0)
+        return DetectorResult(watch, (finding,))
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether an episode that begins now is reported."""
+        return not self._episodes or self._finite_losses >= FINITE_LOSSES << (self._episodes - 1)
 
 
 def _own_gradient(own: Sequence[store.NonFinite], bad: Iterable[store.NonFinite]) -> store.NonFiniteDetail:

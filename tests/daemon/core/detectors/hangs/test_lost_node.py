@@ -2,8 +2,9 @@
 
 from holdfast_daemon.core.detectors.hangs.lost_node import LostNode
 from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
+from holdfast_daemon.core.texts.render import write
 from holdfast_proto.v1 import store_pb2 as store
-from tests.support.views import NOW, Ranks
+from tests.support.views import LATE_S, NOW, Ranks
 
 LOST_PEER = "Traceback\nRuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:8070"
 
@@ -63,5 +64,56 @@ def test_a_rank_that_is_seen_to_be_stopped_explains_a_hang_better_than_a_missing
     assert ranks.verdict(HungCollective()) is not None
 
 
+def test_ranks_that_trained_on_without_their_agent_are_out_of_sight_and_not_surely_the_cause() -> None:
+    ranks = missing_node()
+    for number in range(4):
+        ranks[number].progress.step += 2
+    found = verdict(ranks)
+    assert found is not None
+    assert not found.lost_node.trained_on  # the others stood still before the lease ran out
+    ranks.missing_since_unix_s = NOW - LATE_S - 1.0
+    found = verdict(ranks)
+    assert found is not None
+    assert (found.lost_node.trained_on, found.confidence_ratio) == (True, 0.5)
+    write(found)
+    assert found.message.startswith("the run stands still, and nothing is known of ranks 4, 5, 6, 7: the agent of node")
+    for number in range(4):
+        ranks[number].progress.step -= 1  # they may have been one step ahead of the last report
+    found = verdict(ranks)
+    assert found is not None
+    assert not found.lost_node.trained_on
+
+
 def test_a_node_that_is_heard_of_is_not_lost() -> None:
     assert verdict(Ranks(8)) is None
+
+
+def test_a_report_ends_when_the_ranks_train_on_after_all() -> None:
+    ranks = missing_node()
+    named = LostNode().see_tick(ranks.view())
+    assert (len(named.findings), named.endings) == (1, ())
+    ranks.missing_since_unix_s = NOW - LATE_S - 1.0
+    again = named.next.see_tick(ranks.view())
+    assert (len(again.findings), again.endings) == (1, ())  # nothing has moved
+    for number in range(4):
+        ranks[number].progress.step += 2
+        ranks[number].stalled_s = 0.2
+    moved = again.next.see_tick(ranks.view())
+    assert moved.findings == ()
+    [ending] = moved.endings
+    assert ending.what == ("the ranks of node node1 train on: steps that need them were done after its agent had gone")
+    assert ending.culprits == (4, 5, 6, 7)
+    assert moved.next.see_tick(ranks.view()).endings == ()  # said once
+    assert again.next.restarted(5).see_tick(ranks.view()).endings == ()
+
+
+def test_an_agent_that_is_back_says_nothing_about_its_ranks() -> None:
+    ranks = missing_node()
+    named = LostNode().see_tick(ranks.view()).next
+    ranks.missing = set()
+    assert named.see_tick(ranks.view()).endings == ()
+    ranks.end(2, code=1, last_words=LOST_PEER)
+    for number in (0, 1, 3):
+        ranks[number].progress.step += 2
+        ranks[number].stalled_s = 0.0
+    assert named.see_tick(ranks.view()).endings == ()

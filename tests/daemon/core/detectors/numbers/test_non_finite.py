@@ -1,12 +1,15 @@
 """Numbers that are not finite, and the ranks they come from."""
 
+import math
+from collections.abc import Collection
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from holdfast_daemon.core.detectors.numbers.non_finite import NonFinite
+from holdfast_daemon.core.detectors.numbers.non_finite import FINITE_LOSSES, NonFinite
 from holdfast_proto.v1 import store_pb2 as store
-from tests.support.steps import show
+from tests.support.steps import show, steps_of
 
 REPLICAS = {rank: {"dp": rank} for rank in range(4)}
 STAGES = {rank: {"dp": rank // 2, "pp": rank % 2} for rank in range(4)}
@@ -116,7 +119,7 @@ def test_gradients_of_a_skipped_step_are_not_reported() -> None:
     assert verdicts(store.NonFinite(rank=1, quantity="gradient", module="m"), overflow=True) == []
 
 
-def test_a_generation_is_reported_once() -> None:
+def test_an_episode_is_reported_once_in_a_generation() -> None:
     steps = [store.StepSummary(step=step, nonfinite=bad("loss", 1)) for step in range(3)]
     detector, found = show(NonFinite(), steps)
     assert [verdict.step for verdict in found] == [0]
@@ -127,3 +130,44 @@ def test_an_origin_that_shows_in_a_later_step_is_reported_once_more() -> None:
     steps = [store.StepSummary(step=step, nonfinite=bad("grad_norm", 0, 1)) for step in range(3)]
     steps += [store.StepSummary(step=step, nonfinite=[own(1, "model.up.weight")]) for step in (3, 4)]
     assert [(v.step, list(v.culprits)) for v in show(NonFinite(), steps)[1]] == [(0, []), (3, [1])]
+
+
+def losses(bad_steps: Collection[int], steps: int) -> list[store.StepSummary]:
+    """Return steps of one rank with a loss that is not finite in ``bad_steps``."""
+    return [
+        store.StepSummary(step=step, loss_sum=math.nan, loss_count=1, nonfinite=bad("loss", 0))
+        if step in bad_steps
+        else store.StepSummary(step=step, loss_sum=2.0, loss_count=1)
+        for step in range(steps)
+    ]
+
+
+def test_a_later_episode_of_the_loss_is_reported_with_its_own_step() -> None:
+    bad_steps = {100, 101, 102, 160, 161, 162}
+    assert steps_of(show(NonFinite(), losses(bad_steps, 200))[1]) == [100, 160]
+
+
+def test_the_finite_losses_between_two_reports_double() -> None:
+    always = show(NonFinite(), losses(range(0, 10_000, 2), 10_000))[1]
+    gaps = [later - earlier for earlier, later in pairwise(steps_of(always))]
+    assert gaps == [2 * FINITE_LOSSES * 2**report for report in range(len(gaps))]
+    assert len(always) == 9
+
+
+def test_a_loss_that_is_finite_for_a_moment_begins_no_new_report() -> None:
+    bad_steps = {50, 51, *range(53, 60)}
+    assert steps_of(show(NonFinite(), losses(bad_steps, 60))[1]) == [50]
+
+
+def test_a_bad_norm_before_it_does_not_hide_a_bad_loss() -> None:
+    steps = losses({30}, 40)
+    steps[10].nonfinite.extend(bad("grad_norm", 0))
+    steps[20].nonfinite.extend(bad("grad_norm", 0))
+    assert [(v.step, v.non_finite.quantity) for v in show(NonFinite(), steps)[1]] == [(10, "grad_norm"), (30, "loss")]
+
+
+def test_the_origin_of_a_later_episode_is_reported_too() -> None:
+    steps = losses({10, 11, 50, 51}, 60)
+    for step in (11, 51):
+        steps[step].nonfinite.append(own(0, "model.up.weight"))
+    assert steps_of(show(NonFinite(), steps)[1]) == [10, 11, 50, 51]

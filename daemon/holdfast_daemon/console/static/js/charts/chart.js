@@ -28,13 +28,16 @@ export function Chart({ title, curve, isBad, other, weight, none, log, version, 
     return () => window.removeEventListener(THEME_CHANGED, follow);
   }, []);
 
+  const showPoint = () => {
+    const index = plot.current?.cursor.idx ?? null;
+    readout.current.textContent = index === null ? "" : pointWords(plot.current.data, index);
+  };
+
   useLayoutEffect(() => {
     const created = createPlot(place.current, {
       log,
       onZoom: (zoom) => newest.current.onZoom(zoom),
-      onCursor: (index) => {
-        readout.current.textContent = index === null ? "" : pointWords(plot.current.data, index);
-      },
+      onCursor: showPoint,
       onDraw: (drawn) => placeLinks(drawn, links.current, newest.current.marks),
       marks: () => newest.current.marks,
       nonfinite: () => newest.current.nonfinite,
@@ -55,6 +58,8 @@ export function Chart({ title, curve, isBad, other, weight, none, log, version, 
     const frame = requestAnimationFrame(() => {
       plot.current.setData(columns(curve, other, { weight, log }), false);
       plot.current.setScale("x", { min: low, max: high > low ? high : low + 1 });
+      // The point under the cursor may have other values now. uPlot finds it in a microtask that comes before this one.
+      queueMicrotask(() => readout.current && showPoint());
     });
     return () => cancelAnimationFrame(frame);
   }, [curve, other, weight, log, theme, version, low, high, marks]);

@@ -30,7 +30,7 @@ export function ChartsPanel({ run, incidents, nonfinite, subscribe }) {
   const [round, setRound] = useState(0);
   const { curves, version, error, none } = useCurves(run, zoom, `${round} ${incidents.length}`, subscribe,
     () => setRound((old) => old + 1));
-  const past = useJson("/api/past");
+  const past = useJson("api/past");
   const other = useJson(otherRun ? otherPath(otherRun, zoom) : null);
   const otherCurves = useMemo(() => (other.data ? readCurves(other.data) : null), [other.data]);
   const marks = useMemo(() => marksOf(run, incidents), [run, incidents]);

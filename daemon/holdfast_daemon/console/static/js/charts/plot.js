@@ -25,7 +25,7 @@ export function columns(curve, other, { weight, log }) {
  * Creates a chart in an element.
  * @param {HTMLElement} place
  * @param {{log: boolean, onZoom: (range: {min: number, max: number} | null) => void,
- *     onCursor: (index: number | null) => void, onDraw: (plot: uPlot) => void, marks: () => {step: number}[],
+ *     onCursor: () => void, onDraw: (plot: uPlot) => void, marks: () => {step: number}[],
  *     nonfinite: () => number[]}} options
  * @returns {uPlot}
  */
@@ -66,7 +66,7 @@ export function createPlot(place, options) {
         options.onZoom({ min: plot.posToVal(left, "x"), max: plot.posToVal(left + width, "x") });
         plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
       }],
-      setCursor: [(plot) => options.onCursor(plot.cursor.idx ?? null)],
+      setCursor: [() => options.onCursor()],
       draw: [(plot) => {
         drawMarks(plot, options.marks(), ink);
         drawNonfinite(plot, options.nonfinite(), ink);

@@ -11,7 +11,7 @@ const AGAIN_MS = 5000;
 
 /** Shows the daemon's own state, renewed every few seconds while the page is visible. */
 export function HoldfastPage() {
-  const answer = useJson("/api/holdfast");
+  const answer = useJson("api/holdfast");
   useEffect(() => {
     const timer = setInterval(() => !document.hidden && answer.reload(), AGAIN_MS);
     return () => clearInterval(timer);

@@ -1,12 +1,33 @@
 /** The page for a browser without a session. */
 
-import { login } from "../api.js";
-import { html, useState } from "../html.js";
+import { getJson, login } from "../api.js";
+import { html, useEffect, useRef, useState } from "../html.js";
 
-/** Asks for a token; `onDone` is called once the daemon has accepted one. */
-export function LoginPage({ onDone }) {
+const AGAIN_MS = 3000;
+
+/**
+ * Asks for a token; `onDone` is called once the daemon has accepted one. With `follows` it is also called once another
+ * tab of the browser has logged in: the session is the browser's. It is not called while somebody types a token.
+ */
+export function LoginPage({ onDone, follows }) {
   const [token, setToken] = useState("");
   const [error, setError] = useState("");
+  const typed = useRef("");
+  typed.current = token;
+  useEffect(() => {
+    if (!follows) return undefined;
+    const abort = new AbortController();
+    const isBusy = () => document.hidden || typed.current !== "";
+    const ask = () => isBusy() || getJson("api/session", abort.signal).then(
+      () => !isBusy() && onDone(),
+      () => {},  // no session, or no answer: it asks again
+    );
+    const timer = setInterval(ask, AGAIN_MS);
+    return () => {
+      clearInterval(timer);
+      abort.abort();
+    };
+  }, [follows]);
   const submit = async (event) => {
     event.preventDefault();
     setError("");

@@ -7,6 +7,7 @@ import { duration, percent, whole } from "../format.js";
 import { html, useCallback, useRef } from "../html.js";
 import { Actions } from "../parts/actions.js";
 import { Badge } from "../parts/badge.js";
+import { Logged } from "../parts/logged.js";
 import { Numbers } from "../parts/numbers.js";
 import { Loading, Problem } from "../parts/states.js";
 import { productiveRatio, TimeUse } from "../parts/time_use.js";
@@ -47,6 +48,7 @@ export function RunPage({ run, session }) {
         <${TimeUse} use=${frame.time_use_s} wallS=${frame.wall_s} /></section>
       <section aria-label="Numbers"><h2>Numbers</h2><${Numbers} frame=${frame} /></section>
     </div>
+    <${Logged} frame=${frame} />
     <section aria-label="Actions"><h2>Actions</h2><${Actions} frame=${frame} session=${session}
       lost=${lost !== null} /></section>
     <section aria-label="Incidents"><h2>Incidents</h2>

@@ -2,7 +2,9 @@
 
 import { postJson, runPath } from "../api.js";
 import { html, useState } from "../html.js";
+import { useJson } from "../use_live.js";
 import { ConfirmDialog } from "./dialog.js";
+import { Fetched } from "./states.js";
 
 const KINDS = ["kill", "segfault", "stop", "exception", "out-of-memory", "infinite-loop", "gil-held", "deadlock",
   "data-stall", "frozen-disk", "slow", "skipped-collective", "wrong-shape", "nan-gradient", "bit-flip"];
@@ -15,9 +17,17 @@ const ACTIONS = {
   },
   release: {
     label: "Release a checkpoint", confirm: "Release it",
-    text: "Holdfast kept this checkpoint because of an incident. After the release, pruning may remove it.",
-    without: (frame) => (frame.checkpoints?.kept_by_incident?.length ? "" : "none is kept because of an incident"),
-    fields: (frame) => [{ name: "step", label: "Checkpoint of step", choices: frame.checkpoints?.kept_by_incident ?? [] }],
+    text: "Holdfast keeps this checkpoint because of an incident. After the release, it is removed when it is old.",
+    document: "checkpoints", what: "the kept checkpoints",
+    fields: (frame, session, data) => {
+      const kept = releasable(data);
+      return kept.length ? [{ name: "step", label: "Checkpoint of step", choices: kept.map((item) => item.step),
+        hint: (step) => `It is kept for: ${kept.find((item) => String(item.step) === step)?.kept_for}` }] : [];
+    },
+    without: (data) => {
+      if (data.note) return `${data.note}. Use holdfast checkpoint release STEP where they can be reached.`;
+      return releasable(data).length ? "" : "No checkpoint is kept because of an incident.";
+    },
     body: (form) => ({ step: Number(form.get("step")) }),
   },
   inject: {
@@ -40,6 +50,12 @@ const ACTIONS = {
   },
 };
 
+/** Returns the checkpoints that a release finds: the kept ones of the present line of training, on this machine. */
+function releasable({ histories, note }) {
+  if (note) return [];
+  return histories.flatMap((history) => history.checkpoints).filter((item) => item.kept && !item.left);
+}
+
 /** Shows the actions of a run; a viewer reads why there are none. */
 export function Actions({ frame, session, lost }) {
   const [open, setOpen] = useState(null);
@@ -49,7 +65,7 @@ export function Actions({ frame, session, lost }) {
   }
   return html`<ul class="actions">
       ${Object.entries(ACTIONS).filter(([name]) => frame.actions?.[name] !== undefined).map(([name, action]) => {
-        const reason = lost ? "not connected" : frame.actions[name] || action.without?.(frame) || "";
+        const reason = lost ? "not connected" : frame.actions[name];
         return html`<li key=${name}>
           <button type="button" class=${action.dangerous ? "dangerous" : ""} disabled=${reason !== ""}
             aria-describedby=${reason ? `why-${name}` : undefined} onClick=${() => setOpen(name)}>${action.label}</button>
@@ -64,11 +80,16 @@ export function Actions({ frame, session, lost }) {
 
 function ActionDialog({ name, frame, session, onClose, onDone }) {
   const action = ACTIONS[name];
-  const fields = action.fields(frame, session);
-  const [values, setValues] = useState(() => Object.fromEntries(
-    fields.map((field) => [field.name, String(field.value ?? field.choices?.[0] ?? "")])));
+  // What can be chosen is fetched when the dialog opens: the stream does not carry it.
+  const known = useJson(action.document ? runPath(frame.run, action.document) : null);
+  const isKnown = !action.document || known.data !== null;
+  const fields = isKnown ? action.fields(frame, session, known.data) : [];
+  const without = isKnown ? action.without?.(known.data) ?? "" : "";
+  const [values, setValues] = useState({});
+  const value = (field) => values[field.name] ?? String(field.value ?? field.choices?.[0] ?? "");
   const send = async () => {
-    const form = new Map(Object.entries(values));
+    if (!isKnown || without) throw new Error(without || `Wait for ${action.what}.`);
+    const form = new Map(fields.map((field) => [field.name, value(field)]));
     const answer = await postJson(runPath(frame.run, "actions", name), action.body(form));
     onDone(answer.done);
   };
@@ -76,10 +97,12 @@ function ActionDialog({ name, frame, session, onClose, onDone }) {
   return html`<${ConfirmDialog} title=${`${action.label}: ${frame.run}`} confirm=${action.confirm}
     dangerous=${action.dangerous} onConfirm=${send} onClose=${onClose}>
     <p>${action.text}</p>
+    ${action.document && html`<${Fetched} of=${known} what=${action.what}>${() => without && html`<p>${without}</p>`}<//>`}
     ${fields.map((field) => html`<p key=${field.name}><label>${field.label} ${field.choices
-      ? html`<select value=${values[field.name]} onChange=${set(field)} required>
+      ? html`<select value=${value(field)} onChange=${set(field)} required>
           ${field.choices.map((choice) => html`<option key=${choice} value=${String(choice)}>${choice}</option>`)}</select>`
-      : html`<input type="number" min="0" step="1" required=${!field.optional} value=${values[field.name]}
-          onInput=${set(field)} />`}</label></p>`)}
+      : html`<input type="number" min="0" step="1" required=${!field.optional} value=${value(field)}
+          onInput=${set(field)} />`}</label>
+      ${field.hint && html`<span class="line">${field.hint(value(field))}</span>`}</p>`)}
   <//>`;
 }

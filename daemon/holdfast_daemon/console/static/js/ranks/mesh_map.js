@@ -4,7 +4,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../html.js";
 import { THEME_CHANGED } from "../theme.js";
 import { neighbour, rankAt } from "./mesh_layout.js";
 import { MeshPainter } from "./mesh_painter.js";
-import { valueWords } from "./palette.js";
+import { rankWords } from "./palette.js";
 
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 const MAX_HEIGHT = 620;
@@ -26,9 +26,9 @@ export function MeshMap({ mesh, subscribe, onOpen }) {
   const [words, setWords] = useState("");
 
   const describe = (rank) => {
-    const { nodes, node_of: nodeOf, values, legend } = painter.current.mesh;
-    const odd = painter.current.mesh.odd.includes(rank) ? ", odd" : "";
-    return `rank ${rank}, ${nodes[nodeOf[rank]] ?? "node unknown"}: ${valueWords(values[rank], legend)}${odd}`;
+    const { mesh: shown } = painter.current;
+    const node = shown.nodes[shown.node_of[rank]] ?? "node unknown";
+    return `rank ${rank}, ${node}: ${rankWords(shown, rank)}${shown.odd.includes(rank) ? ", odd" : ""}`;
   };
 
   useLayoutEffect(() => {

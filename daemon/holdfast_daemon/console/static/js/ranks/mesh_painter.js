@@ -52,12 +52,14 @@ export class MeshPainter {
 
   /**
    * Takes in a `change` event of the stream.
-   * @param {{values?: {at: number[], to: (number | null)[]}, odd?: number[], legend?: object}} change
+   * @param {{values?: {at: number[], to: (number | null)[]}, odd?: number[], behind?: number[],
+   *     legend?: object}} change
    */
   update(change) {
     const began = performance.now();
     if (change.legend) this.replaceLegend(change.legend);
     if (change.odd) this.mesh.odd = change.odd;
+    if (change.behind) this.mesh.behind = change.behind;
     const { at = [], to = [] } = change.values ?? {};
     for (let index = 0; index < at.length; index += 1) {
       const rank = at[index];

@@ -59,6 +59,13 @@ export function rampGradient() {
   return `linear-gradient(to right, ${STOPS.map((stop) => `rgb(${stop.join(" ")})`).join(", ")})`;
 }
 
+/** Returns the value of a rank in words. One that is behind has a value like that of any healthy rank. */
+export function rankWords({ values, legend, behind }, rank) {
+  const value = valueWords(values[rank], legend);
+  if (!behind.includes(rank)) return value;
+  return value === "ok" ? "behind" : `${value}, behind`;
+}
+
 /** Returns a value in words, by its legend. */
 export function valueWords(value, legend) {
   if (value === null || value === undefined) return "unknown";

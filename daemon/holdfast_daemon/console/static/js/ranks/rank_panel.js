@@ -5,18 +5,18 @@ import { bytes, duration, percent, whole, words } from "../format.js";
 import { html, useEffect, useRef } from "../html.js";
 import { Badge } from "../parts/badge.js";
 import { Fetched } from "../parts/states.js";
-import { runHref } from "../router.js";
 import { useJson } from "../use_live.js";
 import { RankLog } from "./rank_log.js";
+import { RankStack } from "./rank_stack.js";
 
 const AGAIN_MS = 2000;
-const LIFE_HEALTH = { running: "ok", starting: "unknown", exited: "bad" };
+const OWN_TIME_SOURCES = { events: "by events on the GPU", host: "by the training thread" };
 
 /**
  * Shows a rank and renews it while the page is visible; `onClose` goes back to the map. `generation`: that of the log;
  * undefined: the newest.
  */
-export function RankPanel({ run, rank, generation, onClose }) {
+export function RankPanel({ run, rank, generation, session, onClose }) {
   const answer = useJson(runPath(run, "ranks", String(rank)));
   const heading = useRef(null);
   useEffect(() => heading.current.focus(), []);
@@ -28,28 +28,26 @@ export function RankPanel({ run, rank, generation, onClose }) {
   return html`<aside class="panel" aria-label=${`Rank ${rank}`} onKeyDown=${onKeyDown}>
     <div class="panel-head"><h2 tabindex="-1" ref=${heading}>Rank ${rank}</h2>
       <button type="button" onClick=${onClose}>Close</button></div>
-    <${Fetched} of=${answer} what=${`rank ${rank}`}>${(data) => html`<${Details} run=${run} data=${data} />`}<//>
+    <${Fetched} of=${answer} what=${`rank ${rank}`}>${(data) => html`
+      <${Details} data=${data} />
+      <${RankStack} run=${run} data=${data} session=${session} onTaken=${answer.reload} />`}<//>
     <${RankLog} run=${run} rank=${rank} generation=${generation} />
   </aside>`;
 }
 
-function Details({ run, data }) {
-  const stalled = data.stalled_s >= 1;
+function Details({ data }) {
+  const { health } = data;
   return html`
-    <p class="state-line"><${Badge} health=${stalled && data.life === "running" ? "attention" : LIFE_HEALTH[data.life]}
-      text=${data.life} /> <span>${data.phase_text}</span></p>
+    ${data.stale && html`<p class="attention-text">${data.stale}</p>`}
+    <p class="state-line"><${Badge} health=${data.stale ? "unknown" : data.badge} text=${!health || health === "ok" ? data.life : health} />
+      <span>${data.phase_text}</span></p>
     ${data.blocked_on && html`<p class="blocked"><strong>Waits:</strong> ${data.blocked_on}</p>`}
     ${data.exit && html`<p class="blocked"><strong>Exit:</strong> ${exitWords(data.exit)}</p>
       ${data.exit.last_words && html`<pre tabindex="0" role="region" aria-label="Last words">${data.exit.last_words}</pre>`}`}
     <dl class="numbers">${facts(data).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     <h3>Pending calls</h3>
     ${data.pending.length === 0 ? html`<p class="quiet">None.</p>` : html`<ul>${data.pending.map((call, index) => html`
-      <li key=${index}><code>${call.op}</code> ${call.seq} in ${call.group}${call.age_s > 0 && `, for ${duration(call.age_s)}`}</li>`)}</ul>`}
-    <h3>Stack</h3>
-    ${data.stack
-      ? html`${data.stack_from && html`<p class="quiet">From <a
-          href=${runHref(run, "incidents", data.stack_from)}>${`incident ${data.stack_from}`}</a>.</p>`}<pre tabindex="0" role="region" aria-label="Stack">${data.stack}</pre>`
-      : html`<p class="quiet">None so far. Holdfast takes stacks when something is wrong.</p>`}`;
+      <li key=${index}><code>${call.op}</code> ${call.seq} in ${call.group}</li>`)}</ul>`}`;
 }
 
 function facts(data) {
@@ -63,10 +61,16 @@ function facts(data) {
     ["Step", data.step >= 0 ? whole(data.step) : null], ["Phase", words(data.phase)],
     ["Without progress", data.stalled_s > 0 ? duration(data.stalled_s) : null], ["Place", place],
     ["Device", data.device], ["GPU", data.gpu && gpuWords(data.gpu)], ["Memory", memory],
-    ["Own step time", data.own_time_source ? words(data.own_time_source) : null],
+    ["Own time of a step", ownTimeWords(data)],
     ["Why not measured", data.own_time_reason],
     ["Recorders", (data.recorders ?? []).map(({ backend, source }) => backend || words(source)).join(", ")],
   ].filter(([, value]) => value);
+}
+
+function ownTimeWords({ own_step_s: ownS, own_time_source: source }) {
+  if (source === "none") return "cannot be separated from waiting";
+  if (ownS === null || ownS === undefined) return null;
+  return source ? `${duration(ownS)}, measured ${OWN_TIME_SOURCES[source] ?? words(source)}` : duration(ownS);
 }
 
 function gpuWords({ gpu, uuid, utilization_sum: sum, utilization_samples: samples, throttles, fault }) {

@@ -1,5 +1,6 @@
 """Says what is wrong with a run now: what, why, and what comes next."""
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from holdfast_cli.control import has_ended
 from holdfast_cli.incidents.wait_tree import ranks_text
 from holdfast_cli.views.clean_text import cleaned, one_line
 from holdfast_cli.views.phrases import phase_word
-from holdfast_daemon.core.texts.advice import advice_line
+from holdfast_daemon.core.texts.advice import advice_line, next_line
 from holdfast_daemon.core.texts.incident_lines import incident_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
@@ -17,10 +18,8 @@ from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_OPEN,
     INCIDENT_STATE_STANDSTILL,
     RUN_PHASE_FAILED,
-    RUN_PHASE_GATHERING,
-    RUN_PHASE_STARTING,
-    RUN_PHASE_STOPPING,
     Incident,
+    RunSpec,
 )
 
 NOTED_FOR_S = 300.0
@@ -69,7 +68,10 @@ def attention(status: RunStatus) -> Attention | None:
         return Attention(f"run {phase_word(status)}: {outcome}" if is_bad else outcome, (), "", is_bad)
     incident = cleaned(present)
     is_bad = incident.state != INCIDENT_STATE_NOTED
-    return Attention(one_line(incident_line(incident)), tuple(_why(incident)), _next(status, incident), is_bad)
+    what = one_line(incident_line(incident))
+    if not is_bad:  # it may be over by now
+        what = f"noted at {time.strftime('%H:%M:%S', time.localtime(incident.detected_unix_s))}: {what}"
+    return Attention(what, tuple(_why(incident)), _next(status, incident), is_bad)
 
 
 def _why(incident: Incident) -> Iterator[str]:
@@ -93,16 +95,9 @@ def _waits(incident: Incident) -> Iterator[str]:
 
 
 def _next(status: RunStatus, incident: Incident) -> str:
-    advice = one_line(advice_line(incident.verdict))
-    if incident.verdict.HasField("device_call"):
-        return advice
-    if status.phase == RUN_PHASE_FAILED:
-        return "read the incident (i), fix the cause, and start the run again"
-    if incident.state == INCIDENT_STATE_STANDSTILL:
-        return "Holdfast watches whether the run moves again: i shows the evidence"
-    doing = {
-        RUN_PHASE_GATHERING: "Holdfast gathers evidence, then stops the ranks",
-        RUN_PHASE_STOPPING: f"Holdfast stops the ranks of generation {status.generation}",
-        RUN_PHASE_STARTING: f"generation {status.generation} starts: it has completed no step yet",
-    }
-    return doing.get(status.phase, f"{advice} (i: the incident)")
+    """Return what happens next, or what to do, in the words of the console."""
+    if not status.HasField("settings"):  # of an older daemon: what Holdfast may do to the run is not known
+        return one_line(advice_line(incident.verdict))
+    settings = status.settings
+    spec = RunSpec(mode=settings.mode, ranks_per_node=settings.ranks_per_node, on_hang=settings.on_hang)
+    return one_line(next_line(incident, spec))

@@ -1,11 +1,13 @@
 """Judges which ranks are odd, and how odd, so that the one that matters stands first."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from holdfast_cli.top.attention import present_incident
+from holdfast_cli.top.incidents.attention import present_incident
+from holdfast_cli.top.ranks.rank_speeds import RankSpeeds
 from holdfast_cli.views.conditions import Condition, condition, describe
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
@@ -19,7 +21,10 @@ from holdfast_proto.v1.store_pb2 import (
 
 _STEPS_BEHIND = 2
 """Steps by which a rank is behind the furthest one. One step is usual: ranks report at different moments."""
+_S_BEHIND = 2.0
+"""The same in seconds of the ranks' own times of a step, if those are known."""
 
+_NOT_MEASURED = RankSpeeds()
 _SLOW = (VERDICT_KIND_STRAGGLER, VERDICT_KIND_DATA_STALL, VERDICT_KIND_THROUGHPUT_DROP)
 
 
@@ -63,6 +68,7 @@ class JudgedRanks:
     """Ranks of each oddity."""
     total_steps: int | None = None
     """Steps that the run is to do; None while no rank that has ended has said it."""
+    speeds: RankSpeeds = _NOT_MEASURED
 
     @property
     def present(self) -> list[Oddity]:
@@ -97,7 +103,9 @@ _OF_CONDITION = tuple(_BY_CONDITION[each] for each in Condition)
 """Indexed, because hashing an enum ten thousand times takes long."""
 
 
-def judge_ranks(status: RunStatus, incidents: Iterable[Incident] = ()) -> JudgedRanks:
+def judge_ranks(
+    status: RunStatus, incidents: Iterable[Incident] = (), speeds: RankSpeeds = _NOT_MEASURED
+) -> JudgedRanks:
     """Judge all ranks of a status. ``incidents``: those of the run, of which some may name slow ranks."""
     present = present_incident(status)
     culprits = frozenset() if present is None or present.verdict.kind in _SLOW else frozenset(present.verdict.culprits)
@@ -109,7 +117,7 @@ def judge_ranks(status: RunStatus, incidents: Iterable[Incident] = ()) -> Judged
     }
     views = list(status.ranks)  # one object for each rank, made once
     furthest = max((view.step for view in views if view.life == LIFE_RUNNING), default=-1)
-    behind, deadline_s = furthest - _STEPS_BEHIND, status.deadline_s
+    behind, deadline_s = furthest - _least_behind(speeds.median_step_s), status.deadline_s
     judged, counts, until = [], [0] * len(Oddity), 0
     for view in views:
         number = view.rank
@@ -133,7 +141,13 @@ def judge_ranks(status: RunStatus, incidents: Iterable[Incident] = ()) -> Judged
         generation=status.generation,
         counts=tuple(counts),
         total_steps=until or None,
+        speeds=speeds,
     )
+
+
+def _least_behind(usual_step_s: float) -> int:
+    """Return the steps by which a rank must lag: reports of short steps differ by some anyway."""
+    return max(_STEPS_BEHIND, math.ceil(_S_BEHIND / usual_step_s)) if usual_step_s > 0.0 else _STEPS_BEHIND
 
 
 def _is_of_now(incident: Incident, status: RunStatus) -> bool:

@@ -6,7 +6,7 @@ from enum import Enum
 from operator import itemgetter
 from typing import Any
 
-from holdfast_cli.top.oddity import JudgedRank, JudgedRanks, Oddity
+from holdfast_cli.top.ranks.oddity import JudgedRank, JudgedRanks, Oddity
 from holdfast_cli.views.clean_text import one_line
 from holdfast_daemon.core.texts.incident_lines import enum_phrase
 from holdfast_proto.v1 import common_pb2

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast_cli.top.oddity import JudgedRank
+from holdfast_cli.top.ranks.oddity import JudgedRank
 from holdfast_cli.views.clean_text import one_line
 
 _LARGEST_BLOCK = 16

@@ -1,6 +1,5 @@
-"""The ranks as a map, one character each: by health, phase or memory. The characters alone say it, without colours."""
+"""The ranks as a map, one character each."""
 
-from enum import Enum
 from operator import itemgetter
 from typing import ClassVar
 
@@ -9,53 +8,9 @@ from textual import events
 from textual.binding import Binding, BindingType
 
 from holdfast_cli.top.line_view import LineView
-from holdfast_cli.top.mesh_layout import MeshLine, axes_of, lay_out
-from holdfast_cli.top.oddity import JudgedRank, JudgedRanks, Oddity
-from holdfast_cli.top.rank_table import STYLES
-from holdfast_daemon.core.texts.incident_lines import enum_phrase
-from holdfast_proto.v1 import common_pb2
-from holdfast_proto.v1.common_pb2 import (
-    PHASE_CHECKPOINT,
-    PHASE_DATA,
-    PHASE_EVAL,
-    PHASE_FORWARD_BACKWARD,
-    PHASE_IDLE,
-    PHASE_INIT,
-    PHASE_OPTIMIZER,
-)
-
-
-class MeshColour(Enum):
-    """What a cell shows of its rank."""
-
-    HEALTH = "health"
-    PHASE = "phase"
-    MEMORY = "memory"
-
-
-_HEALTH = {
-    Oddity.EXITED: "x",
-    Oddity.CULPRIT: "!",
-    Oddity.STOPPED: "T",
-    Oddity.STALLED: "~",
-    Oddity.BEHIND: "<",
-    Oddity.SLOW: "s",
-    Oddity.STARTING: "+",
-    Oddity.NORMAL: ".",
-    Oddity.ENDED: "-",
-}
-_HEALTH_WORDS = {Oddity.NORMAL: "running", Oddity.SLOW: "slow"}
-_PHASES = {
-    PHASE_INIT: ("i", "cyan"),
-    PHASE_DATA: ("d", "yellow"),
-    PHASE_FORWARD_BACKWARD: ("f", ""),
-    PHASE_OPTIMIZER: ("o", "green"),
-    PHASE_CHECKPOINT: ("c", "blue"),
-    PHASE_EVAL: ("e", "magenta"),
-    PHASE_IDLE: ("-", "dim"),
-}
-_FULL, _TIGHT = 0.95, 0.8
-"""Shares of a rank's memory from which it is marked."""
+from holdfast_cli.top.ranks.map_cells import MeshColour, cell, legend, under_cursor
+from holdfast_cli.top.ranks.mesh_layout import MeshLine, axes_of, lay_out
+from holdfast_cli.top.ranks.oddity import JudgedRank, JudgedRanks
 
 
 class MeshView(LineView):
@@ -83,7 +38,7 @@ class MeshView(LineView):
         """Show ranks."""
         self.colour, self._judged = colour, judged
         self._ranks = sorted(judged.ranks, key=itemgetter(1))
-        self._legend = self._make_legend()
+        self._legend = legend(judged, colour)
         self.fit()
 
     def fit(self) -> None:
@@ -149,7 +104,7 @@ class MeshView(LineView):
     def _under_cursor(self) -> str:
         number = self.rank_at(self.cursor)
         found = next((rank for rank in self._ranks if rank.number == number), None)
-        return "" if found is None else f"rank {found.number}: {self._judged.state_text(found)}"
+        return "" if found is None else under_cursor(found, self._judged, self.colour)
 
     def draw_line(self, line: int, width: int) -> list[tuple[str, str]]:
         """Return the cells of a line."""
@@ -157,37 +112,16 @@ class MeshView(LineView):
         mark = "> " if line == self.cursor else "  "
         if drawn.heading:
             return [(set_cell_size(f"{mark}{drawn.heading}", width), "dim")]
-        under_cursor = self._cursor_cell(drawn) if line == self.cursor else None
+        at_cursor = self._cursor_cell(drawn) if line == self.cursor else None
         pieces = [(mark, "")]
-        for cell in drawn.cells:
-            if cell is None:
+        for index in drawn.cells:
+            if index is None:
                 pieces.append((" ", ""))
                 continue
-            character, style = self._cell(self._ranks[cell])
-            pieces.append((character, f"{style} reverse bold".strip() if cell == under_cursor else style))
+            character, style = cell(self._ranks[index], self._judged, self.colour)
+            pieces.append((character, f"{style} reverse bold".strip() if index == at_cursor else style))
         return pieces
 
     def _cursor_cell(self, line: MeshLine) -> int | None:
         ranks = line.ranks
         return ranks[min(self._column, len(ranks) - 1)] if ranks else None
-
-    def _cell(self, rank: JudgedRank) -> tuple[str, str]:
-        if self.colour is MeshColour.HEALTH:
-            return _HEALTH[rank.oddity], STYLES[rank.oddity]
-        if self.colour is MeshColour.PHASE:
-            return _PHASES.get(rank.view.phase, ("?", "dim"))
-        used, limit = rank.view.memory_bytes, rank.view.memory_limit_bytes
-        if not (used and limit):
-            return "?", "dim"
-        share = used / limit
-        return str(min(9, int(share * 10))), "bold red" if share >= _FULL else "yellow" if share >= _TIGHT else ""
-
-    def _make_legend(self) -> str:
-        if self.colour is MeshColour.HEALTH:
-            counts, present = self._judged.counts, self._judged.present
-            words = [f"{_HEALTH[kind]} {_HEALTH_WORDS.get(kind, kind.name.lower())} {counts[kind]}" for kind in present]
-            return "health: " + "  ".join(words)
-        if self.colour is MeshColour.PHASE:
-            words = [f"{letter} {enum_phrase(common_pb2.Phase, phase)}" for phase, (letter, _) in _PHASES.items()]
-            return f"phase: {'  '.join(words)}  ? not known"
-        return "memory: 0 to 9 is the tenth of its memory that a rank has in use  ? not known"

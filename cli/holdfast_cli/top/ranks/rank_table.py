@@ -5,8 +5,8 @@ from typing import NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from holdfast_cli.top.line_view import LineView
-from holdfast_cli.top.oddity import JudgedRank, JudgedRanks, Oddity
-from holdfast_cli.top.rank_order import RankOrder, phase_text, place_text
+from holdfast_cli.top.ranks.oddity import JudgedRank, JudgedRanks, Oddity
+from holdfast_cli.top.ranks.rank_order import RankOrder, phase_text, place_text
 from holdfast_cli.views.clean_text import one_line
 from holdfast_cli.views.phrases import memory_word
 

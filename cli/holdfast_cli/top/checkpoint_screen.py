@@ -1,0 +1,169 @@
+"""The checkpoints of a run: those of a folder that this machine sees, else the steps that nodes report."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.format import keeping
+from holdfast_checkpoint.store.locations import is_url
+from holdfast_checkpoint.store.overview import FoundCheckpoint, FoundHistory, find_histories
+from holdfast_cli.checkpoints.tables import bytes_text
+from holdfast_cli.errors import CommandError
+from holdfast_cli.top.background import in_background
+from holdfast_cli.top.dialogs import Asked
+from holdfast_cli.top.run_source import Look
+from holdfast_cli.views.clean_text import one_line
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    """One line of the list. ``checkpoint``: None in the heading of a history, and of a step that is only reported."""
+
+    text: Text
+    checkpoint: FoundCheckpoint | None = None
+
+
+class CheckpointScreen(Screen[None]):
+    """All checkpoints, by history. It only reads, until somebody releases one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,left,p", "dismiss", show=False),
+        Binding("r", "release", show=False),
+        Binding("u", "update", show=False),
+    ]
+
+    def __init__(self, look: Look) -> None:
+        super().__init__()
+        self._look = look
+        self._rows: list[CheckpointRow] = []
+        self._read_steps: list[int] | None = None
+        """Steps that nodes reported when the folder was read; None: it must be read."""
+        self._is_reading = False
+
+    def compose(self) -> ComposeResult:
+        """Lay out the list."""
+        yield Static(id="checkpoints-title")
+        yield Static(id="checkpoints-note")
+        yield OptionList(id="checkpoints")
+        yield Static(Text(" Esc:back  c:take one now  r:release a kept one  u:read the folder again", "dim"))
+
+    def on_mount(self) -> None:
+        """Read the folder."""
+        self.query_one("#checkpoints").focus()
+        self.show(self._look)
+
+    def show(self, look: Look) -> None:
+        """Read the folder again if a checkpoint has come or gone since."""
+        self._look = look
+        if list(look.status.checkpoints) != self._read_steps and not self._is_reading:
+            self._is_reading, self._read_steps = True, list(look.status.checkpoints)
+            in_background(self.app, lambda: read_checkpoints(look), self._show)
+
+    def action_update(self) -> None:
+        """Read the folder again."""
+        self._read_steps = None
+        self.show(self._look)
+
+    def action_release(self) -> None:
+        """Ask, and release the checkpoint under the cursor."""
+        at = self.query_one("#checkpoints", OptionList).highlighted
+        chosen = None if at is None else self._rows[at].checkpoint
+        if chosen is None or not chosen.kept:
+            self.notify("this checkpoint is not kept: move to one that is", severity="warning", markup=False)
+            return
+
+        def release() -> str:
+            try:
+                keeping.release(chosen.directory)
+            except CheckpointError as error:
+                raise CommandError(str(error)) from None
+            self._read_steps = None
+            return f"step {chosen.step} is released; it was kept for: {chosen.kept}"
+
+        question = f"Release the checkpoint of step {chosen.step}? It is kept for: {one_line(chosen.kept)}."
+        self.app.post_message(Asked(f"{question} A later checkpoint may then delete it.", release))
+
+    def _show(self, found: tuple[list[CheckpointRow], str]) -> None:
+        self._is_reading = False
+        if not self.is_attached:
+            return
+        self._rows, note = found
+        place = one_line(location_of(self._look)) or "no place is named"
+        found_here = sum(row.checkpoint is not None for row in self._rows)
+        count = found_here or len(self._rows)  # steps that are reported have no checkpoint
+        self.query_one("#checkpoints-title", Static).update(Text(f"checkpoints: {count}  {place}", "bold"))
+        pane = self.query_one("#checkpoints-note", Static)
+        pane.update(Text(note, "yellow"))
+        pane.display = bool(note)
+        options = self.query_one("#checkpoints", OptionList)
+        at = options.highlighted
+        options.clear_options()
+        options.add_options([Option(row.text) for row in self._rows])
+        if self._rows:
+            options.highlighted = min(at if at is not None else len(self._rows) - 1, len(self._rows) - 1)
+
+
+def location_of(look: Look) -> str:
+    """Return the folder or the URL of a run's checkpoints; "" if none is known."""
+    record = look.target.record
+    return look.status.settings.checkpoint_directory or (record.checkpoint_directory if record is not None else "")
+
+
+def read_checkpoints(look: Look) -> tuple[list[CheckpointRow], str]:
+    """Return the lines of the list, and why they are not those of the folder, or "". Reads files."""
+    location = location_of(look)
+    if not location:
+        note = "the run has named no place of checkpoints"
+    elif is_url(location):
+        note = "the checkpoints are in an object store: `holdfast checkpoint list` reads it"
+    elif not Path(location).is_dir():
+        note = "this machine does not see the folder"
+    else:
+        try:
+            return [row for history in find_histories(Path(location)) for row in _history(history)], ""
+        except (CheckpointError, OSError) as error:
+            note = f"the folder cannot be listed here: {one_line(str(error))}"
+    steps = [CheckpointRow(Text(f"step {step}  reported by nodes")) for step in look.status.checkpoints]
+    return steps, f"{note}: the steps are those that nodes report" if steps else note
+
+
+def _history(history: FoundHistory) -> list[CheckpointRow]:
+    record = history.record
+    origin = "from the seed"
+    if record is not None and record.parent:
+        origin = f"continues history {record.parent} after step {record.parent_step}"
+    heading = CheckpointRow(Text(f"history {history.number}, {origin}", "bold"))
+    return [heading, *(CheckpointRow(_line(one), one) for one in history.checkpoints)]
+
+
+def _line(found: FoundCheckpoint) -> Text:
+    text = Text(f"  step {found.step:<9}")
+    manifest = found.manifest
+    if manifest is not None:
+        committed = time.strftime("%m-%d %H:%M", time.localtime(manifest.committed_unix_s))
+        form = f"on step {manifest.bases[-1]}" if manifest.bases else "full"
+        text.append(f"{committed}  {bytes_text(manifest.stored_bytes):>9}  {form}")
+    marks = ["proven"] if found.is_proven else []
+    marks += ["left: no start uses it"] if found.is_left else []
+    marks += ["stale"] if manifest is not None and manifest.stale else []
+    if marks:
+        text.append(f"  {', '.join(marks)}", "dim")
+    if (mark := found.verification) is not None:
+        when = time.strftime("%m-%d %H:%M", time.localtime(mark.verified_unix_s))
+        text.append(f"  {'damaged, seen' if mark.damages else 'verified'} {when}", "bold red" if mark.damages else "")
+    if found.is_suspect:
+        text.append("  suspect: it may hold the bad state", "bold red")
+    if found.kept:
+        text.append(f"  kept: {one_line(found.kept)}", "bold")
+    if found.problem:
+        text.append(f"  unusable: {one_line(found.problem)}", "bold red")
+    return text

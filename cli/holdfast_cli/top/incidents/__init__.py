@@ -1,0 +1,1 @@
+"""The incidents of a run: their list, the story of one, and its files."""
