@@ -11,10 +11,8 @@ BIN := .venv/bin
 HAS_TORCH := import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)
 PACKAGES_FOLDER := import sysconfig; print(sysconfig.get_path("purelib"))
 SOURCES := proto checkpoint trainer_hooks agent daemon trainer cli
-# Tests of one part at a time run two by two. Tests of whole runs start up to eight ranks, one run at a time.
-IN_PARALLEL := --numprocesses 2 --dist worksteal
-WHOLE_RUNS := tests/chaos tests/multinode tests/trainer tests/examples
-SYSTEM := system and not soak and not frameworks
+# Tests wait more than they compute, so two files run at a time: tests/conftest.py says in which order.
+IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 STUBS := proto/holdfast_proto/v1
 
 # An exact torch in a venv of its own. A CUDA build takes 5 GB, and runs without a GPU.
@@ -36,7 +34,7 @@ $(error TORCH='$(TORCH)' is not a version of torch: give one such as TORCH=2.14.
 endif
 endif
 
-.PHONY: help setup demo watch test test-system test-frameworks test-torch test-torch-all lint bench gpu soak proto check-proto clean
+.PHONY: help setup demo watch test gate test-system test-frameworks test-torch test-torch-all lint bench gpu soak proto check-proto clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -55,7 +53,11 @@ setup: .venv/.ready  ## Make .venv and install Holdfast in it with everything th
 	@if ! $(BIN)/python -c 'import torch' 2>/dev/null && $(PYTHON) -c '$(HAS_TORCH)' 2>/dev/null; then \
 	  $(PYTHON) -c '$(PACKAGES_FOLDER)' >"$$($(BIN)/python -c '$(PACKAGES_FOLDER)')/outer_venv.pth"; fi
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet $(PACKAGES) torch==$(TORCH)
-	@$(BIN)/pip install --quiet $(PACKAGES) --editable '.[$(EXTRAS)]'
+	@# uv is faster where it exists. It does not see the torch of another Python, and would install a second one.
+	@if command -v uv >/dev/null && [ -d .venv/lib/python*/site-packages/torch ]; \
+	  then installer="uv pip install --compile-bytecode --python .venv/bin/python"; else installer="$(BIN)/pip install"; fi; \
+	  $$installer --quiet $(PACKAGES) --editable '.[$(EXTRAS)]'
+	@$(BIN)/python -m compileall -q -j 0 $(SOURCES) tests
 	@touch $@
 
 demo: setup  ## Train with eight ranks, kill one, hang another, watch the run come back
@@ -66,13 +68,16 @@ watch: setup  ## Run the demo with a local Prometheus and Alertmanager
 	@$(BIN)/python dashboards/watch.py $(COMMAND)
 
 test: setup  ## Run all fast tests and a few with real processes
-	$(BIN)/python -m pytest -m "not soak and not system and not frameworks" $(IN_PARALLEL)
-	$(BIN)/python -m pytest -m "slice and not soak"
+	$(BIN)/python -m pytest -m "(not system or slice) and not soak and not frameworks" $(IN_PARALLEL)
 
 # A run of eight ranks on a machine with other work may take minutes.
 test-system: setup  ## Run every test with real processes
-	$(BIN)/python -m pytest -m "$(SYSTEM)" --timeout 600 $(IN_PARALLEL) $(WHOLE_RUNS:%=--ignore %)
-	$(BIN)/python -m pytest -m "$(SYSTEM)" --timeout 600 $(WHOLE_RUNS)
+	$(BIN)/python -m pytest -m "system and not soak and not frameworks" --timeout 600 $(IN_PARALLEL)
+	@$(BIN)/python -m tests.gate.affected --record
+
+# What .ci/run runs. It makes the environments of the frameworks itself, next to the tests.
+gate: setup  ## Run what every change must pass
+	@$(BIN)/python -m tests.gate
 
 # Most of their time is imports and waiting, so two files run at a time. The tests of a file may share a run.
 # No package, model or data set comes from a hub: tests build small models from their configurations.

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 from holdfast_cli.run_folder.target import Target  # noqa: E402
 from holdfast_cli.top import poller  # noqa: E402
 from holdfast_cli.top.app import TopApp  # noqa: E402
+from holdfast_cli.top.background import LiveScreen  # noqa: E402
 from holdfast_cli.top.ranks.rank_speeds import SpeedWatch  # noqa: E402
 from holdfast_cli.top.run_source import Look, RunSource  # noqa: E402
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD, PHASE_OPTIMIZER  # noqa: E402
@@ -83,7 +84,10 @@ async def measure(ranks: int, seconds: float) -> dict[str, Any]:
             updates_s = []
             for _ in range(UPDATES):
                 begun_s = time.thread_time()
-                app.on_top_app_seen(TopApp.Seen(source.look()))
+                look = source.look()
+                for screen in app.screen_stack:
+                    if isinstance(screen, LiveScreen):
+                        screen.show(look)
                 app.screen._compositor.render_strips(app.size)  # noqa: SLF001 - what a driver writes
                 updates_s.append(time.thread_time() - begun_s)
                 await pilot.pause()

@@ -4,6 +4,8 @@ import logging
 import time
 from collections.abc import Callable
 
+from holdfast_proto.error_text import reason_of
+
 QUIET_S = 5.0
 """Time without a failure after which an outage is over: a store that comes and goes must not fill a log.
 
@@ -36,7 +38,7 @@ class StoreOutage:
         self._failed_s, self._answered_s = self._monotonic_s(), None
         if self._begun_s is None:
             self._begun_s = self._failed_s
-            why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            why = reason_of(error).rstrip(".")
             self._log.warning("Redis at %s cannot be used (%s): %s", self._where, why, self._effect)
 
     def answered(self) -> None:

@@ -25,6 +25,7 @@ from tests.chaos.conftest import (
     STEPS,
     UNDISTURBED,
     Runs,
+    faults,
     finish,
     until,
     until_step,
@@ -44,6 +45,8 @@ def unfinished(undisturbed: Path, tmp_path: Path) -> Path:
     return checkpoints
 
 
+@pytest.mark.gate
+@pytest.mark.safety
 def test_checkpoints_with_flipped_bytes_are_named_and_the_one_before_is_used(
     runs: Runs, undisturbed: Path, unfinished: Path
 ) -> None:
@@ -102,6 +105,7 @@ def test_with_little_shared_memory_checkpoints_go_straight_to_disk(
     assert any("--shm-directory" in message and str(small_tmpfs) in message for message in messages)
 
 
+@pytest.mark.gate
 def test_a_full_checkpoint_folder_is_reported_and_training_continues(runs: Runs, small_tmpfs: Path) -> None:
     directory = small_tmpfs / "checkpoints"
     with runs.run("full-disk", hurry=True, steps=10, checkpoint_every=5, checkpoint_directory=directory) as local:
@@ -132,7 +136,7 @@ def test_with_two_slots_a_rank_every_checkpoint_is_committed_and_a_kill_costs_no
         slots = [path.name for path in local.paths.memory.rglob("*.slot")]
         until(local, lambda status: status.newest_checkpoint == STEPS - 1 - CHECKPOINT_EVERY)
         finish(local, undisturbed, runs, "two-slots")
-        incidents = local.control.incidents()
+        incidents = faults(local)
     assert sorted(slots) == [f"rank-{rank:05}.{slot}.slot" for rank in range(RANKS) for slot in range(2)]
     assert len(incidents) == KILLS
     for incident in incidents:

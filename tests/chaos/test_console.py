@@ -95,6 +95,7 @@ def started(
     assert not runs.processes()
 
 
+@pytest.mark.gate
 def test_a_client_sees_the_steps_of_a_run_and_takes_a_checkpoint(runs: Runs, tmp_path: Path) -> None:
     name = f"console-{runs.mark[:8]}"
     flags = ("--parallel.dp", "1", "--parallel.pp", "1")

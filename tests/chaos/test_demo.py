@@ -19,6 +19,8 @@ STEPS = 30
 """Number of steps: a third of the demo's own. The faults and the comparison are the same."""
 
 
+@pytest.mark.gate
+@pytest.mark.safety
 @pytest.mark.timeout(LONG_S + 60)
 def test_the_demo_names_both_faults_and_ends_bit_identical(runs: Runs, tmp_path: Path) -> None:
     environment = {**os.environ, "HOLDFAST_TEST_MARK": runs.mark, "TMPDIR": str(tmp_path)}

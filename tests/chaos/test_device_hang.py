@@ -92,6 +92,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.gate
 def test_the_rank_that_has_not_made_the_call_is_named_by_the_recorders_and_restarted(tmp_path: Path) -> None:
     script, folder = tmp_path / "train.py", tmp_path / "calls"
     folder.mkdir()

@@ -36,6 +36,7 @@ from tests.chaos.conftest import (
     RANKS,
     Runs,
     expect_every_second_in,
+    faults,
     status_and_age,
     until,
     until_all_attached,
@@ -100,7 +101,7 @@ class Victim:
         return bool(found) and all(incident.state == INCIDENT_STATE_RECOVERED for incident in found)
 
     def _new_incidents(self) -> list[Incident]:
-        return [incident for incident in self.run.control.incidents() if incident.id not in self.known]
+        return [incident for incident in faults(self.run) if incident.id not in self.known]
 
 
 def is_complete(status: RunStatus) -> bool:
@@ -135,8 +136,9 @@ def expect_the_time_of(incident: Incident, spent: Mapping[str, float]) -> None:
     """Check the account's time of a restart by the incident's own times."""
     detected_s = incident.detected_unix_s - incident.last_progress_unix_s
     [started_unix_s] = [action.unix_s for action in incident.actions if " starts from " in action.what]
-    # On a busy machine, a step of the healthy time may have stood still, too.
-    assert detected_s - 0.01 <= spent["detection"] <= detected_s + STILL_S
+    # On a busy machine, a step of the healthy time may have stood still, too. And the other ranks may have ended their
+    # last step after the last progress of the rank that is blamed: the account counts from the later of the two.
+    assert max(0.0, detected_s - STILL_S) <= spent["detection"] <= detected_s + STILL_S
     # The first step after the restart is in the incident's time, and not in that of the restart.
     least_s, most_s = (moment - incident.detected_unix_s for moment in (started_unix_s, incident.recovered_unix_s))
     assert least_s - 0.01 <= spent["restart"] <= most_s
@@ -144,6 +146,7 @@ def expect_the_time_of(incident: Incident, spent: Mapping[str, float]) -> None:
     assert spent["start_up"] == 0.0
 
 
+@pytest.mark.safety
 @pytest.mark.slice
 def test_a_killed_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
     victim.kill_rank(3)
@@ -156,6 +159,7 @@ def test_a_killed_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
     assert "rank-00003.black_box.json" in incident.evidence
 
 
+@pytest.mark.safety
 @pytest.mark.slice
 def test_a_stopped_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
     victim.kill_rank(2, signal.SIGSTOP)
@@ -164,9 +168,8 @@ def test_a_stopped_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
     assert list(incident.verdict.culprits) == [2]
     assert "rank 2 is stopped" in incident.verdict.message
     assert incident.verdict.waits
-    spent = victim.spent()
-    expect_the_time_of(incident, spent)
-    assert spent["detection"] > 1.0  # the least deadline
+    expect_the_time_of(incident, victim.spent())
+    assert incident.detected_unix_s - incident.last_progress_unix_s > 1.0  # the least deadline
     dumps = [name for name in incident.evidence if name.endswith(".flight_recorder.json")]
     assert "rank-00000.flight_recorder.json" in dumps
     assert "rank-00002.flight_recorder.json" not in dumps
@@ -200,6 +203,7 @@ def test_training_continues_while_the_daemon_is_dead(victim: Victim) -> None:
     assert list(victim.recovered().verdict.culprits) == [0]
 
 
+@pytest.mark.gate
 def test_a_standby_takes_over(victim: Victim, tmp_path: Path) -> None:
     run = victim.run
     control = run.paths.runtime / "standby.sock"
@@ -207,7 +211,7 @@ def test_a_standby_takes_over(victim: Victim, tmp_path: Path) -> None:
     options = ["--control", str(control), "--directory", str(tmp_path), "--metrics-port", "0"]
     standby = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
     try:
-        client = ControlClient(control, NAME, timeout_s=2.0)
+        client = ControlClient(control, NAME)
         following = until(client, lambda status: len(status.ranks) == RANKS)
         assert not following.leader
         suspend_restart(run, "daemon")
@@ -223,6 +227,7 @@ def test_a_standby_takes_over(victim: Victim, tmp_path: Path) -> None:
     assert until(run, is_complete).restarts == victim.restarts + 1
 
 
+@pytest.mark.gate
 def test_training_continues_while_redis_is_dead_and_it_may_come_back_empty(victim: Victim) -> None:
     run = victim.run
     before = rank_pids(run.status())
@@ -236,6 +241,7 @@ def test_training_continues_while_redis_is_dead_and_it_may_come_back_empty(victi
     assert list(victim.recovered().verdict.culprits) == [3]
 
 
+@pytest.mark.gate
 def test_a_new_agent_adopts_the_ranks_of_a_dead_one(victim: Victim) -> None:
     run = victim.run
     before, parent = rank_pids(run.status()), warm_parent_pid(run)
@@ -267,6 +273,8 @@ def test_the_uses_of_time_sum_to_the_wall_time_that_this_test_has_measured(began
     assert 0.0 < status.time_use_s["productive"] < age_s[0]
 
 
+@pytest.mark.gate
+@pytest.mark.safety
 def test_after_all_that_its_weights_are_those_of_a_run_that_nothing_happened_to(runs: Runs, victim: Victim) -> None:
     step = victim.run.control.take_checkpoint()
     until(victim.run, lambda status: status.newest_checkpoint >= step)

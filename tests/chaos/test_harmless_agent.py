@@ -63,6 +63,8 @@ def metric(local: LocalRun, name: str, **labels: str) -> float:
         return total(answer.read().decode(), name, **labels)
 
 
+@pytest.mark.gate
+@pytest.mark.safety
 def test_junk_and_yesterdays_commands_in_the_stream_are_refused(run: LocalRun) -> None:
     instance = run.folder.instance
     fence, generation = 2**52, run.status().generation + 1
@@ -92,6 +94,7 @@ def test_junk_and_yesterdays_commands_in_the_stream_are_refused(run: LocalRun) -
         assert metric(run, "holdfast_agent_errors_total") == 0
 
 
+@pytest.mark.gate
 def test_agent_that_ends_by_an_error_of_its_own_is_replaced_and_its_ranks_are_adopted(run: LocalRun) -> None:
     component, known = agent_of(run), agent_of(run).restarts
     obstacle = Path(run.paths.runtime / f"agent-{NODE}.sock")

@@ -12,7 +12,7 @@ import pytest
 from holdfast_cli.run_folder.record import find_record
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, VERDICT_KIND_DEAD_RANK
-from tests.chaos.conftest import Runs, expect_every_second_in, finish, until, until_step
+from tests.chaos.conftest import Runs, expect_every_second_in, faults, finish, until, until_step
 
 pytestmark = pytest.mark.system
 
@@ -52,7 +52,7 @@ def test_a_requested_fault_is_refused_or_strikes_its_rank_and_either_is_reported
         ended = finish(local, undisturbed, runs, "injected")
         expect_every_second_in(ended.time_use_s, (seen_unix_s[-2] - began_unix_s, seen_unix_s[-1] - began_unix_s))
         assert min(ended.time_use_s[use] for use in ("productive", "start_up", "restart", "evaluation")) > 0.0
-        [incident] = local.control.incidents()
+        [incident] = faults(local)
     assert incident.verdict.kind == VERDICT_KIND_DEAD_RANK
     assert list(incident.verdict.culprits) == [3]
     assert "SIGKILL" in incident.verdict.message

@@ -106,7 +106,7 @@ def test_agents_that_are_killed_while_they_wait_for_their_warm_parent_do_no_harm
     until(local, lambda status: status.restarts == 1)
     run.check_whole()
     assert warm_parent_pid(local) == parent
-    [incident] = local.control.incidents()
+    [incident] = faults(local)
     assert incident.state == INCIDENT_STATE_RECOVERED
     assert (list(incident.verdict.culprits), incident.lost_steps <= 1) == ([1], True)
 

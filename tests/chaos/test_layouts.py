@@ -78,6 +78,7 @@ def resumed(runs: Runs, checkpoints: Path, changes: dict[str, Any]) -> LocalRun:
     return local
 
 
+@pytest.mark.safety
 @pytest.mark.slice
 def test_in_the_same_layout_the_run_ends_bit_identical(runs: Runs, uninterrupted: Whole, tmp_path: Path) -> None:
     checkpoints = Path(shutil.copytree(uninterrupted.first, tmp_path / "checkpoints"))

@@ -37,6 +37,8 @@ def move_shards_away(checkpoints: Path, elsewhere: Path) -> list[tuple[Path, Pat
     return moved
 
 
+@pytest.mark.gate
+@pytest.mark.safety
 def test_a_start_without_the_shards_is_refused_and_with_them_continues(
     runs: Runs, undisturbed: Path, finished: Path, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from holdfast_agent.processes.kernel_log import KernelLog
 from holdfast_agent.processes.memory_kills import MemoryKills
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import VERDICT_KIND_DEAD_RANK, RankExit
-from tests.chaos.conftest import Runs, until
+from tests.chaos.conftest import Runs, faults, until
 from tests.chaos.memory_cgroup import memory_cgroup
 
 pytestmark = pytest.mark.system
@@ -94,8 +94,8 @@ def test_a_rank_that_outgrows_its_memory_limit_is_reported_as_killed_for_it_by_t
     options = runs.options("hoarding", ranks=1)
     command = ("python", str(script), str(limited))
     with LocalRun(dataclasses.replace(options, command=command)) as local:
-        until(local, lambda status: status.incidents == 1)
-        [incident] = local.control.incidents()
+        until(local, lambda _: bool(faults(local)))
+        [incident] = faults(local)
     assert incident.verdict.kind == VERDICT_KIND_DEAD_RANK
     assert list(incident.verdict.culprits) == [DOOMED]
     assert "was killed by SIGKILL (out of memory, says the kernel)" in incident.verdict.message

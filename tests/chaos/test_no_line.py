@@ -61,6 +61,8 @@ def test_a_loader_that_brings_no_batch_is_a_data_stall(runs: Runs) -> None:
         watched.end()
 
 
+@pytest.mark.gate
+@pytest.mark.safety
 def test_a_healthy_script_under_torchrun_ends_without_an_incident(runs: Runs) -> None:
     with observed(runs, "healthy", *TORCHRUN, SCRIPT, "60", options=AUTO) as watched:
         code, log = watched.end()
@@ -70,6 +72,7 @@ def test_a_healthy_script_under_torchrun_ends_without_an_incident(runs: Runs) ->
     assert incidents_in(log) == set()
 
 
+@pytest.mark.gate
 def test_a_killed_rank_of_holdfast_run_begins_a_generation_that_counts_anew(runs: Runs) -> None:
     with automatic(runs, "killed", "150") as local:
         status = until_step(local, 40)

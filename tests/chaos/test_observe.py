@@ -50,7 +50,7 @@ class Observed:
         record = load_record(self.directory)
         if record is None:
             raise ControlError("the run is not recorded yet", unreachable=True)
-        return ControlClient(Path(record.control), record.run, timeout_s=2.0)
+        return ControlClient(Path(record.control), record.run)
 
     def until(self, condition: Callable[[RunStatus], object]) -> RunStatus:
         def look() -> RunStatus | None:
@@ -106,6 +106,7 @@ def assert_names_the_stopped(incident: Incident, rank: int) -> None:
     assert [(edge.waiter, edge.awaited) for edge in incident.verdict.waits] == [(1 - rank, rank)]
 
 
+@pytest.mark.safety
 @pytest.mark.slice
 def test_a_stopped_and_later_a_killed_rank_of_a_ddp_script_are_named_and_the_launchers_exit_code_is_ours(
     runs: Runs,

@@ -67,6 +67,7 @@ def terminal(runs: Runs, tmp_path: Path) -> Iterator[Terminal]:
         it.close()
 
 
+@pytest.mark.gate
 def test_the_steps_are_seen_to_grow_and_q_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while len(set(terminal.steps())) < 3:

@@ -39,6 +39,8 @@ def command_line(runs: Runs, name: str) -> tuple[list[str], dict[str, str]]:
     return command, {**os.environ, **options.environment}
 
 
+@pytest.mark.gate
+@pytest.mark.safety
 def test_a_run_that_is_preempted_stops_with_a_checkpoint_and_continues_from_there(
     runs: Runs, undisturbed: Path
 ) -> None:

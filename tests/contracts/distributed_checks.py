@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from holdfast_agent.evidence import stack_summary
 from holdfast_agent.movement.tree_sample import ThreadSample
+from holdfast_agent.processes.cold_rank import thread_names
 from tests.support.coroutines import wait_until
 
 bindings_of_c10d: Any = torch._C._distributed_c10d
@@ -215,8 +216,8 @@ def store_on_our_socket() -> None:
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach(), use_libuv=True
     )
     store.set("contract", "kept")
-    names = [thread.read_text().strip() for thread in Path("/proc/self/task").glob("*/comm")]
-    [name] = [name for name in names if name.startswith("pt_tcpstore")]
+    name = "pt_tcpstore_uv"
+    wait_until(lambda: name in map(str.strip, thread_names()), "the thread of the store has its name")
     assert ThreadSample(ran_s=0.0, turns=None, name=name, tracer=0).is_background
     assert store.get("contract") == b"kept"
 

@@ -1,7 +1,6 @@
-"""Fixtures with the files under test. They also make the repository's folders importable."""
+"""Fixtures with the files under test."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY))
 
 
 @pytest.fixture(scope="session")

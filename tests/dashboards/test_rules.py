@@ -51,15 +51,13 @@ def _alerts(rules: Any) -> list[Any]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("test", "rules", *map(str, UNIT_TESTS)),
+        *(("test", "rules", str(path)) for path in UNIT_TESTS),
         ("check", "config", "dashboards/prometheus/prometheus.yml"),
     ],
-    ids=["unit tests", "configuration"],
+    ids=[*(path.stem for path in UNIT_TESTS), "configuration"],
 )
 def test_promtool_accepts(arguments: tuple[str, ...]) -> None:
-    result = subprocess.run(
-        ["promtool", *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
-    )
+    result = subprocess.run(["promtool", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -13,7 +13,11 @@ framework("accelerate")
 JOB = "accelerate_job.py"
 
 
-@pytest.mark.parametrize(("flags", "step"), [((), 11), (("--accumulate", "3"), 4)], ids=["plain", "accumulate"])
+@pytest.mark.parametrize(
+    ("flags", "step"),
+    [pytest.param((), 11, marks=pytest.mark.gate), (("--accumulate", "3"), 4)],
+    ids=["plain", "accumulate"],
+)
 def test_a_hung_and_killed_loop_ends_as_one_that_knows_nothing_of_holdfast(
     tmp_path: Path, flags: tuple[str, ...], step: int
 ) -> None:

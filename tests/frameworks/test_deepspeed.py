@@ -32,7 +32,9 @@ def ends(out: Path) -> list[dict[str, Any]]:
     return [json.loads((out / f"end-{rank}.json").read_text()) for rank in range(RANKS)]
 
 
-@pytest.mark.parametrize("flags", [("--stage", "0"), ("--pipeline",)], ids=["engine", "pipeline"])
+@pytest.mark.parametrize(
+    "flags", [pytest.param(("--stage", "0"), marks=pytest.mark.gate), ("--pipeline",)], ids=["engine", "pipeline"]
+)
 def test_observe_counts_global_steps_and_names_a_stopped_rank(tmp_path: Path, flags: tuple[str, ...]) -> None:
     with observed(tmp_path, "watched", JOB, tmp_path / "out", *flags) as control:
         status = at_step(control, 10)

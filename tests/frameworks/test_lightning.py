@@ -78,7 +78,7 @@ def expect_the_same_end(folder: Path, other: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "step"),
     [
-        ((), MID_EPOCH),
+        pytest.param((), MID_EPOCH, marks=pytest.mark.gate),
         pytest.param((), EPOCH_END, marks=pytest.mark.soak),
         pytest.param(("--loader", "stateful"), MID_EPOCH, marks=pytest.mark.soak),
         pytest.param(("--loader", "generator", "--manual", "--epochs", "1"), MID_EPOCH, marks=pytest.mark.soak),

@@ -69,6 +69,7 @@ def is_named(verdict: Verdict) -> bool:
     return list(verdict.culprits) == [1] and verdict.message.startswith("rank 1 is stopped in ")
 
 
+@pytest.mark.gate
 def test_observe_reports_the_last_stage_and_names_a_stopped_rank_of_a_pipeline(tmp_path: Path) -> None:
     flags = ("--first", "2", "--iterations", str(ITERATIONS))
     run_alone(JOB, tmp_path / "alone", *flags)

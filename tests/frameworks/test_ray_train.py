@@ -274,6 +274,7 @@ def test_without_holdfast_the_line_changes_nothing(cluster: Path) -> None:
     assert changes == [(False, False, False)] * RANKS
 
 
+@pytest.mark.gate
 def test_a_hung_worker_is_named_with_its_line_and_the_workers_that_ray_starts_next_are_followed(
     tmp_path: Path, cluster: Path
 ) -> None:

@@ -31,10 +31,10 @@ def rest_of_state(out: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("flags", "step"),
     [
-        ((), 11),  # the fourth of eight steps of the second epoch
+        pytest.param((), 11, marks=pytest.mark.gate),  # the fourth of eight steps of the second epoch
         # the second of three steps of the second epoch, after an evaluation
         pytest.param(("--accumulate", "3", "--evaluate"), 4, marks=pytest.mark.soak),
-        (("--sft",), 11),
+        pytest.param(("--sft",), 11, marks=pytest.mark.gate),
     ],
     ids=["plain", "accumulate-evaluate", "sft"],
 )

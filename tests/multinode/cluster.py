@@ -126,7 +126,7 @@ class Cluster:
 
     @property
     def control(self) -> ControlClient:
-        return ControlClient(self.memory / "daemon.sock", RUN, timeout_s=2.0)
+        return ControlClient(self.memory / "daemon.sock", RUN)
 
     def until(self, condition: Callable[[RunStatus], object], what: str) -> RunStatus:
         """Wait until the run's status meets a condition."""

@@ -23,6 +23,7 @@ from tests.support.local_runs import wait_for
 pytestmark = pytest.mark.system
 
 
+@pytest.mark.gate
 def test_a_hung_rank_of_the_second_node_is_named_on_both_and_each_passes_its_launchers_code_on(tmp_path: Path) -> None:
     with observed_cluster(tmp_path) as run:
         run.observe_torchrun()
@@ -108,7 +109,7 @@ def test_four_nodes_lose_redis_and_one_observation_and_still_name_the_rank_that_
         run.until_step(steps + 21)
         for node in (1, 2, 3, 4):
             run.until_line(node, "holdfast: Redis is reachable again")
-        assert accusations(run) == []
+        until_nobody_is_accused(run)
         hung = by_node["node-3"]
         stopped = f"-hung-collective: rank {hung} is stopped in"
         os.kill(pids[hung], signal.SIGSTOP)
@@ -121,24 +122,28 @@ def test_four_nodes_lose_redis_and_one_observation_and_still_name_the_rank_that_
         wait_for(lambda: len(run.states()) == 3, "the end of the lease of node-2")
         steps = run.steps_done(by_node["node-1"])
         wait_for(lambda: run.steps_done(by_node["node-1"]) > steps + 20, "20 steps of all ranks")
-        assert accusations(run) == []
+        until_nobody_is_accused(run)
         before = {node: run.log(node).count(stopped) for node in (1, 3, 4)}
         os.kill(pids[hung], signal.SIGSTOP)
         wait_for(
             lambda: all(run.log(node).count(stopped) > count for node, count in before.items()), "the verdict on all"
         )
-        assert accusations(run) == []
+        until_nobody_is_accused(run)
         assert all(map(is_alive, pids.values()))
 
 
-def accusations(run: ObservedCluster) -> list[str]:
-    """Return what is said of dead ranks and lost nodes, and not taken back.
+def until_nobody_is_accused(run: ObservedCluster) -> None:
+    """Wait until no rank is called dead and no node lost, other than in reports that were taken back.
 
-    On a busy machine, ranks may be slow at the moment in which the lease of a node ends.
+    On a busy machine, all ranks may seem to stand still while a node is missing. That is taken back once they train.
     """
     kinds = (VERDICT_KIND_DEAD_RANK, VERDICT_KIND_LOST_NODE)
-    said = [incident for incident in run.incidents() if incident.verdict.kind in kinds]
-    return [incident.verdict.message for incident in said if incident.state != INCIDENT_STATE_RESOLVED]
+
+    def is_free() -> bool:
+        said = (incident for incident in run.incidents() if incident.verdict.kind in kinds)
+        return all(incident.state == INCIDENT_STATE_RESOLVED for incident in said)
+
+    wait_for(is_free, "the end of each report of a lost node")
 
 
 def test_an_unusually_long_step_disturbs_nothing_and_a_slow_rank_is_named(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tests.support.local_runs import wait_for
 pytestmark = pytest.mark.system
 
 
+@pytest.mark.gate
 def test_a_killed_rank_is_named_and_a_cut_control_link_stops_nothing(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=3, steps=200) as run:
         pids = {rank.rank: rank.pid for rank in run.until_step(5).ranks}
@@ -50,6 +51,7 @@ def test_a_killed_rank_is_named_and_a_cut_control_link_stops_nothing(tmp_path: P
         assert status.generation == 2
 
 
+@pytest.mark.gate
 def test_a_spare_takes_the_place_of_a_node_that_is_cut_off_and_comes_back(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=4, steps=1000) as run:
         old_pids = [rank.pid for rank in run.until_step(12).ranks if rank.node == "node-1"]

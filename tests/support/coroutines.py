@@ -33,9 +33,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 async def until(condition: Callable[[], Value | None], what: str) -> Value:
     """Return what ``condition`` returns as soon as that is true."""
-    deadline = time.monotonic() + PATIENCE_S
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE_S
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        assert loop.time() < deadline, f"waited in vain: {what}"
         await asyncio.sleep(0.01)
     return value
 

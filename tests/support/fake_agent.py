@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-import time
 
 from holdfast_agent.reports.store_link import StoreLink
+from holdfast_daemon.clock import Clock
 from holdfast_proto.redis_client import connect
 from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD, PHASE_IDLE, PHASE_INIT, Progress
 from tests.support.coroutines import end
+from tests.support.memory_store import MemoryStore
 
 RUN, NODE = "run", "node0"
 SPEC = store.RunSpec(
@@ -31,11 +32,12 @@ def _fail(_: str, reason: str) -> None:
 class FakeAgent:
     """An agent that talks to the store as a real one does. Use it with ``async with``."""
 
-    def __init__(self, store_url: str) -> None:
-        self._client = connect(store_url)
-        self.link = StoreLink(
-            self._client, RUN, NODE, StoreOutage(logging.getLogger(__name__), store_url, "the agent tries again")
-        )
+    def __init__(self, place: str | MemoryStore) -> None:
+        """Use the store at a URL, or one in memory and its clock."""
+        self._client = connect(place) if isinstance(place, str) else place.connect()
+        self._clock = Clock() if isinstance(place, str) else place.clock
+        outage = StoreOutage(logging.getLogger(__name__), str(place), "the agent tries again")
+        self.link = StoreLink(self._client, RUN, NODE, outage)
         self.state = store.NodeState(run=RUN, node=NODE, instance=SPEC.instance, ready=True, stopped=True)
         self.commands: list[store.NodeCommand] = []
         self.outcome = ""
@@ -60,7 +62,7 @@ class FakeAgent:
 
     async def _publish(self) -> None:
         while not self.outcome:
-            self.state.reported_unix_s = time.time()
+            self.state.reported_unix_s = self._clock.now()
             await self.link.publish_state(self.state, SPEC)
             await asyncio.sleep(0.02)
         await self.link.withdraw()
@@ -77,7 +79,7 @@ class FakeAgent:
                 self.state.stopped = True
             case "gather_evidence":
                 captured = store.EvidenceCaptured(incident=command.gather_evidence.incident, files=["a"])
-                self.link.emit(store.Event(generation=command.generation, evidence_captured=captured))
+                self._emit(store.Event(evidence_captured=captured))
             case "finish":
                 self.outcome = command.finish.outcome
 
@@ -88,18 +90,22 @@ class FakeAgent:
             progress = Progress(step=start.step + 1, phase=PHASE_INIT)
             self.state.ranks.add(rank=number, pid=100 + number, life=store.LIFE_RUNNING, progress=progress)
 
+    def _emit(self, event: store.Event) -> None:
+        event.generation, event.unix_s = self.state.generation, self._clock.now()
+        self.link.emit(event)
+
     def finish_step(self) -> None:
         """Complete the present step on all ranks, and snapshot it."""
         done = self.state.ranks[0].progress.step
         for rank in self.state.ranks:
             rank.snapshots[:] = [done]
             rank.steps_done += 1
-            rank.first_step_ended_unix_s = rank.first_step_ended_unix_s or time.time()
+            rank.first_step_ended_unix_s = rank.first_step_ended_unix_s or self._clock.now()
             rank.progress.CopyFrom(Progress(step=done + 1, phase=PHASE_FORWARD_BACKWARD))
         summary = store.StepSummary(
             step=done, generation=self.state.generation, loss_sum=3.0, loss_count=2, tokens=10, duration_s=0.1
         )
-        self.link.emit(store.Event(generation=self.state.generation, step_summary=summary))
+        self._emit(store.Event(step_summary=summary))
 
     def end(self, number: int, *, code: int | None = None, signal: int | None = None) -> None:
         """End one rank if it lives; with code 0, after its loop."""
@@ -110,21 +116,21 @@ class FakeAgent:
             until = step + 1 if code == 0 else 0
             rank.exit.CopyFrom(
                 store.RankExit(
-                    code=code, signal=signal, step=step, phase=phase, exited_unix_s=time.time(), steps_until=until
+                    code=code, signal=signal, step=step, phase=phase, exited_unix_s=self._clock.now(), steps_until=until
                 )
             )
 
     def refuse_checkpoint(self, step: int) -> None:
         """Report a checkpoint that cannot be read: an incident that needs no recovery."""
         unreadable = store.CheckpointUnreadable(step=step, reason="no such file")
-        self.link.emit(store.Event(generation=self.state.generation, checkpoint_unreadable=unreadable))
+        self._emit(store.Event(checkpoint_unreadable=unreadable))
 
     def fail_checkpoint(self, step: int) -> None:
         """Report a checkpoint that could not be written."""
         failed = store.CheckpointFailed(step=step, reason="no space left")
-        self.link.emit(store.Event(generation=self.state.generation, checkpoint_failed=failed))
+        self._emit(store.Event(checkpoint_failed=failed))
 
     def commit_checkpoint(self, step: int) -> None:
         """Report a checkpoint that is committed."""
         committed = store.CheckpointCommitted(step=step)
-        self.link.emit(store.Event(generation=self.state.generation, checkpoint_committed=committed))
+        self._emit(store.Event(checkpoint_committed=committed))

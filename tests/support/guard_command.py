@@ -1,4 +1,4 @@
-"""Calls ``holdfast guard`` in the process of a test, whose priority stays as it is."""
+"""Calls ``holdfast guard`` in the process of a test, whose name and priority stay as they are."""
 
 from pathlib import Path
 from unittest.mock import patch
@@ -10,6 +10,6 @@ from holdfast_cli.main import app
 
 
 def invoke_guard(*arguments: str | Path) -> Result:
-    """Call the command. It must not lower the priority of the process, which later tests would keep."""
-    with patch.object(guard, "_yield_to_others", lambda: None):
+    """Call the command. It must not rename the process or lower its priority: later tests would keep both."""
+    with patch.multiple(guard, name_process=lambda _: None, _yield_to_others=lambda: None):
         return CliRunner().invoke(app, ["guard", *map(str, arguments)])

@@ -7,17 +7,19 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from holdfast_daemon.clock import Clock
 from holdfast_daemon.history.writer import HistoryWriter
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
+from holdfast_daemon.notify.run_notifier import RunNotifier
 from holdfast_daemon.options import DaemonOptions
 from holdfast_proto import keys
-from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import end, until
 from tests.support.fake_agent import RUN, SPEC, FakeAgent
+from tests.support.memory_store import MemoryStore
 from tests.support.store_server import StoreServer
+
+Store = StoreServer | MemoryStore
 
 LEASE_S = 3.0
 """Seconds of a lease: a leader on a busy machine keeps it, and a test can wait until it lapses."""
@@ -67,13 +69,18 @@ class Daemon:
 
 @contextlib.asynccontextmanager
 async def daemon(
-    folder: Path, server: StoreServer, name: str = "daemon-a", lease_s: float = LEASE_S
+    folder: Path,
+    server: Store,
+    name: str = "daemon-a",
+    lease_s: float = LEASE_S,
+    *,
+    notifier: RunNotifier | None = None,
 ) -> AsyncIterator[Daemon]:
     """Run a shell until the block ends, even if the shell has failed by then."""
-    client = connect(server.url)
+    client = server.connect()
     histories, ticks = HistoryWriter(folder), TickMetrics(CollectorRegistry())
-    settings = options(folder, server.url, name, lease_s)
-    it = Daemon(RunShell(client, RUN, settings, Clock(), ticks, histories=histories))
+    settings = options(folder, "", name, lease_s)
+    it = Daemon(RunShell(client, RUN, settings, server.clock, ticks, notifier=notifier, histories=histories))
     try:
         yield it
     finally:
@@ -91,7 +98,7 @@ async def train(daemon: Daemon, agent: FakeAgent, steps: int = 1) -> None:
     await until(lambda: daemon.task.done() or daemon.record.newest_step >= newest, f"step {newest} is known")
 
 
-def publish_spec(server: StoreServer, *, injection_allowed: bool = False) -> None:
+def publish_spec(server: Store, *, injection_allowed: bool = False) -> None:
     """Publish a run's spec as `holdfast run` does."""
     spec = store.RunSpec()
     spec.CopyFrom(SPEC)
@@ -101,14 +108,14 @@ def publish_spec(server: StoreServer, *, injection_allowed: bool = False) -> Non
         client.sadd(keys.RUNS, RUN)
 
 
-def stored_record(server: StoreServer) -> store.CoordinatorState | None:
+def stored_record(server: Store) -> store.CoordinatorState | None:
     """Return the leader's record in the store."""
     with server.client() as client:
         data = client.get(keys.state(RUN))
     return store.CoordinatorState.FromString(data) if isinstance(data, bytes) else None
 
 
-def stored_incidents(server: StoreServer) -> list[store.Incident]:
+def stored_incidents(server: Store) -> list[store.Incident]:
     """Return the incidents in the store, by id."""
     with server.client() as client:
         entries = client.hgetall(keys.incidents(RUN))

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 import redis
+import redis.asyncio
 
 from holdfast_cli.local_run.redis_server import answers, find_server
+from holdfast_daemon.clock import Clock
+from holdfast_proto.redis_client import connect
 from tests.support.coroutines import wait_until
 
 
@@ -22,6 +25,8 @@ class StoreServer:
         self._directory = directory
         self.socket = directory / "store.sock"
         self.url = f"unix://{self.socket}"
+        self.clock = Clock()
+        """Clock of the daemons and agents that use the server."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -45,6 +50,10 @@ class StoreServer:
             self.start()
         with self.client() as client:
             client.execute_command("FLUSHALL")
+
+    def connect(self) -> redis.asyncio.Redis:
+        """Return a client for a loop."""
+        return connect(self.url)
 
     def client(self) -> redis.Redis:
         """Return a blocking client."""

@@ -21,6 +21,7 @@ def test_layouts_compute_what_one_plain_process_computes(check_layouts: CheckLay
     check_layouts([layout for layout in SAMPLE if layout.ranks == ranks])
 
 
+@pytest.mark.safety
 @pytest.mark.slice
 def test_the_demos_layout_computes_what_one_plain_process_computes(run_ranks: RunRanks) -> None:
     demo = tomllib.loads((files("holdfast_trainer") / "configs" / "demo.toml").read_text())

@@ -17,6 +17,8 @@ SMALL: dict[str, Any] = {
 EXPERTS = {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "hidden": 32, "experts": 4}
 
 
+@pytest.mark.gate
+@pytest.mark.safety
 @pytest.mark.parametrize(
     "parallel",
     [

@@ -1,8 +1,16 @@
 """Runs a program with a time limit."""
 
 import asyncio
+import contextlib
+import signal
 from collections.abc import Sequence
 from pathlib import Path
+
+from holdfast_agent.evidence.busy_node import stretched
+from holdfast_proto.error_text import reason_of
+
+_END_S = 1.0
+"""Time for a killed program to end. One that hangs in a driver may never."""
 
 
 class CommandFailedError(Exception):
@@ -10,7 +18,10 @@ class CommandFailedError(Exception):
 
 
 async def output_of(program: "str | Path", arguments: Sequence[str], patience_s: float) -> str:
-    """Return the output of a program; kill it after ``patience_s``. Raises CommandFailedError."""
+    """Return the output of a program; kill it after ``patience_s``, or later on a busy node.
+
+    Raises CommandFailedError.
+    """
     name = Path(program).name
     try:
         process = await asyncio.create_subprocess_exec(
@@ -21,13 +32,22 @@ async def output_of(program: "str | Path", arguments: Sequence[str], patience_s:
             stderr=asyncio.subprocess.PIPE,
         )
     except OSError as error:
-        raise CommandFailedError(f"{name} cannot be run: {error}") from None
+        raise CommandFailedError(f"{name} cannot be run: {reason_of(error)}") from None
+    limit_s = stretched(patience_s)
+    talk = asyncio.ensure_future(process.communicate())
     try:
-        output, errors = await asyncio.wait_for(process.communicate(), patience_s)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise CommandFailedError(f"{name} did not answer within {patience_s:g} s") from None
+        await asyncio.wait([talk], timeout=limit_s)
+        if is_late := not talk.done():
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await asyncio.wait([talk], timeout=stretched(_END_S))
+    finally:
+        talk.cancel()  # if it has not ended
+    # A busy agent may see the end of its patience before the end of a program that was in time.
+    if not talk.done() or (is_late and process.returncode == -signal.SIGKILL):
+        raise CommandFailedError(f"{name} did not answer within {limit_s:g} s")
+    output, errors = talk.result()
     if process.returncode:
-        raise CommandFailedError(f"{name} failed: {errors.decode(errors='replace').partition('Stack backtrace')[0]}")
+        said = errors.decode(errors="replace").partition("Stack backtrace")[0].strip()
+        raise CommandFailedError(f"{name} failed: {said or f'exit code {process.returncode}, and it said nothing'}")
     return output.decode(errors="replace")

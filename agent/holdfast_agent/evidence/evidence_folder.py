@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from holdfast_proto.error_text import reason_of
+
 MISSING = "missing.txt"
 
 
@@ -23,12 +25,13 @@ class EvidenceFolder:
         try:
             (self.path / name).write_text(text)
         except OSError as error:
-            self.miss(name, str(error))
+            self.miss(name, error)
 
-    def miss(self, name: str, why: str) -> None:
+    def miss(self, name: str, why: "str | Exception") -> None:
         """Note why a file is missing or incomplete. Raises OSError if that line cannot be written either."""
+        reason = " ".join(why.split()) if isinstance(why, str) else reason_of(why)
         with (self.path / MISSING).open("a") as file:
-            file.write(f"{self.node}: {name}: {' '.join(why.split())}\n")
+            file.write(f"{self.node}: {name}: {reason}\n")
 
     def files(self) -> list[str]:
         """Return the paths of all files below the folder, relative to it and sorted."""

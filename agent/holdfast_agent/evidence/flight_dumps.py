@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from holdfast_agent.evidence.busy_node import stretched
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.recorder_dump import read_dump, shortened
 from holdfast_agent.evidence.served_dumps import fetch, file_of, recorders_of
@@ -51,8 +52,9 @@ async def collect(ranks: Iterable[Rank], folder: EvidenceFolder, errors: Errors)
         for rank in running
         if unserved[rank.rank]
     }
+    limit_s = stretched(DUMP_PATIENCE_S)
     if acks:
-        await asyncio.wait(acks.values(), timeout=DUMP_PATIENCE_S)
+        await asyncio.wait(acks.values(), timeout=limit_s)
     found = FoundCalls()
     for rank in asked:
         for one in rank.recorders:
@@ -69,10 +71,10 @@ async def collect(ranks: Iterable[Rank], folder: EvidenceFolder, errors: Errors)
                 else:
                     found.recorders.append(_recorder(rank.rank, folder.path / name))
             except FileNotFoundError:
-                reasons = unserved.get(rank.rank, {}).get(name, ""), _why_missing(acks.get(rank.rank))
+                reasons = unserved.get(rank.rank, {}).get(name, ""), _why_missing(acks.get(rank.rank), limit_s)
                 folder.miss(name, "; ".join(filter(None, reasons)))
             except (OSError, ValueError, RecursionError) as error:
-                folder.miss(name, str(error))
+                folder.miss(name, error)
     return found
 
 
@@ -86,12 +88,14 @@ def _recorder(rank: int, dump: Path) -> store.RankRecorder:
     return store.RankRecorder(rank=rank, dump=shortened(read_dump(dump.read_bytes())))
 
 
-def _why_missing(ack: "asyncio.Future[session.CommandAck] | None") -> str:
+def _why_missing(ack: "asyncio.Future[session.CommandAck] | None", limit_s: float) -> str:
     if ack is None:
         return "the process is stopped"
     if ack.cancelled():
         return "the rank has no session with its agent"
-    return ack.result().detail if ack.done() else f"no answer within {DUMP_PATIENCE_S:g} s"
+    if not ack.done():
+        return f"no answer within {limit_s:g} s"
+    return ack.result().detail or "the rank has written no dump"
 
 
 def pending_calls(dump: Path, rank: int) -> tuple[list[PendingCall], int]:

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from holdfast_agent.blocking.stall_watch import pids_of
 from holdfast_agent.evidence import flight_dumps, stacks
+from holdfast_agent.evidence.busy_node import stretched
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.node_state import write_device_state, write_node_state
 from holdfast_agent.evidence.process_state import write_process_state
@@ -82,15 +83,18 @@ class EvidenceGatherer:
             for rank in ranks
             if rank.is_alive and rank.process_state in stacks.STOPPED
         }
-        async with asyncio.timeout(FILES_PATIENCE_S):
-            return await asyncio.to_thread(_read_places, boxes)
+        limit_s = stretched(FILES_PATIENCE_S)
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(_read_places, boxes), limit_s)
+        except TimeoutError:
+            raise TimeoutError(f"the black boxes were not read within {limit_s:g} s") from None
 
     async def _attempt(self, folder: EvidenceFolder, what: str, job: Awaitable[Part]) -> Part | None:
         """Return a part of the evidence; None, and a line in the folder, if it fails."""
         try:
             return await job
         except OSError as error:
-            folder.miss(what, str(error))
+            folder.miss(what, error)
         except Exception as error:  # noqa: BLE001  the other parts are then needed all the more
             self._node.errors.note("evidence", error)
             folder.miss(what, repr(error))
@@ -138,10 +142,11 @@ class EvidenceGatherer:
             with _contained(folder, "state of the node"):
                 write_node_state(folder, [options.directory, options.shm_directory, self._checkpoints])
 
+        limit_s = stretched(FILES_PATIENCE_S)
         try:
-            await asyncio.wait_for(asyncio.to_thread(write), FILES_PATIENCE_S)
+            await asyncio.wait_for(asyncio.to_thread(write), limit_s)
         except TimeoutError:
-            folder.miss("the rest of what is read from /proc and disks", f"not read within {FILES_PATIENCE_S:g} s")
+            folder.miss("the rest of what is read from /proc and disks", f"not read within {limit_s:g} s")
 
 
 def _read_places(boxes: Mapping[int, tuple[int, Path]]) -> list[store.RankPlace]:
@@ -180,7 +185,7 @@ def _write_black_box(box: Path, rank: Rank, folder: EvidenceFolder) -> None:
     try:
         contents = black_box.read(box)
     except (OSError, ValueError) as error:
-        folder.miss(name, str(error))
+        folder.miss(name, error)
     else:
         folder.write(name, json.dumps(dataclasses.asdict(contents), indent=1))
 

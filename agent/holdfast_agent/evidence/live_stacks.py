@@ -12,6 +12,7 @@ from holdfast_agent.evidence.stack_dump import Frame, Thread
 from holdfast_agent.evidence.stack_summary import summarize
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
+from holdfast_proto.error_text import reason_of
 from holdfast_proto.limits import NAME_CHARACTERS
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -60,7 +61,7 @@ class LiveStacks:
                     threads = await stacks.take_all(rank, folder, native=native, patience_s=PATIENCE_S)
                     return threads or (), _problem(folder, is_found=bool(threads))
             except OSError as error:
-                return (), f"the agent cannot keep them for a moment: {error}"
+                return (), f"the agent cannot keep them for a moment: {reason_of(error)}"
             except Exception as error:  # noqa: BLE001  the operator waits for the answer
                 self._node.errors.note("evidence", error)
                 return (), f"the agent failed: {error!r}: see its log"

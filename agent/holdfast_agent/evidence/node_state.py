@@ -41,7 +41,7 @@ async def write_device_state(folder: EvidenceFolder) -> None:
     try:
         folder.write(name, await output_of(program, ["-q"], DEVICE_PATIENCE_S))
     except CommandFailedError as error:
-        folder.miss(name, str(error))
+        folder.miss(name, error)
 
 
 def _read(files: Iterable[Path], folder: EvidenceFolder, name: str) -> Iterator[str]:
@@ -49,7 +49,7 @@ def _read(files: Iterable[Path], folder: EvidenceFolder, name: str) -> Iterator[
         try:
             yield f"== {file}\n{file.read_text()}"
         except OSError as error:
-            folder.miss(name, str(error))
+            folder.miss(name, error)
 
 
 def _free_space(directories: Iterable[Path], folder: EvidenceFolder, name: str) -> Iterator[str]:
@@ -57,7 +57,7 @@ def _free_space(directories: Iterable[Path], folder: EvidenceFolder, name: str) 
         try:
             usage = shutil.disk_usage(directory)
         except OSError as error:
-            folder.miss(name, str(error))
+            folder.miss(name, error)
         else:
             yield f"== {directory}\n{usage.free / 2**20:.0f} MiB free of {usage.total / 2**20:.0f} MiB\n"
 

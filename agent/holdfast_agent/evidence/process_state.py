@@ -27,14 +27,14 @@ def _read(directory: Path, files: Iterable[str], folder: EvidenceFolder, name: s
         try:
             yield f"== {directory / file}\n{(directory / file).read_text(errors='replace').rstrip()}\n\n"
         except OSError as error:
-            folder.miss(name, str(error))
+            folder.miss(name, error)
 
 
 def _descriptors(process: Path, folder: EvidenceFolder, name: str) -> Iterator[str]:
     try:
         yield f"== open file descriptors\n{sum(1 for _ in (process / 'fd').iterdir())}\n\n"
     except OSError as error:
-        folder.miss(name, str(error))
+        folder.miss(name, error)
 
 
 def _movement(rank: Rank) -> str:
@@ -51,5 +51,5 @@ def _threads(process: Path, folder: EvidenceFolder, name: str) -> list[Path]:
     try:
         return sorted((process / "task").iterdir(), key=lambda path: int(path.name))
     except OSError as error:
-        folder.miss(name, str(error))
+        folder.miss(name, error)
         return []

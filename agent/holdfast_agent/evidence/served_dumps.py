@@ -3,9 +3,11 @@
 import asyncio
 import json
 
+from holdfast_agent.evidence.busy_node import stretched
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.worker_server import WorkerServerError, ask
 from holdfast_agent.processes.rank import Rank
+from holdfast_proto.error_text import reason_of
 from holdfast_proto.run_files import flight_recorder_dump
 from holdfast_proto.v1 import common_pb2 as common
 
@@ -41,10 +43,10 @@ async def _fetch_one(rank: Rank, recorder: common.Recorder, folder: EvidenceFold
     """Write one dump; return why it is missing, "" if it is not."""
     name = file_of(rank, recorder)
     try:
-        dump = await ask(rank.worker_socket, rank.pid, _handler(recorder), SERVER_PATIENCE_S)
+        dump = await ask(rank.worker_socket, rank.pid, _handler(recorder), stretched(SERVER_PATIENCE_S))
         text = await asyncio.to_thread(_checked, dump)
     except (WorkerServerError, ValueError, RecursionError) as error:
-        return str(error)
+        return reason_of(error)
     folder.write(name, text)
     if _is_status_only(recorder):
         folder.miss(name, _STATUS_ONLY)

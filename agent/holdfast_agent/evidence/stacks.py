@@ -9,6 +9,7 @@ from types import MappingProxyType
 from holdfast_agent.blocking.blocked_thread import BlockedThread, look_at_rank
 from holdfast_agent.evidence import stack_dump, traceback_dump
 from holdfast_agent.evidence.brief_command import CommandFailedError, output_of
+from holdfast_agent.evidence.busy_node import stretched
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.stack_dump import Thread
 from holdfast_agent.evidence.stack_summary import sleeping_gil_owner, summarize
@@ -126,16 +127,19 @@ async def _in_time(
     folder: EvidenceFolder, rank: Rank, look: Callable[[], common.BlockedOn | None]
 ) -> common.BlockedOn | None:
     """Return what a look shows; None if it takes too long or fails. The stacks are then needed all the more."""
+    what = f"{rank_evidence(rank.rank, 'stack')} (what it waits for)"
+    limit_s = stretched(_LOOK_PATIENCE_S)
     looking = asyncio.ensure_future(in_daemon_thread(look))
     try:
-        done, _ = await asyncio.wait([looking], timeout=_LOOK_PATIENCE_S)
+        done, _ = await asyncio.wait([looking], timeout=limit_s)
     finally:
         looking.cancel()  # if it has not ended; nobody will ask for its outcome
     if not done:
+        folder.miss(what, f"the kernel did not show it within {limit_s:g} s")
         return None
     error = looking.exception()
     if error is not None:
-        folder.miss(f"{rank_evidence(rank.rank, 'stack')} (what it waits for)", repr(error))
+        folder.miss(what, repr(error))
         return None
     return looking.result()
 
@@ -150,10 +154,11 @@ async def _served(rank: Rank, folder: EvidenceFolder) -> tuple[Thread, ...] | No
         return None
     name = f"{rank_evidence(rank.rank, 'stack')}.txt"
     try:
-        text = (await ask(rank.worker_socket, rank.pid, "dump_traceback", SERVED_PATIENCE_S)).decode(errors="replace")
+        dump = await ask(rank.worker_socket, rank.pid, "dump_traceback", stretched(SERVED_PATIENCE_S))
+        text = dump.decode(errors="replace")
         threads = traceback_dump.parse(text, rank.pid)
     except (WorkerServerError, ValueError) as error:
-        folder.miss(f"{name} (torch's worker server)", str(error))
+        folder.miss(f"{name} (torch's worker server)", error)
         return None
     folder.write(name, text)
     return threads
@@ -166,7 +171,7 @@ async def _dump(rank: Rank, folder: EvidenceFolder, option: str, patience_s: flo
         text = await output_of(program, ["dump", "--json", "--pid", str(rank.pid), option], patience_s)
         threads = stack_dump.parse(text)
     except (CommandFailedError, ValueError) as error:
-        folder.miss(f"{name}.txt ({option})", str(error))
+        folder.miss(f"{name}.txt ({option})", error)
         return None
     folder.write(f"{name}.json", text)
     folder.write(f"{name}.txt", stack_dump.render(threads, rank.thread_id))

@@ -9,6 +9,7 @@ import contextlib
 import os
 
 from holdfast_proto import sockets
+from holdfast_proto.error_text import reason_of
 
 LARGEST_ANSWER_BYTES = 64 << 20
 _LARGEST_HEAD_BYTES = 16 << 10
@@ -37,7 +38,7 @@ async def ask(path: str, pid: int, handler: str, patience_s: float) -> bytes:
     except TimeoutError:
         raise WorkerServerError(f"torch's worker server did not answer within {patience_s:g} s") from None
     except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-        raise WorkerServerError(f"torch's worker server cannot be asked: {error}") from None
+        raise WorkerServerError(f"torch's worker server cannot be asked: {reason_of(error)}") from None
 
 
 async def _ask(path: str, pid: int, handler: str) -> bytes:

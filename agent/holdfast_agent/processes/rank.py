@@ -53,6 +53,8 @@ class Rank:
     process_state: str = ""
     held_for_stacks: bool = False
     """Whether py-spy pauses the process now: the process state then says nothing about the rank."""
+    is_killed: bool = False
+    """Whether this agent has killed the process because the rank hangs: as it dies, it leaves the state "stopped"."""
     thread: ThreadStatus = field(default_factory=ThreadStatus)
     tree: TreeView = field(default_factory=TreeView)
     moves_total: int = 0
@@ -163,7 +165,7 @@ class Rank:
 
     def look(self, process_state: str, thread: ThreadStatus) -> None:
         """Note the state of its process. A process that was stopped and continues has moved."""
-        if self.process_state == "T" and process_state not in ("T", "t", ""):
+        if self.process_state == "T" and process_state not in ("T", "t", "Z", "") and not self.is_killed:
             self.moves()
         if not thread.state:  # the thread that trains has ended before its process
             thread = ThreadStatus(busy_s=self.thread.busy_s)

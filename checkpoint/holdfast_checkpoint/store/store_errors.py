@@ -3,6 +3,7 @@
 import errno
 
 from holdfast_checkpoint.errors import CheckpointError
+from holdfast_proto.error_text import reason_of
 
 _CREDENTIALS = {
     "s3": "check the credentials in AWS_ACCESS_KEY_ID or ~/.aws and their rights on the bucket",
@@ -32,8 +33,7 @@ def describe(error: Exception, setting: str, url: str) -> str:
         return f"{setting} {url}: no such bucket or folder: create it or correct {setting}"
     if type(error).__name__ in _INVALID:
         return f"{setting} {url}: no valid name of a bucket: correct {setting}"
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return f"{setting} {url}: {reason}: check that the store can be reached from this node"
+    return f"{setting} {url}: {reason_of(error)}: check that the store can be reached from this node"
 
 
 def missing_package(setting: str, url: str) -> str:

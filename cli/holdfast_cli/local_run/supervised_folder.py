@@ -99,6 +99,7 @@ class SupervisedFolder:
             self._record = replace(self._record, outcome=outcome, components={})
         self._record.save()
         _package_log.removeHandler(self._log_handler)
+        _package_log.setLevel(logging.NOTSET)
         self._log_handler.close()
         self._lock.release()
 

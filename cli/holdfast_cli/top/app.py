@@ -6,20 +6,18 @@ from typing import ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.message import Message
-from textual.widgets import Static
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.record import RunRecord
-from holdfast_cli.top.background import Done, in_background, post
+from holdfast_cli.top.background import Done, LiveScreen, Seen, in_background, post
 from holdfast_cli.top.checkpoint_screen import CheckpointScreen
 from holdfast_cli.top.daemon_screen import DaemonScreen
 from holdfast_cli.top.dialogs import Asked, HelpScreen, PickerScreen, QuestionScreen
 from holdfast_cli.top.fault_screen import FaultScreen, FaultWanted, question_about
 from holdfast_cli.top.incidents.incident_list import IncidentsScreen
-from holdfast_cli.top.incidents.story_screen import RankWanted, StoryScreen
+from holdfast_cli.top.incidents.story_screen import RankWanted
 from holdfast_cli.top.line_view import LineView
-from holdfast_cli.top.poller import Lost, Poller
+from holdfast_cli.top.poller import Poller
 from holdfast_cli.top.ranks.rank_screen import RankScreen
 from holdfast_cli.top.run_screen import RunScreen
 from holdfast_cli.top.run_source import Look, RunSource, reason_of
@@ -27,7 +25,6 @@ from holdfast_cli.views.clean_text import one_line
 from holdfast_hooks.faults import Fault
 from holdfast_proto.limits import STOP_GRACE_S
 
-_LIVE_SCREENS = (IncidentsScreen, StoryScreen, RankScreen, CheckpointScreen, DaemonScreen)
 _NOTICE_S = 10.0
 
 
@@ -53,13 +50,6 @@ class TopApp(App[None]):
     OptionList { height: 1fr; border: none; padding: 0; }
     OptionList > .option-list--option-highlighted { text-style: bold reverse; }
     """
-
-    class Seen(Message):
-        """The poller has looked."""
-
-        def __init__(self, seen: Look | Lost) -> None:
-            super().__init__()
-            self.seen = seen
 
     def __init__(
         self,
@@ -100,28 +90,17 @@ class TopApp(App[None]):
     def _watch(self, source: RunSource) -> None:
         self._source = source
         if self._look is not None:
-            self._show(self._look)
-        self._poller = Poller(source, lambda seen: post(self, self.Seen(seen)))
+            self.on_seen(Seen(self._look))
+        self._poller = Poller(source, lambda seen: post(self, Seen(seen)))
         self._poller.start()
 
-    def on_top_app_seen(self, message: Seen) -> None:
-        """Show what the poller has seen."""
-        if not self._main.is_laid_out:
-            return  # the app ends
-        if isinstance(message.seen, Lost):
-            self._main.show_connection(message.seen)
-        else:
-            self._show(message.seen)
-
-    def _show(self, look: Look) -> None:
-        self._look = look
-        self._main.show_connection(None)
-        self._main.show(look)
+    def on_seen(self, message: Seen) -> None:
+        """Pass on to all open screens what the poller has seen."""
+        if isinstance(message.seen, Look):
+            self._look = message.seen
         for screen in self.screen_stack:
-            # One that is opened just now has no widgets yet. It shows what it was opened with, and then the next look.
-            # One that is closed just now, as at the end of the app, has none any more.
-            if isinstance(screen, _LIVE_SCREENS) and screen.is_attached and screen.is_mounted and screen.query(Static):
-                screen.show(look)
+            if isinstance(screen, LiveScreen):
+                screen.post_message(Seen(message.seen))
 
     def on_done(self, message: Done) -> None:
         """Show the result of work in another thread."""

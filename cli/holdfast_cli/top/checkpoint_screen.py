@@ -8,7 +8,6 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -18,7 +17,7 @@ from holdfast_checkpoint.store.locations import is_url
 from holdfast_checkpoint.store.overview import FoundCheckpoint, FoundHistory, find_histories
 from holdfast_cli.checkpoints.tables import bytes_text
 from holdfast_cli.errors import CommandError
-from holdfast_cli.top.background import in_background
+from holdfast_cli.top.background import LiveScreen, in_background
 from holdfast_cli.top.dialogs import Asked
 from holdfast_cli.top.run_source import Look
 from holdfast_cli.views.clean_text import one_line
@@ -32,7 +31,7 @@ class CheckpointRow:
     checkpoint: FoundCheckpoint | None = None
 
 
-class CheckpointScreen(Screen[None]):
+class CheckpointScreen(LiveScreen):
     """All checkpoints, by history. It only reads, until somebody releases one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -66,7 +65,7 @@ class CheckpointScreen(Screen[None]):
         self._look = look
         if list(look.status.checkpoints) != self._read_steps and not self._is_reading:
             self._is_reading, self._read_steps = True, list(look.status.checkpoints)
-            in_background(self.app, lambda: read_checkpoints(look), self._show)
+            in_background(self, lambda: read_checkpoints(look), self._show)
 
     def action_update(self) -> None:
         """Read the folder again."""
@@ -94,8 +93,6 @@ class CheckpointScreen(Screen[None]):
 
     def _show(self, found: tuple[list[CheckpointRow], str]) -> None:
         self._is_reading = False
-        if not self.is_attached:
-            return
         self._rows, note = found
         place = one_line(location_of(self._look)) or "no place is named"
         found_here = sum(row.checkpoint is not None for row in self._rows)

@@ -9,12 +9,11 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import Screen
 from textual.widgets import Static
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.reports.wording import duration
-from holdfast_cli.top.background import in_background
+from holdfast_cli.top.background import LiveScreen, in_background
 from holdfast_cli.top.run_source import Look, RunSource, reason_of
 from holdfast_cli.views.clean_text import cleaned
 from holdfast_proto.v1.control_pb2 import DaemonStatus
@@ -26,7 +25,7 @@ _SILENT_S = 5.0
 _BAD = "bold red"
 
 
-class DaemonScreen(Screen[None]):
+class DaemonScreen(LiveScreen):
     """The daemon, asked anew with each look at the run."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,left,h", "dismiss", show=False)]
@@ -54,12 +53,11 @@ class DaemonScreen(Screen[None]):
         self._look = look
         if not self._is_asking:
             self._is_asking = True
-            in_background(self.app, lambda: _ask(self._source), self._show)
+            in_background(self, lambda: _ask(self._source), self._show)
 
     def _show(self, shown: RenderableType) -> None:
         self._is_asking = False
-        if self.is_attached:
-            self.query_one("#daemon", Static).update(shown)
+        self.query_one("#daemon", Static).update(shown)
 
 
 def _ask(source: RunSource) -> RenderableType:

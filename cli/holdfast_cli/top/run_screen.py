@@ -6,9 +6,9 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.widgets import Input, Static
 
+from holdfast_cli.top.background import LiveScreen
 from holdfast_cli.top.incidents.attention import attention
 from holdfast_cli.top.poller import Lost
 from holdfast_cli.top.ranks.map_cells import MeshColour, known_colours
@@ -39,7 +39,7 @@ _NARROW, _LOW = 60, 24
 _CURVES_WHEN_LOW = 2
 
 
-class RunScreen(Screen[None]):
+class RunScreen(LiveScreen):
     """One run, live."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -85,11 +85,6 @@ class RunScreen(Screen[None]):
         view = self.query_one(RankTable) if self._colour is None else self.query_one(MeshView)
         return view.rank_at(view.cursor)
 
-    @property
-    def is_laid_out(self) -> bool:
-        """Whether the panes are there: not before the first frame, nor when the app ends."""
-        return bool(self.query("#hints"))
-
     def on_mount(self) -> None:
         """Hide what has nothing to show yet."""
         for name in ("#connection", "#attention", "#mesh", "#filter"):
@@ -105,12 +100,13 @@ class RunScreen(Screen[None]):
         """Show a newer state of the run."""
         self._look = look
         self._seen.see(look.status)
+        self._show(self.query_one("#connection", Static), connection_text(None))
         self._draw_summary()
         self._draw_ranks()
 
-    def show_connection(self, lost: Lost | None) -> None:
-        """Show whether the daemon answers."""
-        if lost is not None and self._look is None:
+    def show_lost(self, lost: Lost) -> None:
+        """Show that the daemon does not answer."""
+        if self._look is None:
             self.query_one("#header", Static).update(Text("waiting for the run"))
         self._show(self.query_one("#connection", Static), connection_text(lost))
 

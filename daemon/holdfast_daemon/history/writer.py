@@ -4,6 +4,7 @@ import logging
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast_daemon.core.model import CoreState
@@ -29,7 +30,7 @@ CLOSE_S = 3.0
 class HistoryQueue:
     """Rows of one run that wait to be written. What ticks call takes microseconds, and never raises."""
 
-    def __init__(self, run: str, file: HistoryFile, writer: "HistoryWriter") -> None:
+    def __init__(self, run: str, file: HistoryFile, wake: Callable[[], None]) -> None:
         self.rows_total = 0
         """Steps and checkpoints that were handed over."""
         self.dropped_total = 0
@@ -39,7 +40,7 @@ class HistoryQueue:
         self.write_failures_total = 0
         self._run = run
         self._file = file
-        self._writer = writer
+        self._wake = wake
         self._lock = threading.Lock()
         self._batches: dict[str, Batch] = {}
         """Instance -> its rows that wait."""
@@ -53,7 +54,7 @@ class HistoryQueue:
         with self._lock:
             if self._has_room():
                 self._batch(instance).steps.append(row)
-        self._writer.wake()
+        self._wake()
 
     def add_checkpoint(self, instance: str, event: store.Event) -> None:
         """Take in a committed checkpoint from the event that reports it."""
@@ -61,7 +62,7 @@ class HistoryQueue:
         with self._lock:
             if self._has_room():
                 self._batch(instance).checkpoints.append(row)
-        self._writer.wake()
+        self._wake()
 
     def see_state(self, state: CoreState, now: float) -> None:
         """Have the status kept if phase, generation or incidents have changed, or some time has passed.
@@ -76,7 +77,7 @@ class HistoryQueue:
         with self._lock:
             batch = self._batch(state.spec.instance)
             batch.state, batch.state_unix_s = state, now
-        self._writer.wake()
+        self._wake()
 
     def write(self, *, is_last: bool = False) -> None:
         """Write what waits. Never raises. ``is_last``: also if the last batch failed a moment ago."""
@@ -143,7 +144,7 @@ class HistoryWriter:
     def queue(self, run: str) -> HistoryQueue:
         """Return the queue of a run. It stays the same, so that its counters never fall."""
         if run not in self._queues:
-            self._queues[run] = HistoryQueue(run, HistoryFile(self._directory, run), self)
+            self._queues[run] = HistoryQueue(run, HistoryFile(self._directory, run), self.wake)
         return self._queues[run]
 
     def wake(self) -> None:

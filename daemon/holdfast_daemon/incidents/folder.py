@@ -16,6 +16,7 @@ from holdfast_daemon.replay.recorded_tick import unframed
 from holdfast_daemon.replay.recording import Excerpt
 from holdfast_daemon.replay.state_codec import CodecError
 from holdfast_proto.atomic_file import replace_file
+from holdfast_proto.error_text import reason_of
 from holdfast_proto.message_json import from_json, to_json
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
 from holdfast_proto.v1.store_pb2 import Incident, Verdict
@@ -114,9 +115,10 @@ def read_recording(path: Path) -> RecordedIncident:
         verdict = from_json(data["verdict"], Verdict())
         return RecordedIncident(incident, verdict, base, tuple(unframed(ticks)))
     except (OSError, tarfile.TarError) as error:
-        raise RecordingError(f"{path}: {error}: name an incident's folder or exported archive") from None
+        raise RecordingError(f"{path}: {reason_of(error)}: name an incident's folder or exported archive") from None
     except (CodecError, DecodeError, ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise RecordingError(f"{path}: recorded by another version of Holdfast, or damaged: {error}") from None
+        reason = f"recorded by another version of Holdfast, or damaged: {reason_of(error)}"
+        raise RecordingError(f"{path}: {reason}") from None
 
 
 def _state(data: object, path: Path) -> CoreState:

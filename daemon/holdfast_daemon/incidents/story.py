@@ -4,6 +4,7 @@ import json
 
 from google.protobuf.json_format import ParseError
 
+from holdfast_proto.error_text import reason_of
 from holdfast_proto.message_json import from_json, to_json
 from holdfast_proto.v1.store_pb2 import Incident
 
@@ -28,4 +29,4 @@ def parse_story(text: str | bytes) -> Incident:
             raise StoryError("it is no JSON object")
         return from_json(fields, Incident())
     except (ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise StoryError(" ".join(str(error).split())) from None
+        raise StoryError(reason_of(error)) from None

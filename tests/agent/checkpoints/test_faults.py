@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import os
 import random
 import resource
 import signal
@@ -117,6 +118,9 @@ def test_newest_committed_verifies_whenever_workers_and_agents_are_killed(
             if workers:
                 generator.choice(workers).kill()
         time.sleep(generator.uniform(0, 0.1))
+        os.kill(agent.pid, signal.SIGSTOP)  # it may be starting a worker, which would be missed below
+        while process_state(agent.pid) != "T":
+            time.sleep(0.001)
         workers = psutil.Process(agent.pid).children()
         agent.kill()
         agent.join()

@@ -94,6 +94,7 @@ def drive(machine: HistoryMachine, actions: int = ACTIONS) -> None:
         machine._stop()
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in MORE_SEEDS)])
 def test_the_newest_reported_checkpoint_in_a_folder_loads_at_every_moment(
     machine: Callable[[int], HistoryMachine], seed: int
@@ -101,6 +102,7 @@ def test_the_newest_reported_checkpoint_in_a_folder_loads_at_every_moment(
     drive(machine(seed))
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     "seed", [*STORE_SEEDS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in MORE_STORE_SEEDS)]
 )
@@ -147,6 +149,7 @@ def spare_no_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "_newest", lambda _steps: set())
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     ("mutation", "kind"),
     [

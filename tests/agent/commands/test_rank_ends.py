@@ -13,9 +13,11 @@ import pytest
 from holdfast_agent.commands.checks import Known, refusal
 from holdfast_agent.observer import Observer
 from holdfast_agent.processes.rank import Rank
-from holdfast_checkpoint.processes import is_alive, start_ticks
+from holdfast_agent.processes.training_thread import ThreadStatus
+from holdfast_checkpoint.processes import is_alive, process_state, start_ticks
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
+from tests.support.coroutines import wait_until
 from tests.support.nodes import RUN, make_node
 
 GENERATION = 2
@@ -68,7 +70,13 @@ async def test_a_rank_is_ended_even_if_it_is_stopped_and_a_repeated_command_does
     desk = Desk(folder, victim.pid)
     assert desk.node.state(ready=False).ranks[0].start_ticks == desk.ticks
     os.kill(victim.pid, signal.SIGSTOP)
+    wait_until(lambda: process_state(victim.pid) == "T", "the rank is stopped")
+    desk.node.pass_time(1.0)
     assert await desk.end() == []
+    for state in ("R", "S", "Z"):  # of a process that dies: it has not moved, or the abort would be taken back
+        desk.rank.look(state, ThreadStatus())
+        assert desk.rank.stalled_s > 60.0
+        desk.rank.process_state = "T"
     assert victim.wait() == -signal.SIGKILL
     assert await desk.end() == []
 

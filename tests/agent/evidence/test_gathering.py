@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,23 @@ async def test_part_of_the_evidence_that_fails_does_not_cost_the_others(
     assert node.errors.unexpected["evidence"] == 1
 
 
+async def test_each_part_that_is_missing_has_a_reason(node: RecordedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def end_early(*_: object, **__: object) -> str:
+        raise ProcessLookupError  # it says nothing
+
+    monkeypatch.setattr(stacks, "output_of", end_early)
+    over = threading.Event()
+    monkeypatch.setattr(gathering, "_read_places", lambda _: over.wait())
+    monkeypatch.setattr(gathering, "FILES_PATIENCE_S", 0.01)
+    await gather(node, command(stack_ranks=[0]))
+    over.set()
+    lines = missing(node.options.incident_directory(INCIDENT)).splitlines()
+    assert f"{NODE}: stacks of rank 0: ProcessLookupError" in lines
+    late = f"{NODE}: places of stopped ranks: the black boxes were not read within 0."
+    assert any(line.startswith(late) for line in lines)
+    assert not any(line.endswith(": ") for line in lines)
+
+
 async def test_a_dump_that_never_comes_or_is_cut_short_is_left_out(
     node: RecordedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +266,7 @@ async def test_a_dump_that_never_comes_or_is_cut_short_is_left_out(
     captured = await gather(node, command(flight_recorder=True))
     assert flight_recorder_dump(0) not in captured.files
     assert list(captured.pending) == []
-    assert f"{NODE}: {flight_recorder_dump(0)}: no answer within 0.05 s" in missing(directory)
+    assert f"{NODE}: {flight_recorder_dump(0)}: no answer within 0." in missing(directory)
     assert f"{NODE}: {flight_recorder_dump(1)}: Unterminated string" in missing(directory)
 
 

@@ -6,16 +6,18 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast_agent.movement import tree_watch
 from holdfast_agent.movement.process_table import parse_stat
-from holdfast_agent.movement.tree_reader import Machine, TreeReader, UnknownError
+from holdfast_agent.movement.tree_reader import Machine, UnknownError
 from holdfast_agent.movement.tree_sample import IoCounters, ProcessSample, TreeSample
 from holdfast_agent.movement.tree_watch import Stillness, TreeWatch
+from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.processes.rank import TreeView
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -23,9 +25,8 @@ from holdfast_proto.v1.common_pb2 import Progress
 from tests.agent.movement.test_process_tree_reading import stat_line
 from tests.support.coroutines import end, until
 from tests.support.nodes import RecordedNode, begin, make_node
-from tests.support.trees import Running, running
-
-pytestmark = pytest.mark.system
+from tests.support.trees import running
+from tests.support.virtual_time import on_virtual_time
 
 SLEEPS = "import time; print('ready', flush=True); time.sleep(600)"
 COMPUTES = "print('ready', flush=True)\nwhile True: pass"
@@ -34,24 +35,71 @@ NO_IO = IoCounters()
 
 
 @contextlib.asynccontextmanager
-async def watched(folder: Path, *processes: Running) -> AsyncIterator[RecordedNode]:
+async def watched(folder: Path, *pids: int) -> AsyncIterator[RecordedNode]:
     """Yield a node whose ranks are these processes, and let time pass for it."""
+    time_s = asyncio.get_running_loop().time
 
     async def pass_time() -> None:
-        last = time.monotonic()
+        last = time_s()
         while True:
             await asyncio.sleep(TICK_S)
-            now = time.monotonic()
+            now = time_s()
             node.pass_time(now - last)
             last = now
 
     node = make_node(folder)
-    begin(node, 1, {rank: process.pid for rank, process in enumerate(processes)})
+    begin(node, 1, dict(enumerate(pids)))
     tasks = [asyncio.create_task(pass_time()), asyncio.create_task(TreeWatch(node).run())]
     try:
         yield node
     finally:
         await end(*tasks)
+
+
+PIDS = (2**30, 2**30 + 1)
+"""Numbers that no process has."""
+
+
+@dataclass
+class Trees:
+    """Process trees without processes. A look at one takes no time, but for what a test adds."""
+
+    computing: tuple[int, ...] = ()
+    """Pids of those that compute all the time."""
+    cost_s: float = 0.0
+    """CPU seconds of a look."""
+    free: dict[int, asyncio.Event] | None = None
+    """Pid -> event without which no look at its tree returns."""
+
+
+@pytest.fixture
+def trees(monkeypatch: pytest.MonkeyPatch) -> Trees:
+    it = Trees()
+
+    class Reader:
+        def __init__(self, root: tuple[int, int], **_: Any) -> None:
+            self.pid = root[0]
+
+        def read(self, _: Machine) -> TreeSample:
+            now_s = asyncio.get_running_loop().time()
+            return sample(now_s, ran_s=now_s if self.pid in it.computing else 1.0)
+
+    async def in_no_thread(call: Any) -> Any:
+        return call()
+
+    read = tree_watch._read
+
+    async def wait_and_read(reader: Any, machine: Any) -> Any:
+        if it.free and reader.pid in it.free:
+            await it.free[reader.pid].wait()
+        return await read(reader, machine)
+
+    monkeypatch.setattr(Machine, "read", lambda: Machine({}, {}))
+    monkeypatch.setattr(tree_watch, "TreeReader", Reader)
+    monkeypatch.setattr(tree_watch, "_read", wait_and_read)
+    monkeypatch.setattr(tree_watch, "in_daemon_thread", in_no_thread)
+    monkeypatch.setattr(time, "thread_time", lambda: it.cost_s)
+    return it
 
 
 def published(node: RecordedNode, rank: int = 0) -> store.RankState:
@@ -63,150 +111,148 @@ async def progress(node: RecordedNode, step: int, rank: int = 0, *, finished: bo
     await node.messages.receive(node.ranks[rank], session.RankMessage(report=report))
 
 
-async def test_seconds_of_stillness_keep_up_with_a_stall(folder: Path) -> None:
-    with running(SLEEPS) as process:
-        async with watched(folder, process) as node:
-            await until(lambda: published(node).still_s >= 3.0, "it has been still for 3 s")
-            state = published(node)
-            assert state.stalled_s - 1.0 < state.still_s + 1.5
-            assert state.still_s < state.stalled_s
-            assert (state.moved, state.traced, state.workers) == ("", False, 0)
+@on_virtual_time
+async def test_seconds_of_stillness_keep_up_with_a_stall(folder: Path, trees: Trees) -> None:
+    async with watched(folder, PIDS[0]) as node:
+        while (state := published(node)).stalled_s < 5.0:
+            # It is watched after half a second, and a look comes every second.
+            assert state.stalled_s - 2.0 < state.still_s <= state.stalled_s
+            await asyncio.sleep(TICK_S)
+        assert (state.moved, state.traced, state.workers) == ("", False, 0)
 
 
-async def test_a_rank_that_computes_is_never_still(folder: Path) -> None:
-    with running(COMPUTES) as process:
-        async with watched(folder, process) as node:
-            await until(lambda: published(node).moved == "cpu", "its movement is seen")
-            looks = node.tree_look_attempts_total
-            await until(
-                lambda: published(node).still_s > 0.0 or node.tree_look_attempts_total >= looks + 3, "it was looked at"
-            )
+@on_virtual_time
+async def test_a_rank_that_computes_is_never_still(folder: Path, trees: Trees) -> None:
+    trees.computing = PIDS
+    async with watched(folder, PIDS[0]) as node:
+        while node.tree_look_attempts_total < 10:
             assert published(node).still_s == 0.0
+            await asyncio.sleep(TICK_S)
+        assert published(node).moved == "cpu"
 
 
-async def test_progress_wipes_out_what_was_seen_before(folder: Path) -> None:
-    with running(SLEEPS) as process:
-        async with watched(folder, process) as node:
-            await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
-            await progress(node, step=4)
-            state = published(node)
-            assert (state.stalled_s, state.still_s, state.moved, state.workers) == (0.0, 0.0, "", 0)
-            await until(lambda: published(node).still_s >= 1.0, "it is still again")
-            assert published(node).stalled_s >= 1.0
+@on_virtual_time
+async def test_progress_wipes_out_what_was_seen_before(folder: Path, trees: Trees) -> None:
+    async with watched(folder, PIDS[0]) as node:
+        await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
+        await progress(node, step=4)
+        state = published(node)
+        assert (state.stalled_s, state.still_s, state.moved, state.workers) == (0.0, 0.0, "", 0)
+        await until(lambda: published(node).still_s >= 1.0, "it is still again")
+        assert published(node).stalled_s >= 1.0
 
 
-async def test_a_rank_that_makes_progress_is_not_looked_at(folder: Path) -> None:
-    with running(SLEEPS) as busy, running(SLEEPS) as stuck:
-        async with watched(folder, busy, stuck) as node:
-            step = 0
-            while published(node, 1).still_s < 1.0:
-                step += 1
-                await progress(node, step)
-                await asyncio.sleep(0.1)
-            assert node.ranks[0].tree == TreeView()
-            assert node.tree_look_attempts_total <= 1 + published(node, 1).stalled_s / tree_watch.INTERVAL_S
+@on_virtual_time
+async def test_a_rank_that_makes_progress_is_not_looked_at(folder: Path, trees: Trees) -> None:
+    async with watched(folder, *PIDS) as node:
+        step = 0
+        while published(node, 1).still_s < 1.0:
+            step += 1
+            await progress(node, step)
+            await asyncio.sleep(0.1)
+        assert node.ranks[0].tree == TreeView()
+        assert node.tree_look_attempts_total <= 1 + published(node, 1).stalled_s / tree_watch.INTERVAL_S
 
 
-async def test_a_rank_that_has_left_training_is_watched_though_its_stall_does_not_count(folder: Path) -> None:
-    with running(SLEEPS) as process:
-        async with watched(folder, process) as node:
-            assert not published(node).left_training
-            await progress(node, step=4, finished=True)
-            assert published(node).left_training
-            await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
-            assert published(node).stalled_s == 0.0
-            node.ranks[0].finish(store.RankExit(code=0), None)
-            state = published(node)
-            assert (state.left_training, state.still_s) == (False, 0.0)
-
-
-async def test_what_cannot_be_known_is_no_stillness_and_is_counted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@on_virtual_time
+async def test_a_rank_that_has_left_training_is_watched_though_its_stall_does_not_count(
+    folder: Path, trees: Trees
 ) -> None:
-    with running(SLEEPS) as process:
-        async with watched(folder, process) as node:
-            await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
-            for failure in (UnknownError("refused"), ZeroDivisionError()):
-                monkeypatch.setattr(Machine, "read", _fail_with(failure))
-                failures = node.tree_look_failures_total
-                await until(lambda before=failures: node.tree_look_failures_total > before, "a look has failed")  # type: ignore[misc]
-                assert published(node).still_s == 0.0
-                monkeypatch.undo()
-                await until(lambda: published(node).still_s >= 1.0, "it is still again")
+    async with watched(folder, PIDS[0]) as node:
+        assert not published(node).left_training
+        await progress(node, step=4, finished=True)
+        assert published(node).left_training
+        await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
+        assert published(node).stalled_s == 0.0
+        node.ranks[0].finish(store.RankExit(code=0), None)
+        state = published(node)
+        assert (state.left_training, state.still_s) == (False, 0.0)
 
 
-def _fail_with(error: Exception) -> classmethod:  # type: ignore[type-arg]
-    def read(_: type[Machine]) -> Machine:
-        raise error
+@pytest.mark.parametrize("failure", [UnknownError("refused"), ZeroDivisionError()])
+@on_virtual_time
+async def test_what_cannot_be_known_is_no_stillness_and_is_counted(
+    folder: Path, trees: Trees, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def fail() -> Machine:
+        raise failure
 
-    return classmethod(read)
-
-
-async def test_a_look_that_blocks_delays_nothing_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_watch, "PATIENCE_S", 1.0)  # long enough for the other rank on a busy machine
-    reader, writer = os.pipe()
-    read = TreeReader.read
-
-    def block(self: TreeReader, machine: Machine) -> TreeSample | None:
-        if self._root[0] == stuck.pid:
-            os.read(reader, 1)
-        return read(self, machine)
-
-    monkeypatch.setattr(TreeReader, "read", block)
-    with running(SLEEPS) as stuck, running(SLEEPS) as other:
-        async with watched(folder, stuck, other) as node:
-            await until(lambda: published(node, 1).still_s >= 2.0, "the other has been still for 2 s")
+    async with watched(folder, PIDS[0]) as node:
+        await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
+        with monkeypatch.context() as while_it_fails:
+            while_it_fails.setattr(Machine, "read", fail)
+            await until(lambda: node.tree_look_failures_total == 1, "a look has failed")
             assert published(node).still_s == 0.0
-            assert node.tree_look_failures_total == 1
-            os.close(writer)
-            await until(lambda: published(node).still_s >= 1.0, "it is known again")
+        await until(lambda: published(node).still_s >= 1.0, "it is still again")
+        assert node.tree_look_failures_total == 1
+
+
+@on_virtual_time
+async def test_a_look_that_blocks_delays_nothing_else(folder: Path, trees: Trees) -> None:
+    trees.free = {PIDS[0]: asyncio.Event()}
+    async with watched(folder, *PIDS) as node:
+        await until(lambda: published(node, 1).still_s >= 2.0, "the other has been still for 2 s")
+        await until(lambda: node.tree_look_failures_total, "its patience has ended")
+        await until(lambda: published(node, 1).still_s >= 8.0, "the other has been still for 8 s")
+        assert published(node).still_s == 0.0
+        assert node.tree_look_failures_total == 1
+        trees.free[PIDS[0]].set()
+        await until(lambda: published(node).still_s >= 1.0, "it is known again")
+
+
+async def test_a_call_that_blocks_its_thread_holds_up_neither_the_loop_nor_another_call() -> None:
+    reader, writer = os.pipe()
+    blocked = asyncio.ensure_future(in_daemon_thread(lambda: os.read(reader, 1)))
+    assert await in_daemon_thread(os.getpid) == os.getpid()
+    assert not blocked.done()
+    os.close(writer)
+    assert await blocked == b""
     os.close(reader)
 
 
+@on_virtual_time
 async def test_a_tree_that_costs_much_to_read_is_read_less_often_even_if_its_rank_moves(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, trees: Trees
 ) -> None:
-    monkeypatch.setattr(tree_watch, "LARGEST_SHARE", 1e-6)
-    with running(SLEEPS) as process:
-        async with watched(folder, process) as node:
-            await until(lambda: published(node).stalled_s >= 2.5, "it has stalled for 2.5 s")
-            await progress(node, step=4)
-            await until(lambda: published(node).stalled_s >= 1.0, "it has stalled for 1 s")
-            assert node.tree_look_attempts_total == 1
+    trees.cost_s = 0.5
+    async with watched(folder, PIDS[0]) as node:
+        await until(lambda: published(node).stalled_s >= 2.5, "it has stalled for 2.5 s")
+        await progress(node, step=4)
+        await until(lambda: published(node).stalled_s >= 1.0, "it has stalled for 1 s")
+        assert node.tree_look_attempts_total == 1
+        await until(lambda: node.tree_look_attempts_total == 2, "it is looked at again")
+        assert node.clock_s >= trees.cost_s / tree_watch.LARGEST_SHARE
 
 
-async def test_a_rank_that_py_spy_holds_for_us_is_not_looked_at(folder: Path) -> None:
-    with running(SLEEPS) as process:
-        async with watched(folder, process) as node:
-            node.ranks[0].held_for_stacks = True
-            await until(lambda: published(node).stalled_s >= 1.5, "it has stalled for 1.5 s")
-            assert node.tree_look_attempts_total == 0
-            node.ranks[0].held_for_stacks = False
+@on_virtual_time
+async def test_a_rank_that_py_spy_holds_for_us_is_not_looked_at(folder: Path, trees: Trees) -> None:
+    async with watched(folder, PIDS[0]) as node:
+        node.ranks[0].held_for_stacks = True
+        await until(lambda: published(node).stalled_s >= 1.5, "it has stalled for 1.5 s")
+        assert node.tree_look_attempts_total == 0
+        node.ranks[0].held_for_stacks = False
+        await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
+
+
+@pytest.mark.system
+async def test_a_process_that_computes_is_still_while_it_is_stopped_and_has_moved_when_it_continues(
+    folder: Path,
+) -> None:
+    with running(COMPUTES) as computing, running(SLEEPS) as sleeping:
+        async with watched(folder, computing.pid, sleeping.pid) as node:
+            await until(lambda: published(node).moved == "cpu", "its movement is seen")
+            assert published(node).still_s == 0.0
+            os.kill(computing.pid, signal.SIGSTOP)
             await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
-
-
-async def test_a_rank_that_was_stopped_and_continues_has_moved_and_the_others_have_not(folder: Path) -> None:
-    with running(SLEEPS) as stopped, running(SLEEPS) as other:
-        async with watched(folder, stopped, other) as node:
-            await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
-            os.kill(stopped.pid, signal.SIGSTOP)
-            await until(lambda: published(node).process_state == "T", "it is seen stopped")
+            assert published(node).process_state == "T"
+            await until(lambda: published(node, 1).still_s >= 1.0, "the other has been still for 1 s")
             before_s = published(node, 1).stalled_s
-            os.kill(stopped.pid, signal.SIGCONT)
-            await until(lambda: published(node).process_state == "S", "it is seen to continue")
+            os.kill(computing.pid, signal.SIGCONT)
+            await until(lambda: published(node).process_state == "R", "it is seen to continue")
             state = published(node)
             assert state.stalled_s < before_s
             assert state.still_s == 0.0
             assert published(node, 1).stalled_s >= before_s
-            await until(lambda: published(node).still_s >= 1.0, "it is still again")
-
-
-async def test_a_rank_that_is_stopped_is_still(folder: Path) -> None:
-    with running(COMPUTES) as process:
-        async with watched(folder, process) as node:
-            os.kill(process.pid, signal.SIGSTOP)
-            await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
-            assert published(node).process_state == "T"
 
 
 def sample(

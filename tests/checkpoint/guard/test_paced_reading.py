@@ -5,12 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from holdfast_checkpoint.guard import paced_reading
 from holdfast_checkpoint.guard.paced_reading import PIECE_BYTES, FileReader, Pace
-from holdfast_cli.main import app
 from tests.support.foreign_checkpoints import TinyTraining, save_huggingface
+from tests.support.guard_command import invoke_guard
 
 FILE_BYTES = 5 * PIECE_BYTES + 7
 AHEAD_S = 0.02
@@ -103,8 +102,8 @@ def test_the_flag_limits_all_that_the_command_reads(tmp_path: Path, clock: Sleep
     save_huggingface(tmp_path, 10, TinyTraining())
     limit = 1000.0
     begun_s = clock.now_s
-    arguments = ["guard", str(tmp_path), "--once", "--quiet-s", "0", "--json", "--full", "--bytes-per-s", str(limit)]
-    result = CliRunner().invoke(app, arguments)
+    options = ("--once", "--quiet-s", "0", "--json", "--full", "--bytes-per-s", str(limit))
+    result = invoke_guard(tmp_path, *options)
     assert result.exit_code == 0
     read_bytes = json.loads(result.stdout)["read_bytes"]
     assert read_bytes > sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,17 @@ class Watching:
         await self.pilot.pause()
 
 
+@contextlib.asynccontextmanager
+async def opened(app: TopApp, size: tuple[int, int]) -> AsyncIterator["Pilot[None]"]:
+    """Run an app until the block ends, and wait for its threads: none may ask a server that is about to stop."""
+    async with app.run_test(size=size, notifications=True) as pilot:
+        yield pilot
+    await until(
+        lambda: all(not thread.name.startswith("holdfast-top") for thread in threading.enumerate()),
+        "the threads of the app have ended",
+    )
+
+
 Watch = Callable[..., "contextlib.AbstractAsyncContextManager[Watching]"]
 
 
@@ -99,7 +111,7 @@ async def watching_local(
     identity = {"pid": me.pid, "start_ticks": me.start_ticks, "control": str(socket)}
     run_record(directory, run=status.run, **identity, **changes).save()
     control, app = TopControl(status), TopApp(RunSource(folder, None, None))
-    async with served(control, socket), app.run_test(size=size, notifications=True) as pilot:
+    async with served(control, socket), opened(app, size) as pilot:
         yield Watching(app, pilot, control, socket, contextlib.AsyncExitStack())
 
 
@@ -113,7 +125,7 @@ def watch(folder: Path) -> Watch:
         async with contextlib.AsyncExitStack() as stack:
             daemon = await stack.enter_async_context(contextlib.AsyncExitStack())
             await daemon.enter_async_context(served(control, socket))
-            pilot = await stack.enter_async_context(app.run_test(size=size, notifications=True))
+            pilot = await stack.enter_async_context(opened(app, size))
             yield Watching(app, pilot, control, socket, daemon)
 
     return watching

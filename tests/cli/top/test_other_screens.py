@@ -10,7 +10,7 @@ from holdfast_cli.top.app import TopApp
 from holdfast_cli.top.dialogs import HELP
 from holdfast_proto.v1.control_pb2 import StopRunRequest, TakeCheckpointRequest
 from tests.cli.conftest import run_record
-from tests.cli.top.conftest import TopControl, Watch, Watching
+from tests.cli.top.conftest import TopControl, Watch, Watching, opened
 from tests.cli.top.scenes import CULPRIT, hung, wide
 from tests.support.coroutines import until
 from tests.support.statuses import healthy, killed
@@ -160,7 +160,7 @@ async def test_of_several_runs_it_asks_which_the_newest_first(folder: Path) -> N
         records.insert(0, record)
         (folder / name / "last-status.pb").write_bytes(wide(step=100 + int(created)).SerializeToString())
     app = TopApp(None, choices=records, directory=folder)
-    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+    async with opened(app, (80, 24)) as pilot:
         top = Watching(app, pilot, TopControl(healthy()), socket, contextlib.AsyncExitStack())
         await top.shows("which run?")
         lines = top.screen_text.splitlines()
@@ -172,6 +172,6 @@ async def test_of_several_runs_it_asks_which_the_newest_first(folder: Path) -> N
 
 async def test_no_choice_ends_it(folder: Path) -> None:
     app = TopApp(None, choices=[], directory=folder)
-    async with app.run_test() as pilot:
+    async with opened(app, (80, 24)) as pilot:
         await pilot.press("escape")
         await until(lambda: not app.is_running, "it has quit")

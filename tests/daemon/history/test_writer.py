@@ -9,7 +9,7 @@ import pytest
 from holdfast_daemon.history import writer
 from holdfast_daemon.history.history_file import HistoryFile
 from holdfast_daemon.history.reader import RunHistory
-from holdfast_daemon.history.writer import HistoryWriter
+from holdfast_daemon.history.writer import HistoryQueue, HistoryWriter
 from holdfast_proto import run_files
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
@@ -29,6 +29,17 @@ def steps(directory: Path, run: str = "r", instance: str = "i") -> list[int]:
 
 def steps_written(directory: Path) -> int:
     return len(RunHistory(run_files.history(directory, "r")).steps_after("i", -1, limit=10_000))
+
+
+def by_hand(directory: Path) -> HistoryQueue:
+    """Return a queue that only the test writes. A thread would write too, as soon as the test takes a second."""
+    return HistoryQueue("r", HistoryFile(directory, "r"), wake=lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the last batch for longer than any disk takes."""
+    monkeypatch.setattr(writer, "CLOSE_S", 60.0)
 
 
 def test_rows_are_on_disk_when_the_writer_has_closed(tmp_path: Path) -> None:
@@ -55,7 +66,7 @@ def test_a_folder_that_cannot_be_is_logged_once_and_the_rows_wait(
     monkeypatch.setattr(writer, "RETRY_S", 0.0)
     blocker = tmp_path / "history"
     blocker.write_text("a file in place of the folder")
-    queue = HistoryWriter(tmp_path).queue("r")
+    queue = by_hand(tmp_path)
     with caplog.at_level(logging.ERROR):
         for step in range(3):
             queue.add_step("i", summary(step))
@@ -73,7 +84,7 @@ def test_rows_wait_for_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.M
     with mounted_tmpfs(tmp_path / "disk", "1m") as disk:
         filler = disk / "filler"
         filler.write_bytes(bytes((1 << 20) - (64 << 10)))
-        queue = HistoryWriter(disk).queue("r")
+        queue = by_hand(disk)
         for step in range(5000):
             queue.add_step("i", summary(step))
         queue.write()
@@ -97,7 +108,7 @@ def test_a_leader_and_its_successor_may_write_the_same_steps(tmp_path: Path) -> 
 
 def test_a_failed_batch_is_not_tried_again_immediately(tmp_path: Path) -> None:
     (tmp_path / "history").write_text("")
-    queue = HistoryWriter(tmp_path).queue("r")
+    queue = by_hand(tmp_path)
     queue.add_step("i", summary(0))
     queue.write()
     queue.write()
@@ -107,7 +118,7 @@ def test_a_failed_batch_is_not_tried_again_immediately(tmp_path: Path) -> None:
 def test_too_many_rows_that_wait_are_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "MOST_WAITING", 10)
     (tmp_path / "history").write_text("")
-    queue = HistoryWriter(tmp_path).queue("r")
+    queue = by_hand(tmp_path)
     for step in range(12):
         queue.add_step("i", summary(step))
         queue.write(is_last=True)
@@ -115,7 +126,7 @@ def test_too_many_rows_that_wait_are_dropped_and_counted(tmp_path: Path, monkeyp
 
 
 def test_a_row_that_no_file_can_hold_is_dropped_and_the_next_ones_are_kept(tmp_path: Path) -> None:
-    queue = HistoryWriter(tmp_path).queue("r")
+    queue = by_hand(tmp_path)
     queue.add_step("i", summary(0, generation=2**64 - 1))
     queue.write()
     queue.add_step("i", summary(1))
@@ -137,7 +148,7 @@ def test_one_run_whose_file_fails_does_not_keep_the_others_from_theirs(tmp_path:
 def test_a_status_is_kept_when_something_changes_or_some_time_has_passed(tmp_path: Path) -> None:
     world = World()
     world.until("starting")
-    queue = HistoryWriter(tmp_path).queue("r")
+    queue = by_hand(tmp_path)
 
     def kept(now: float) -> bool:
         queue.see_state(world.state, now)

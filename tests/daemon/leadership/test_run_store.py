@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_store import ENDED_RUN_TTL_S, LeadershipLostError, RunStore
 from holdfast_proto import keys
-from holdfast_proto.redis_client import StoreError, connect
+from holdfast_proto.redis_client import StoreError
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import until
+from tests.support.memory_store import MemoryStore
+from tests.support.shells import Store
 from tests.support.store_server import StoreServer
 
 RUN = "run"
@@ -17,10 +20,19 @@ LONG_S = 600.0
 SHORT_S = 0.05
 
 
+@pytest.fixture(params=["server", "memory"])
+def store_server(request: pytest.FixtureRequest, store_process: StoreServer) -> Store:
+    """A real server, and the one in memory that stands in for it in other tests: both do the same."""
+    if request.param == "memory":
+        return MemoryStore(Clock())
+    store_process.make_ready()
+    return store_process
+
+
 @contextlib.asynccontextmanager
-async def daemons(server: StoreServer, *names: str) -> AsyncIterator[list[RunStore]]:
+async def daemons(server: Store, *names: str) -> AsyncIterator[list[RunStore]]:
     """Yield the stores of some daemons, each with a connection of its own."""
-    clients = [connect(server.url) for _ in names]
+    clients = [server.connect() for _ in names]
     try:
         yield [RunStore(client, RUN, name) for client, name in zip(clients, names, strict=True)]
     finally:
@@ -34,14 +46,14 @@ async def wins(daemon: RunStore, lease_s: float = LONG_S) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_of_two_daemons_one_leads(store_server: StoreServer) -> None:
+async def test_of_two_daemons_one_leads(store_server: Store) -> None:
     async with daemons(store_server, "a", "b") as (a, b):
         answers = await asyncio.gather(a.acquire(LONG_S, 0), b.acquire(LONG_S, 0))
         assert sorted(answers) == [False, True]
         assert sorted([a.fence > 0, b.fence > 0]) == [False, True]
 
 
-async def test_renewal_keeps_the_fence_and_prolongs_the_lease(store_server: StoreServer) -> None:
+async def test_renewal_keeps_the_fence_and_prolongs_the_lease(store_server: Store) -> None:
     async with daemons(store_server, "a") as (a,):
         assert await a.acquire(5.0, 0)
         fence = a.fence
@@ -52,7 +64,7 @@ async def test_renewal_keeps_the_fence_and_prolongs_the_lease(store_server: Stor
         assert remaining_ms > 5_000
 
 
-async def test_names_with_blanks_and_digits_keep_their_fence(store_server: StoreServer) -> None:
+async def test_names_with_blanks_and_digits_keep_their_fence(store_server: Store) -> None:
     async with daemons(store_server, "host 1 77", "host 1") as (a, b):
         assert await a.acquire(LONG_S, 0)
         fence = a.fence
@@ -61,7 +73,7 @@ async def test_names_with_blanks_and_digits_keep_their_fence(store_server: Store
         assert not await b.acquire(LONG_S, 0)
 
 
-async def test_takeover_after_the_lease_has_lapsed_has_a_larger_fence(store_server: StoreServer) -> None:
+async def test_takeover_after_the_lease_has_lapsed_has_a_larger_fence(store_server: Store) -> None:
     async with daemons(store_server, "a", "b") as (a, b):
         assert await a.acquire(SHORT_S, 0)
         await wins(b)
@@ -70,7 +82,7 @@ async def test_takeover_after_the_lease_has_lapsed_has_a_larger_fence(store_serv
         assert a.fence == 0
 
 
-async def test_one_who_comes_back_after_its_lease_has_lapsed_has_a_larger_fence(store_server: StoreServer) -> None:
+async def test_one_who_comes_back_after_its_lease_has_lapsed_has_a_larger_fence(store_server: Store) -> None:
     async with daemons(store_server, "a") as (a,):
         assert await a.acquire(SHORT_S, 0)
         before = a.fence
@@ -80,7 +92,7 @@ async def test_one_who_comes_back_after_its_lease_has_lapsed_has_a_larger_fence(
         assert a.fence > before
 
 
-async def test_a_server_that_came_back_empty_still_hands_out_a_larger_fence(store_server: StoreServer) -> None:
+async def test_a_server_that_came_back_empty_still_hands_out_a_larger_fence(store_server: Store) -> None:
     async with daemons(store_server, "a", "b") as (a, b):
         assert await a.acquire(LONG_S, 0)
         store_server.kill()
@@ -91,7 +103,7 @@ async def test_a_server_that_came_back_empty_still_hands_out_a_larger_fence(stor
         assert b.fence > a.fence
 
 
-async def test_a_fence_is_never_below_what_the_nodes_have_obeyed(store_server: StoreServer) -> None:
+async def test_a_fence_is_never_below_what_the_nodes_have_obeyed(store_server: Store) -> None:
     async with daemons(store_server, "a") as (a,):
         assert await a.acquire(LONG_S, 0)
         obeyed = a.fence + 10**9
@@ -102,7 +114,7 @@ async def test_a_fence_is_never_below_what_the_nodes_have_obeyed(store_server: S
         assert a.fence == fence
 
 
-async def test_release_lets_a_standby_in_at_once(store_server: StoreServer) -> None:
+async def test_release_lets_a_standby_in_at_once(store_server: Store) -> None:
     async with daemons(store_server, "a", "b") as (a, b):
         assert await a.acquire(LONG_S, 0)
         first = a.fence
@@ -113,7 +125,7 @@ async def test_release_lets_a_standby_in_at_once(store_server: StoreServer) -> N
         assert b.fence > first
 
 
-async def test_a_standby_releases_nothing(store_server: StoreServer) -> None:
+async def test_a_standby_releases_nothing(store_server: Store) -> None:
     async with daemons(store_server, "a", "b") as (a, b):
         assert await a.acquire(LONG_S, 0)
         await b.release()
@@ -128,7 +140,7 @@ WRITES: dict[str, Write] = {
 }
 
 
-def written(server: StoreServer) -> list[str]:
+def written(server: Store) -> list[str]:
     """Return the keys in the store that leaders write."""
     with server.client() as client:
         made = [keys.state(RUN), keys.incidents(RUN), keys.commands(RUN, "node0")]
@@ -136,7 +148,7 @@ def written(server: StoreServer) -> list[str]:
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-async def test_a_leader_that_was_replaced_writes_nothing_more(store_server: StoreServer, write: Write) -> None:
+async def test_a_leader_that_was_replaced_writes_nothing_more(store_server: Store, write: Write) -> None:
     async with daemons(store_server, "a", "b") as (a, b):
         assert await a.acquire(SHORT_S, 0)
         await wins(b)
@@ -149,7 +161,7 @@ async def test_a_leader_that_was_replaced_writes_nothing_more(store_server: Stor
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-async def test_a_leader_whose_lease_has_lapsed_writes_nothing_more(store_server: StoreServer, write: Write) -> None:
+async def test_a_leader_whose_lease_has_lapsed_writes_nothing_more(store_server: Store, write: Write) -> None:
     async with daemons(store_server, "a") as (a,):
         assert await a.acquire(SHORT_S, 0)
         with store_server.client() as client:
@@ -160,14 +172,14 @@ async def test_a_leader_whose_lease_has_lapsed_writes_nothing_more(store_server:
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-async def test_one_who_never_led_writes_nothing(store_server: StoreServer, write: Write) -> None:
+async def test_one_who_never_led_writes_nothing(store_server: Store, write: Write) -> None:
     async with daemons(store_server, "a") as (a,):
         with pytest.raises(LeadershipLostError):
             await write(a)
         assert written(store_server) == []
 
 
-async def test_what_the_leader_saves_its_successor_reads(store_server: StoreServer) -> None:
+async def test_what_the_leader_saves_its_successor_reads(store_server: Store) -> None:
     record = store.CoordinatorState(run=RUN, phase=store.RUN_PHASE_RUNNING, generation=4, nodes=["node0"])
     old, new = (store.Incident(id=name, generation=4) for name in ("0001-dead-rank", "0002-dead-rank"))
     async with daemons(store_server, "a", "b") as (a, b):
@@ -180,7 +192,7 @@ async def test_what_the_leader_saves_its_successor_reads(store_server: StoreServ
         assert list((await b.incidents()).items()) == [(old.id, old), (new.id, new)]
 
 
-async def test_commands_wait_for_their_node_in_order(store_server: StoreServer) -> None:
+async def test_commands_wait_for_their_node_in_order(store_server: Store) -> None:
     async with daemons(store_server, "a") as (a,):
         assert await a.acquire(LONG_S, 0)
         for name in ("1", "2", "3"):
@@ -192,7 +204,7 @@ async def test_commands_wait_for_their_node_in_order(store_server: StoreServer) 
         assert [(command.id, command.fence) for command in commands] == [(n, a.fence) for n in ("1", "2", "3")]
 
 
-async def test_events_are_read_in_order_and_none_twice(store_server: StoreServer) -> None:
+async def test_events_are_read_in_order_and_none_twice(store_server: Store) -> None:
     async with daemons(store_server, "a") as (a,):
         with store_server.client() as client:
             client.sadd(keys.nodes(RUN), "node0")
@@ -209,7 +221,7 @@ async def test_events_are_read_in_order_and_none_twice(store_server: StoreServer
         assert [event.generation for event in events] == [3]
 
 
-async def test_only_nodes_whose_lease_is_alive_are_there(store_server: StoreServer) -> None:
+async def test_only_nodes_whose_lease_is_alive_are_there(store_server: Store) -> None:
     async with daemons(store_server, "a") as (a,):
         assert await a.nodes() == {}
         with store_server.client() as client:
@@ -224,7 +236,7 @@ async def test_only_nodes_whose_lease_is_alive_are_there(store_server: StoreServ
         assert list(await a.nodes()) == ["node2"]
 
 
-async def test_an_ended_run_is_off_the_list_and_its_keys_expire(store_server: StoreServer) -> None:
+async def test_an_ended_run_is_off_the_list_and_its_keys_expire(store_server: Store) -> None:
     async with daemons(store_server, "a") as (a,):
         with store_server.client() as client:
             client.sadd(keys.RUNS, RUN, "another")

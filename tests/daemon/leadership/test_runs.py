@@ -13,9 +13,11 @@ from holdfast_daemon.leadership import runs as runs_module
 from holdfast_daemon.leadership.runs import Runs
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto import keys, store_outage
-from holdfast_proto.redis_client import connect
 from tests.support.coroutines import end, until
+from tests.support.memory_store import MemoryStore
+from tests.support.shells import Store
 from tests.support.store_server import StoreServer
+from tests.support.virtual_time import on_virtual_time
 
 
 class FakeShell:
@@ -37,11 +39,11 @@ class FakeShell:
 
 
 class Watched:
-    def __init__(self, server: StoreServer, make: Callable[[str], Any] | None = None) -> None:
+    def __init__(self, server: Store, make: Callable[[str], Any] | None = None) -> None:
         self.made: list[FakeShell] = []
         self.registry = CollectorRegistry()
-        self.client = connect(server.url)
-        self.runs = Runs(self.client, make or self._make, TickMetrics(self.registry), server.url)
+        self.client = server.connect()
+        self.runs = Runs(self.client, make or self._make, TickMetrics(self.registry), "the store")
         self.task = asyncio.create_task(self.runs.discover())
 
     def _make(self, run: str) -> Any:
@@ -56,7 +58,7 @@ class Watched:
 
 
 @contextlib.asynccontextmanager
-async def watched(server: StoreServer, make: Callable[[str], Any] | None = None) -> AsyncIterator[Watched]:
+async def watched(server: Store, make: Callable[[str], Any] | None = None) -> AsyncIterator[Watched]:
     it = Watched(server, make)
     try:
         yield it
@@ -95,15 +97,13 @@ async def test_a_list_of_runs_of_another_type_stops_no_run_that_is_known(store_s
             await until(lambda: it.names() == ["a", "b"], "the new run is taken up")
 
 
+@on_virtual_time
 async def test_a_shell_that_raises_is_replaced_after_a_growing_pause_and_stops_no_other(
-    store_server: StoreServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(runs_module, "FIRST_PAUSE_S", 0.3)
-    monkeypatch.setattr(runs_module, "DISCOVER_S", 0.01)
-    with store_server.client() as client:
-        client.sadd(keys.RUNS, "a", "b")
-    loop = asyncio.get_running_loop()
-    async with watched(store_server) as it:
+    memory, loop = MemoryStore(), asyncio.get_running_loop()
+    memory.sadd(keys.RUNS, "a", "b")
+    async with watched(memory) as it:
         await until(lambda: it.names() == ["a", "b"], "both are taken up")
         pauses = []
         for number in range(3):

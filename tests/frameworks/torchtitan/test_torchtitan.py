@@ -55,6 +55,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return ends(out)
 
 
+@pytest.mark.gate
 def test_observe_reports_what_torchtitan_logs_and_names_a_stopped_rank(
     tmp_path: Path, alone: list[dict[str, Any]]
 ) -> None:

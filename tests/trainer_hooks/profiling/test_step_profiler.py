@@ -19,8 +19,8 @@ from holdfast_hooks.once import OnceLog
 from holdfast_hooks.profiling import give_way, profile_files
 from holdfast_hooks.profiling.step_profiler import StepProfiler
 from holdfast_proto.v1.session_pb2 import ProfileDone, ProfileSteps
+from tests.support.coroutines import PATIENCE_S, wait_until
 
-PATIENCE_S = 60.0
 CPU = [ProfilerActivity.CPU]
 AUTOGRAD: Any = torch.autograd
 """torch.autograd with its private names, which have no types."""
@@ -135,7 +135,8 @@ def test_a_profiler_that_the_script_starts_meanwhile_works_and_ends_ours(loop: L
     assert loop.end().problem == ""
 
 
-def test_a_profiler_of_another_thread_waits_until_ours_has_ended(loop: Loop) -> None:
+def test_a_profiler_of_another_thread_waits_until_ours_has_ended(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(give_way, "_PATIENCE_S", PATIENCE_S)
     events: list[str] = []
 
     def own() -> None:
@@ -145,10 +146,15 @@ def test_a_profiler_of_another_thread_waits_until_ours_has_ended(loop: Loop) -> 
 
     loop.request(steps=100)
     loop.until_profiled()
+    assert loop.profiler._job is not None
+    ours = loop.profiler._job.profile
+    assert ours is not None
     thread = threading.Thread(target=own)
     thread.start()
+    # Ours would be complete before a busy machine has started the thread, if the loop went on.
+    wait_until(lambda: ours.is_wanted_elsewhere, "the thread asks for room")
     assert "this one gave way" in loop.end().problem
-    thread.join(PATIENCE_S)
+    thread.join()
     assert "aten::add" in events
 
 
@@ -174,9 +180,23 @@ thread.start()
 thread.join()  # this thread ends no step meanwhile
 print(loop.end().problem)
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "this one gave way" in ended.stdout
+
+
+def test_a_profile_that_just_ends_keeps_its_trace_however_long_another_thread_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(give_way, "_PATIENCE_S", 0.0)
+    way = give_way.GiveWay(torch, lambda: None)
+    assert way.claim()
+    thread = threading.Thread(target=way._make_room)
+    thread.start()
+    wait_until(lambda: way.is_asked, "the thread asks for room")
+    way.uninstall()
+    thread.join()
+    assert not way.is_robbed
 
 
 def test_a_forked_child_profiles_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +249,7 @@ is_profiled.wait()
 loop.profiler.close()
 print(loop.profiler.take_done().problem)
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "the rank left training after" in ended.stdout
 
@@ -239,7 +259,7 @@ def test_steps_that_take_too_long_end_the_profile(loop: Loop) -> None:
     loop.until_profiled()
     assert loop.profiler._job is not None
     loop.profiler._job.until_s = 0.0
-    assert "ended within 60 s" in loop.end().problem
+    assert f"ended within {PATIENCE_S:.0f} s" in loop.end().problem
 
 
 def test_a_torch_that_raises_ends_the_profile_and_not_the_training(
@@ -252,7 +272,7 @@ def test_a_torch_that_raises_ends_the_profile_and_not_the_training(
     for name in ("a", "b"):
         loop.request(name)
         assert loop.end().problem == "torch's profiler failed: RuntimeError: CUPTI is missing"
-    assert len(caplog.records) == 1
+    assert [record.name for record in caplog.records].count("holdfast_hooks") == 1
     monkeypatch.undo()
     loop.request("c")
     assert loop.end().problem == ""  # nothing of the failed ones is left

@@ -31,6 +31,8 @@ class GiveWay:
         self._pid, self._thread = os.getpid(), threading.get_ident()
         self._patches: list[tuple[str, Any, Any]] = []
         self._is_over = threading.Event()
+        self._lock = threading.Lock()
+        self._is_ending = False
         self.is_asked = False
         """Whether another thread waits until ours has ended. The training thread ends it at the end of the step."""
         self.is_robbed = False
@@ -43,6 +45,12 @@ class GiveWay:
             wrapper = self._wrapped(original)
             self._patches.append((name, original, wrapper))
             setattr(self._module, name, wrapper)
+
+    def claim(self) -> bool:
+        """Return whether ours may be stopped. From then on no other thread takes the trace, however long it waits."""
+        with self._lock:
+            self._is_ending = not self.is_robbed
+            return self._is_ending
 
     def uninstall(self) -> None:
         """Put the functions back, and let other threads go on. A function that was wrapped since then stays."""
@@ -66,5 +74,9 @@ class GiveWay:
             self._end()
             return
         self.is_asked = True
-        if not self._is_over.wait(_PATIENCE_S):
-            self.is_robbed = True
+        if self._is_over.wait(_PATIENCE_S):
+            return
+        with self._lock:
+            self.is_robbed = not self._is_ending
+        if not self.is_robbed:
+            self._is_over.wait()  # to take the trace from under a profiler that just stops ends the process

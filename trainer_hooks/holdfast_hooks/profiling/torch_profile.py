@@ -94,8 +94,8 @@ class TorchProfile:
         It must have its trace, and must be stopped by the thread that has started it: another one closes the hooks if
         the script ends while a thread of it trains. A child of a fork has no profiler.
         """
-        is_robbed = way is not None and way.is_robbed
-        return not is_robbed and (os.getpid(), threading.get_ident()) == (self._pid, self._thread)
+        is_ours = (os.getpid(), threading.get_ident()) == (self._pid, self._thread)
+        return is_ours and (way is None or way.claim())
 
     def write(self, folder: Path, stem: str) -> list[str]:
         """Write the files and return their names (any thread). Raises ProfileFileError.

@@ -7,12 +7,11 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import Screen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from holdfast_cli.checkpoints.tables import bytes_text
-from holdfast_cli.top.background import in_background
+from holdfast_cli.top.background import LiveScreen, in_background
 from holdfast_cli.views.clean_text import one_line, some_lines
 from holdfast_daemon.incidents.evidence_files import evidence_files, open_evidence
 
@@ -22,7 +21,7 @@ _NAME = 48
 """Columns of a name, before its size."""
 
 
-class EvidenceScreen(Screen[None]):
+class EvidenceScreen(LiveScreen):
     """The files of one incident."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,left,f", "dismiss", show=False)]
@@ -41,11 +40,9 @@ class EvidenceScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Look into the folder."""
-        in_background(self.app, lambda: evidence_files(self._folder), self._show)
+        in_background(self, lambda: evidence_files(self._folder), self._show)
 
     def _show(self, files: list[tuple[str, int]]) -> None:
-        if not self.is_attached:
-            return
         title = f"files of {one_line(self._incident)}: {len(files)}"
         if not files:
             title = f"no files of {one_line(self._incident)} on this machine: `holdfast incidents` works where they are"
@@ -61,7 +58,7 @@ class EvidenceScreen(Screen[None]):
         self.app.push_screen(EvidenceTextScreen(self._folder, self._names[event.option_index]))
 
 
-class EvidenceTextScreen(Screen[None]):
+class EvidenceTextScreen(LiveScreen):
     """One file of evidence."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,left", "dismiss", show=False)]
@@ -80,11 +77,10 @@ class EvidenceTextScreen(Screen[None]):
     def on_mount(self) -> None:
         """Read the file."""
         self.query_one(VerticalScroll).focus()
-        in_background(self.app, lambda: evidence_text(self._folder, self._file), self._show)
+        in_background(self, lambda: evidence_text(self._folder, self._file), self._show)
 
     def _show(self, text: Text) -> None:
-        if self.is_attached:
-            self.query_one("#evidence-text", Static).update(text)
+        self.query_one("#evidence-text", Static).update(text)
 
 
 def evidence_text(folder: Path, name: str) -> Text:

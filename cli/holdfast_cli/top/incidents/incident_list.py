@@ -6,10 +6,10 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from holdfast_cli.top.background import LiveScreen
 from holdfast_cli.top.incidents.story_screen import StoryScreen
 from holdfast_cli.top.run_source import Look
 from holdfast_cli.views.clean_text import cleaned, one_line
@@ -17,7 +17,7 @@ from holdfast_daemon.core.texts.incident_lines import incident_line
 from holdfast_proto.v1.store_pb2 import Incident
 
 
-class IncidentsScreen(Screen[None]):
+class IncidentsScreen(LiveScreen):
     """All incidents, the newest first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,i", "dismiss", show=False)]

@@ -10,12 +10,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Static
 
 from holdfast_cli.incidents.files import IncidentFiles, read_files
 from holdfast_cli.incidents.story import incident_story
-from holdfast_cli.top.background import in_background
+from holdfast_cli.top.background import LiveScreen, in_background
 from holdfast_cli.top.incidents.evidence_screens import EvidenceScreen
 from holdfast_cli.top.run_source import Look
 from holdfast_cli.views.clean_text import cleaned, one_line
@@ -33,7 +32,7 @@ class RankWanted(Message):
         self.rank, self.generation = rank, generation
 
 
-class StoryScreen(Screen[None]):
+class StoryScreen(LiveScreen):
     """One incident: facts, who waits for whom, calls, stacks, what was done, files."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -60,7 +59,7 @@ class StoryScreen(Screen[None]):
         self.query_one(VerticalScroll).focus()
         folder = self._folder
         if folder is not None:
-            in_background(self.app, lambda: _read(folder), self._add_files)
+            in_background(self, lambda: _read(folder), self._add_files)
 
     @property
     def _folder(self) -> Path | None:
@@ -95,8 +94,7 @@ class StoryScreen(Screen[None]):
 
     def _add_files(self, files: IncidentFiles) -> None:
         self._files = files
-        if self.is_attached:
-            self._draw()
+        self._draw()
 
     def _draw(self) -> None:
         self.query_one("#story", Static).update(story_text(self._incident, self._files))

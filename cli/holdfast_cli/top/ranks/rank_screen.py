@@ -9,10 +9,9 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import Screen
 from textual.widgets import Static
 
-from holdfast_cli.top.background import in_background
+from holdfast_cli.top.background import LiveScreen, in_background
 from holdfast_cli.top.fault_screen import FaultWanted
 from holdfast_cli.top.ranks.rank_log import RankLog, log_text, read_log
 from holdfast_cli.top.ranks.rank_speeds import RankSpeeds
@@ -30,7 +29,7 @@ _SUMS = ("own_time_s", "own_steps", "gpu_use_sum", "gpu_use_samples")
 """Fields that are shown in another way than name and value."""
 
 
-class RankScreen(Screen[None]):
+class RankScreen(LiveScreen):
     """One rank, as new as the run is. ``generation``: that of the log; None: the newest."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -73,7 +72,7 @@ class RankScreen(Screen[None]):
         self._read_log()
         if not self._is_stack_live and len(look.incidents) != self._searched_incidents:
             self._searched_incidents = len(look.incidents)
-            in_background(self.app, lambda: saved_stack(look, self._rank), self._show_saved)
+            in_background(self, lambda: saved_stack(look, self._rank), self._show_saved)
 
     def action_end(self) -> None:
         """Show the newest lines of the log."""
@@ -90,7 +89,7 @@ class RankScreen(Screen[None]):
         """Take the stack of the rank now."""
         self._is_stack_live = True
         self._show_stack(ShownStack("the agent takes the stack ..."))
-        in_background(self.app, lambda: live_stack(self._source, self._rank), self._show_stack)
+        in_background(self, lambda: live_stack(self._source, self._rank), self._show_stack)
 
     def action_inject(self) -> None:
         """Ask which fault to inject."""
@@ -100,12 +99,10 @@ class RankScreen(Screen[None]):
         if not self._is_reading:
             self._is_reading = True
             look, wanted = self._look, self._generation
-            in_background(self.app, lambda: (wanted, read_log(look, self._rank, wanted)), self._show_log)
+            in_background(self, lambda: (wanted, read_log(look, self._rank, wanted)), self._show_log)
 
     def _show_log(self, found: tuple[int | None, RankLog]) -> None:
         self._is_reading = False
-        if not self.is_attached:
-            return
         wanted, self._log = found
         self.query_one("#rank-log", Static).update(log_text(self._log, self._look, self._rank))
         if wanted != self._generation:  # another one was chosen in the time that this took
@@ -116,8 +113,7 @@ class RankScreen(Screen[None]):
             self._show_stack(stack)
 
     def _show_stack(self, stack: ShownStack) -> None:
-        if self.is_attached:
-            self.query_one("#rank-stack", Static).update(stack_text(stack))
+        self.query_one("#rank-stack", Static).update(stack_text(stack))
 
 
 def rank_facts(look: Look, number: int) -> Group:

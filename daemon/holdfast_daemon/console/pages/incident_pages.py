@@ -13,6 +13,7 @@ from holdfast_daemon.core.texts.advice import next_line, runbook
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, verdict_word
 from holdfast_daemon.incidents.evidence_files import evidence_files, open_evidence
 from holdfast_daemon.incidents.packed import pack_incident
+from holdfast_proto.error_text import reason_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -79,7 +80,7 @@ def archive(incident: store.Incident, folder: Path) -> IO[bytes]:
         pack_incident(incident, folder, packed)
     except OSError as error:
         packed.close()
-        raise RefusedRequestError(503, f"the incident cannot be packed: {error}") from None
+        raise RefusedRequestError(503, f"the incident cannot be packed: {reason_of(error)}") from None
     packed.seek(0)
     return packed
 

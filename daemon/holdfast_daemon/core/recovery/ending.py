@@ -19,8 +19,8 @@ ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 RESEND_S = 2.0
 """Pause before a command whose effect is not seen is sent again. Agents carry out each command once."""
 
-EVIDENCE_PATIENCE_S = 6.0
-"""Time to wait for the evidence of an incident."""
+_EVIDENCE_PATIENCE_S = 6.0
+"""Time to wait for the evidence of what ended a run that is not started again."""
 
 _LEAST_PATIENCE_S = 0.1
 _ALL_GONE = "all ranks have ended, and the mode of the run allows no restart"
@@ -94,7 +94,7 @@ def end_without_restart(tick: Tick) -> bool:
         return False
     cause = max(noted, key=lambda one: one.detected_unix_s)
     has_evidence = len(tick.record.nodes) == 1 and cause.evidence
-    if not has_evidence and tick.now - cause.detected_unix_s < EVIDENCE_PATIENCE_S:
+    if not has_evidence and tick.now - cause.detected_unix_s < _EVIDENCE_PATIENCE_S:
         return False
     incidents.resolve(tick, cause, _ALL_GONE, state=store.INCIDENT_STATE_FAILED)
     finish(tick, store.RUN_PHASE_FAILED, f"{cause.verdict.message}; {_ALL_GONE}")

@@ -22,7 +22,6 @@ from holdfast_daemon.core.recovery import (
     unused_state,
 )
 from holdfast_daemon.core.recovery.ending import (
-    EVIDENCE_PATIENCE_S,
     FINISHED,
     RESEND_S,
     end_after_training,
@@ -36,6 +35,13 @@ from holdfast_proto.v1 import store_pb2 as store
 
 _TRIED = (store.INCIDENT_STATE_OPEN, store.INCIDENT_STATE_FAILED, store.INCIDENT_STATE_RECOVERED)
 """States of incidents for which a restart was tried."""
+
+EVIDENCE_PATIENCE_S = 20.0
+"""Time to wait for the evidence of an incident. An agent needs a second, and longer on a busy node.
+
+An agent carries out the command to stop its ranks only after it has gathered the evidence. So a shorter time would
+hardly restart such a run earlier.
+"""
 
 REASON_PATIENCE_S = 2.0
 """Time to wait for the reason of a failed start. A node reports the failure in its state, and in an event that its

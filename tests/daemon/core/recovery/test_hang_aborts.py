@@ -8,6 +8,7 @@ import pytest
 from holdfast_daemon.core.launcher_words import FRESH_S
 from holdfast_daemon.core.model import LauncherEnded, StopRequest
 from holdfast_daemon.core.recovery.hang_aborts import REACTION_PATIENCE_S
+from holdfast_daemon.core.recovery.lifecycle import EVIDENCE_PATIENCE_S
 from holdfast_daemon.core.recovery.standstills import has_given_up
 from holdfast_daemon.core.restart_patience import UNCERTAIN_RESTARTS
 from holdfast_proto.v1 import common_pb2 as common
@@ -202,7 +203,7 @@ def test_a_run_that_moves_while_the_evidence_is_gathered_is_left_alone() -> None
     world.obeys = False  # no evidence comes
     world.until("gathering")
     world.train(1, snapshot=False)
-    world.stand(7.0)
+    world.stand(EVIDENCE_PATIENCE_S + 1.0)
     world.train(1, snapshot=False)
     assert (world.ended, world.phase) == ([], "running")
     assert world.incidents[0].state == store.INCIDENT_STATE_RESOLVED
@@ -226,7 +227,7 @@ def test_the_command_is_repeated_until_the_rank_has_ended() -> None:
     world.hang(culprit=1)
     world.until("gathering")
     world.obeys = False
-    world.stand(15.0)
+    world.stand(EVIDENCE_PATIENCE_S + 10.0)
     assert len(world.ended) > 2
     assert len({command.end_ranks.SerializeToString() for command in world.sent("end_ranks")}) == 1
     world.obeys = True

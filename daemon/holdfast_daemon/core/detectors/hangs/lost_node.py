@@ -37,12 +37,16 @@ class LostNode(Detector):
         """Judge once the lease is gone and other nodes' ranks have lost a peer, or wait for ranks of the node.
 
         At that moment, all ranks may stand still for another reason. So a report without a restart ends once ranks have
-        trained steps that need those of the node. That its agent is back says nothing about its ranks.
+        trained steps that need those of the node, or once ranks of another node are seen to hold the run up. That its
+        agent is back says nothing about its ranks.
         """
-        over = {name: named for name, named in self._named.items() if _train_on(view, named)}
-        endings = tuple(_ending(name, named) for name, named in sorted(over.items()))
+        roots = hang.roots(view)
+        over = {name: what for name, named in self._named.items() if (what := _end(view, name, named, roots))}
+        endings = tuple(
+            Ending(store.VERDICT_KIND_LOST_NODE, what, self._named[name].ranks) for name, what in sorted(over.items())
+        )
         kept = self if not over else LostNode({name: self._named[name] for name in self._named.keys() - over.keys()})
-        if not view.missing_nodes or not (_peers_are_lost(view) or view.late) or hang.roots(view):
+        if not view.missing_nodes or not (_peers_are_lost(view) or view.late) or roots:
             return DetectorResult(kept, endings=endings)
         for name, lost in sorted(view.missing_nodes.items()):
             ranks = sorted(rank.rank for rank in lost.state.ranks)
@@ -56,9 +60,13 @@ class LostNode(Detector):
         return LostNode()
 
 
-def _ending(node: str, named: Named) -> Ending:
-    what = f"the ranks of node {node} train on: steps that need them were done after its agent had gone"
-    return Ending(store.VERDICT_KIND_LOST_NODE, what, named.ranks)
+def _end(view: View, node: str, named: Named, roots: list[int]) -> str:
+    """Return why the report of a node is over; "" if it is not."""
+    if _train_on(view, named):
+        return f"the ranks of node {node} train on: steps that need them were done after its agent had gone"
+    if roots and not set(roots) & set(named.ranks):
+        return f"rank {roots[0]} of node {view.node_of[roots[0]]} holds the run up, and not node {node}"
+    return ""
 
 
 def _named_now(view: View, lost: MissingNode) -> Named:

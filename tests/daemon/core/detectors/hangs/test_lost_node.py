@@ -117,3 +117,26 @@ def test_an_agent_that_is_back_says_nothing_about_its_ranks() -> None:
         ranks[number].progress.step += 2
         ranks[number].stalled_s = 0.0
     assert named.see_tick(ranks.view()).endings == ()
+
+
+def test_a_report_ends_when_a_rank_of_another_node_is_seen_to_hold_the_run_up() -> None:
+    ranks = missing_node()
+    named = LostNode().see_tick(ranks.view())
+    assert len(named.findings) == 1
+    ranks[1].process_state = "T"
+    ranks.group("0", {number: 10 if number == 1 else 11 for number in range(8)}, 10)
+    seen = named.next.see_tick(ranks.view())
+    assert seen.findings == ()
+    [ending] = seen.endings
+    assert ending.what == "rank 1 of node node0 holds the run up, and not node node1"
+    assert (ending.kind, ending.culprits) == (store.VERDICT_KIND_LOST_NODE, (4, 5, 6, 7))
+    assert seen.next.see_tick(ranks.view()).endings == ()  # said once
+
+
+def test_a_report_of_a_node_that_tore_its_connections_stays_whatever_else_hangs() -> None:
+    ranks = missing_node()
+    ranks.end(2, code=1, last_words=LOST_PEER)
+    named = LostNode().see_tick(ranks.view())
+    assert len(named.findings) == 1
+    ranks[1].process_state = "T"
+    assert named.next.see_tick(ranks.view()).endings == ()

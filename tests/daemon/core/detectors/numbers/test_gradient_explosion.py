@@ -12,7 +12,7 @@ from holdfast_daemon.core.detectors.numbers.gradient_explosion import WINDOW_STE
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.steps import show, steps_of
 
-CURVES = Path(__file__).parents[5].parent / "shared" / "data" / "loss_curves"
+CURVES = Path(__file__).parents[4] / "data" / "loss_curves"
 NOISE = random.Random(0)
 STEADY = [0.25 * NOISE.lognormvariate(0.0, 0.1) for _ in range(200)]
 
@@ -74,7 +74,6 @@ def test_heavy_tailed_noise_that_drifts_is_not_reported(sigma: float) -> None:
     assert reported_steps(lone) == []
 
 
-@pytest.mark.skipif(not CURVES.is_dir(), reason="the loss curves are not next to the repository")
 def test_a_healthy_run_is_not_reported_and_bloom_is_by_the_step_in_which_its_loss_jumps() -> None:
     with (CURVES / "gpt2_124m_llmc_clean.csv").open() as file:
         healthy = [float(row["grad_norm"]) for row in csv.DictReader(file)]

@@ -1,4 +1,4 @@
-"""The loss watch on real loss curves, healthy ones and others. Skipped if the curves are missing."""
+"""The loss watch on real loss curves, healthy ones and others."""
 
 import csv
 from functools import cache
@@ -8,10 +8,8 @@ import pytest
 
 from holdfast_daemon.core.detectors.numbers.loss_watch import SPIKE_OF, LossReading, LossWatch
 
-CURVES = Path(__file__).parents[5].parent / "shared" / "data" / "loss_curves"
+CURVES = Path(__file__).parents[4] / "data" / "loss_curves"
 HEALTHY = ("gpt2_124m_llmc_clean.csv", "gpt2_1p5b_rank0_blips.csv")
-
-pytestmark = pytest.mark.skipif(not CURVES.is_dir(), reason="the loss curves are not next to the repository")
 
 
 @cache

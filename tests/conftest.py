@@ -1,0 +1,56 @@
+"""What holds for every test: its tier, its place in the order, and the CPU time that it costs."""
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+WHOLE_RUNS = ("chaos", "examples", "multinode", "trainer")
+"""Folders whose system tests are whole runs. The others start real processes of one part."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is applied
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark whole runs, and put the files that are likeliest to fail first: whole runs, then parts, then fast tests."""
+    rank_of_file: dict[Path, int] = {}
+    for item in items:
+        is_system = item.get_closest_marker("system") is not None
+        is_whole = is_system and item.path.relative_to(HERE).parts[0] in WHOLE_RUNS
+        if is_whole:
+            item.add_marker("whole")
+        rank_of_file[item.path] = min(rank_of_file.get(item.path, 2), 0 if is_whole else 1 if is_system else 2)
+    items.sort(key=lambda item: rank_of_file[item.path])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Remember the CPU time at the beginning of a test."""
+    item.stash[_CPU] = _cpu_s()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note in the report of a test what a gate must know of it."""
+    report = yield
+    if call.when == "teardown":
+        markers = {mark.name for mark in item.iter_markers()}
+        report.user_properties += [
+            ("nodeid", item.nodeid),
+            ("cpu_s", round(_cpu_s() - item.stash[_CPU], 3)),
+            ("markers", " ".join(sorted(markers & {"system", "whole", "safety", "frameworks"}))),
+        ]
+    return report
+
+
+_CPU = pytest.StashKey[float]()
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of this process and of all its children that have ended and were waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
