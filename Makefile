@@ -11,8 +11,10 @@ BIN := .venv/bin
 HAS_TORCH := import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)
 PACKAGES_FOLDER := import sysconfig; print(sysconfig.get_path("purelib"))
 SOURCES := proto checkpoint trainer_hooks agent daemon trainer cli
-# Tests wait more than they compute, so two files run at a time: tests/conftest.py says in which order.
-IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Tests wait more than they compute, so two run at a time: tests/conftest.py says in which order. System tests of a file
+# may share a run.
+IN_PARALLEL := --numprocesses 2 --dist worksteal
+BY_FILE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 STUBS := proto/holdfast_proto/v1
 
 # An exact torch in a venv of its own. A CUDA build takes 5 GB, and runs without a GPU.
@@ -72,7 +74,7 @@ test: setup  ## Run all fast tests and a few with real processes
 
 # A run of eight ranks on a machine with other work may take minutes.
 test-system: setup  ## Run every test with real processes
-	$(BIN)/python -m pytest -m "system and not soak and not frameworks" --timeout 600 $(IN_PARALLEL)
+	$(BIN)/python -m pytest -m "system and not soak and not frameworks" --timeout 600 $(BY_FILE)
 	@$(BIN)/python -m tests.gate.affected --record
 
 # What .ci/run runs. It makes the environments of the frameworks itself, next to the tests.
@@ -83,7 +85,7 @@ gate: setup  ## Run what every change must pass
 # No package, model or data set comes from a hub: tests build small models from their configurations.
 test-frameworks: $(FRAMEWORKS)/.ready $(TORCHTITAN)/.ready  ## Run the tests with transformers, TRL, accelerate and other frameworks
 	HF_HUB_OFFLINE=1 $(FRAMEWORKS)/bin/python -m pytest -m "frameworks and not soak" --timeout 300 \
-	  --numprocesses 2 --dist loadfile --ignore tests/frameworks/torchtitan tests/frameworks
+	  $(BY_FILE) --ignore tests/frameworks/torchtitan tests/frameworks
 	HF_HUB_OFFLINE=1 $(TORCHTITAN)/bin/python -m pytest -m "frameworks and not soak" --timeout 300 tests/frameworks/torchtitan
 
 $(FRAMEWORKS)/.ready: NAMES = $(FRAMEWORK_PACKAGES)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tiers import WHOLE_RUNS
+
 HERE = Path(__file__).parent
-WHOLE_RUNS = ("chaos", "examples", "multinode", "trainer")
-"""Folders whose system tests are whole runs. The others start real processes of one part."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is applied

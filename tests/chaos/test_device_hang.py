@@ -103,7 +103,7 @@ def test_the_rank_that_has_not_made_the_call_is_named_by_the_recorders_and_resta
         directory=tmp_path / "runs",
         ranks=RANKS,
         preset=PresetName.FAST,
-        restart_patience=0.05,
+        restart_patience=0.2,
     )
     with LocalRun(options) as local:
         status = local.wait(timeout_s=PATIENCE_S)

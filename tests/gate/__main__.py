@@ -17,10 +17,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Self
 
 from tests.gate import affected
 from tests.gate.results import GATE_CPU_S, MOST_FLAKY, Result, Verdict, expensive, judge, read_results
@@ -30,8 +30,11 @@ FOLDER = Path("build/gate")
 LINES_OF_A_LOG = 40
 
 VENV, FRAMEWORKS, TORCHTITAN = ".venv", "build/frameworks", "build/torchtitan"
-IN_GATE = "not whole or slice or gate"
-TWO_AT_A_TIME = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+OF_TORCHTITAN = "tests/frameworks/torchtitan"
+ENVIRONMENTS = "environments"
+TWO_FILES = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+"""The tests of a file may share a run."""
+TWO_TESTS = ("--numprocesses", "2", "--dist", "worksteal")
 
 
 @dataclass(frozen=True)
@@ -79,54 +82,107 @@ def tests(name: str, *arguments: str, venv: str = VENV, limit_s: float) -> Stage
     return Stage(name, command, limit_s, venv)
 
 
-LANES = (
-    (tests("tests", "-m", f"not soak and not frameworks and ({IN_GATE})", *TWO_AT_A_TIME, limit_s=2400),),
-    (
-        Stage("lint", ("make", "lint"), 900),
-        Stage("environments", ("make", f"{FRAMEWORKS}/.ready", f"{TORCHTITAN}/.ready"), 900),
-        tests("frameworks", "-m", "frameworks and gate", "--ignore", "tests/frameworks/torchtitan", "tests/frameworks",
-              venv=FRAMEWORKS, limit_s=900),
-        tests("torchtitan", "-m", "frameworks and gate", "tests/frameworks/torchtitan", venv=TORCHTITAN, limit_s=600),
-    ),
-)  # fmt: skip
+def system_files() -> list[str]:
+    """Return the files with system tests, so that their stage does not import all the others."""
+    return [str(path) for path in sorted(Path("tests").rglob("test_*.py")) if "mark.system" in path.read_text()]
 
 
-def run(stage: Stage) -> Outcome:
-    """Run a stage to its end, and say in a line how it ended."""
-    began = time.monotonic()
-    environment = {**os.environ, **({FRAMEWORKS_VARIABLE: "required"} if stage.venv not in ("", VENV) else {})}
-    with stage.log.open("wb") as log:
-        process = subprocess.Popen(
-            stage.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
-        )
-        _running.append(process.pid)
-        timer = threading.Timer(stage.limit_s, os.killpg, (process.pid, signal.SIGKILL))
-        timer.start()
-        _, status, used = os.wait4(process.pid, 0)
-        timer.cancel()
-        _running.remove(process.pid)
+def lanes() -> tuple[tuple[Stage, ...], ...]:
+    """Return the stages of each lane, in their order."""
+    system = "system and not soak and not frameworks and (not whole or slice or gate)"
+    fast = "not system and not soak and not frameworks"
+    return (
+        (
+            tests("system", "-m", system, *TWO_FILES, *system_files(), limit_s=2400),
+            tests("frameworks", "-m", "frameworks and gate", "--ignore", OF_TORCHTITAN, "tests/frameworks",
+                  venv=FRAMEWORKS, limit_s=900),
+            tests("torchtitan", "-m", "frameworks and gate", OF_TORCHTITAN, venv=TORCHTITAN, limit_s=600),
+        ),
+        (
+            Stage(ENVIRONMENTS, ("make", f"{FRAMEWORKS}/.ready", f"{TORCHTITAN}/.ready"), 900),
+            Stage("lint", ("make", "lint"), 900),
+            tests("fast", "-m", fast, *TWO_TESTS, limit_s=2400),
+        ),
+    )  # fmt: skip
+
+
+class Runner:
+    """Runs stages, several at a time. At the end of the ``with`` block, none of them is left."""
+
+    def __init__(self) -> None:
+        self._running: list[int] = []
+        self._environments_made = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in self._running:  # after an interrupt
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def run_lanes(self, *lanes: Iterable[Stage]) -> list[Outcome]:
+        """Run lanes next to each other, and the stages of a lane one after the other."""
+        found: list[list[Outcome]] = [[] for _ in lanes]
+
+        def run_lane(lane: Iterable[Stage], outcomes: list[Outcome]) -> None:
+            outcomes.extend(map(self.run, lane))
+
+        threads = [threading.Thread(target=run_lane, args=each, daemon=True) for each in zip(lanes, found, strict=True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [outcome for outcomes in found for outcome in outcomes]
+
+    def run(self, stage: Stage) -> Outcome:
+        """Run a stage to its end, and say in a line how it ended."""
+        environment = dict(os.environ)
+        if stage.venv in (FRAMEWORKS, TORCHTITAN):
+            self._environments_made.wait()
+            environment[FRAMEWORKS_VARIABLE] = "required"
+        began = time.monotonic()
+        code, cpu_s = self._carried_out(stage, environment)
+        if stage.name == ENVIRONMENTS:
+            self._environments_made.set()
+        results = read_results(stage.report) if stage.venv else []
+        outcome = Outcome(stage, code, time.monotonic() - began, cpu_s, results)
+        ending = "ok" if code == 0 else f"FAILED (exit code {code})"
+        print(f"{stage.name:14} {outcome.seconds:6.0f} s, {cpu_s:6.0f} s of CPU: {ending}", flush=True)
+        return outcome
+
+    def _carried_out(self, stage: Stage, environment: dict[str, str]) -> tuple[int, float]:
+        """Return exit code and CPU time."""
+        with stage.log.open("wb") as log:
+            try:
+                process = subprocess.Popen(
+                    stage.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except OSError as error:  # its environment could not be made
+                log.write(f"{error}\n".encode())
+                return 127, 0.0
+            self._running.append(process.pid)
+            timer = threading.Timer(stage.limit_s, os.killpg, (process.pid, signal.SIGKILL))
+            timer.start()
+            _, status, used = os.wait4(process.pid, 0)
+            timer.cancel()
+            self._running.remove(process.pid)
         process.returncode = os.waitstatus_to_exitcode(status)  # wait4 has reaped it
-    outcome = Outcome(
-        stage,
-        process.returncode,
-        time.monotonic() - began,
-        used.ru_utime + used.ru_stime,
-        read_results(stage.report) if stage.venv else [],
-    )
-    ending = "ok" if outcome.code == 0 else f"FAILED (exit code {outcome.code})"
-    print(f"{stage.name:14} {outcome.seconds:6.0f} s, {outcome.cpu_s:6.0f} s of CPU: {ending}", flush=True)
-    return outcome
+        return process.returncode, used.ru_utime + used.ru_stime
 
 
-def repeat(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Try the tests once more that may have failed because the machine was busy, one after the other, alone."""
-    again = []
+def second_tries(outcomes: Iterable[Outcome]) -> Iterator[Stage]:
+    """Yield stages for the tests that may have failed because the machine was busy: one after the other, alone."""
     for outcome in outcomes:
         names = [result.test for result in outcome.results if result.outcome == "failed" and result.may_be_repeated]
         if names:
-            environment = outcome.stage.venv
-            again.append(run(tests(f"{outcome.stage.name}-again", "-rP", *names, venv=environment, limit_s=1200)))
-    return again
+            stage = outcome.stage
+            yield tests(f"{stage.name}-again", "-rP", *names, venv=stage.venv, limit_s=1200)
 
 
 def show(outcomes: list[Outcome], verdict: Verdict, seconds: float, cpu_s: float) -> bool:
@@ -153,24 +209,14 @@ def show(outcomes: list[Outcome], verdict: Verdict, seconds: float, cpu_s: float
     return verdict.is_green and not broken
 
 
-def main() -> int:
-    """Run the gate."""
+def carry_out(*lanes: Iterable[Stage]) -> int:
+    """Run all stages, report, and return the exit code."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     began = time.monotonic()
-    # The tests start thousands of Python processes. Without bytecode on disk, each compiles all of Holdfast first.
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    try:
-        with ThreadPoolExecutor(len(LANES)) as pool:
-            outcomes = [
-                outcome for lane in pool.map(lambda lane: [run(stage) for stage in lane], LANES) for outcome in lane
-            ]
-        again = repeat(outcomes)
-    finally:
-        for pid in _running:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+    with Runner() as runner:
+        outcomes = runner.run_lanes(*lanes)
+        again = runner.run_lanes(second_tries(outcomes))
     results = [result for outcome in outcomes for result in outcome.results]
     verdict = judge(results, [result for outcome in again for result in outcome.results])
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -180,23 +226,27 @@ def main() -> int:
         "green": is_green,
         "seconds": round(seconds),
         "cpu_s": round(cpu_s),
-        "stages": [
-            {
-                "name": outcome.stage.name,
-                "seconds": round(outcome.seconds),
-                "cpu_s": round(outcome.cpu_s),
-                "code": outcome.code,
+        "stages": {
+            outcome.stage.name: {
+                "code": outcome.code, "seconds": round(outcome.seconds), "cpu_s": round(outcome.cpu_s)
             }
             for outcome in [*outcomes, *again]
-        ],
+        },
         "flaky": [result.test for result in verdict.flaky],
         "tests": [{**asdict(result), "markers": sorted(result.markers)} for result in results],
-    }
+    }  # fmt: skip
     (FOLDER / "results.json").write_text(json.dumps(document, indent=1) + "\n")
     return 0 if is_green else 1
 
 
-_running: list[int] = []
+def main() -> int:
+    """Run the gate."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # The tests start thousands of Python processes. Without bytecode on disk, each compiles all of Holdfast first.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    return carry_out(*lanes())
+
 
 if __name__ == "__main__":
     sys.exit(main())

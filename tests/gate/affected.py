@@ -16,13 +16,16 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tests.support.tiers import WHOLE_RUNS
+
 ROOT = Path(__file__).parents[2]
 RECORD = Path(__file__).with_name("whole_run.json")
 LEFT_IN = ("gate", "slice", "soak")
 """Markers of tests that the gate runs, or that no whole run has."""
 
-EVERYTHING = ("tests/chaos", "tests/multinode", "tests/trainer", "tests/examples")
+EVERYTHING = tuple(f"tests/{name}" for name in WHOLE_RUNS)
 WHOLE_RUNS_OF = {
+    "benchmarks": ("tests/benchmarks", "tests/gpu"),
     "agent": ("tests/chaos", "tests/multinode"),
     "checkpoint": ("tests/chaos", "tests/multinode", "tests/examples"),
     "cli": ("tests/chaos", "tests/multinode", "tests/examples"),

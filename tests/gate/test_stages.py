@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,46 +31,42 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of_tests(tmp_path: Path, *, fast: bool) -> gate.Stage:
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_a.py").write_text(PASSES_LATER.format(fast=fast))
-    (tmp_path / "tests" / "conftest.py").write_text((affected.ROOT / "tests" / "conftest.py").read_text())
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  system:\n")
-    return gate.tests("tests", "-c", "pytest.ini", "tests", venv=gate.VENV, limit_s=60)
+    folder = tmp_path / "some"
+    folder.mkdir()
+    (folder / "test_a.py").write_text(PASSES_LATER.format(fast=fast))
+    (folder / "conftest.py").write_text((affected.ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {affected.ROOT}\nmarkers =\n  system:\n")
+    return gate.tests("tests", "some", venv=gate.VENV, limit_s=60)
 
 
-def carried_out(monkeypatch: pytest.MonkeyPatch, *lanes: tuple[gate.Stage, ...]) -> tuple[int, dict[str, object]]:
-    monkeypatch.setattr(gate, "LANES", lanes)
-    return gate.main(), json.loads((gate.FOLDER / "results.json").read_text())
+def carried_out(*lanes: list[gate.Stage]) -> tuple[int, Any]:
+    return gate.carry_out(*lanes), json.loads((gate.FOLDER / "results.json").read_text())
 
 
 def test_a_flaky_test_is_reported_with_both_logs_and_fails_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, document = carried_out(monkeypatch, (of_tests(tmp_path, fast=True),))
+    code, document = carried_out([of_tests(tmp_path, fast=True)])
     printed = capsys.readouterr().out
     assert code == 0, printed
-    assert document["flaky"] == ["tests/test_a.py::test_of_a_busy_machine"]
-    assert "FLAKY tests/test_a.py::test_of_a_busy_machine" in printed
+    assert document["flaky"] == ["some/test_a.py::test_of_a_busy_machine"]
+    assert "FLAKY some/test_a.py::test_of_a_busy_machine" in printed
     assert "assert there" in printed
     assert "1 passed" in (gate.FOLDER / "tests-again.log").read_text()
     assert printed.endswith("2 passed, 0 failed, 0 skipped\n")
 
 
-def test_all_stages_run_and_all_failures_are_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_stages_run_and_all_failures_are_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lint = gate.Stage("lint", ("sh", "-c", "echo badly written; exit 2"), 60)
     late = gate.Stage("late", ("sleep", "600"), 0.2)
-    code, document = carried_out(monkeypatch, (of_tests(tmp_path, fast=False),), (lint, late))
+    absent = gate.Stage("absent", ("./no-such-program",), 60)
+    code, document = carried_out([of_tests(tmp_path, fast=False)], [lint, late, absent])
     printed = capsys.readouterr().out
     assert code == 1
-    assert "FAILED tests/test_a.py::test_fast" in printed
+    assert "FAILED some/test_a.py::test_fast" in printed
     assert "badly written" in printed
     assert "late failed" in printed
     assert document["green"] is False
-    assert printed.endswith("1 passed, 3 failed, 0 skipped\n")
-    stages = document["stages"]
-    assert isinstance(stages, list)
-    assert [(stage["name"], stage["code"]) for stage in stages] == [
-        ("tests", 1), ("lint", 2), ("late", -9), ("tests-again", 0),
-    ]  # fmt: skip
+    assert printed.endswith("1 passed, 4 failed, 0 skipped\n")
+    codes = {name: stage["code"] for name, stage in document["stages"].items()}
+    assert codes == {"tests": 1, "lint": 2, "late": -9, "absent": 127, "tests-again": 0}

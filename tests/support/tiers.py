@@ -2,6 +2,9 @@
 
 import pytest
 
+WHOLE_RUNS = ("benchmarks", "chaos", "examples", "gpu", "multinode", "trainer")
+"""Folders of tests/ whose system tests are whole runs, or as long. The others start real processes of one part."""
+
 
 def expect_system_marker(request: pytest.FixtureRequest) -> None:
     """Fail a test that starts real processes and lacks the marker that keeps it out of `make test`."""

@@ -11,6 +11,7 @@ import torch
 
 import holdfast_hooks
 from holdfast_hooks import Hooks, Phase
+from holdfast_hooks.snapshots import snapshot_taker
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot
@@ -141,8 +142,9 @@ def test_a_loop_left_in_the_middle_of_a_step_is_not_said_to_have_ended_it(
 
 
 def test_a_second_loop_that_repeats_steps_is_warned_about(
-    trainee: Trainee, agent: AgentServer, caplog: pytest.LogCaptureFixture
+    trainee: Trainee, agent: AgentServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(snapshot_taker, "_PIN_WAIT_S", 0.05)  # this agent writes no slot and gives none back
     with trainee.attach() as hooks:
         for start, until in ((0, 2), (2, 4)):
             for _ in hooks.steps(until=until, start=start):

@@ -10,6 +10,7 @@ import torch
 
 import holdfast_hooks
 from holdfast_hooks import ConfigurationError, Phase
+from holdfast_hooks.snapshots import snapshot_taker
 from holdfast_hooks.state.data_position import NO_POSITION
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext
@@ -158,8 +159,9 @@ def test_a_script_that_trains_without_the_state_and_begins_no_step_is_refused(
 
 
 def test_a_fresh_run_warns_of_calls_that_a_restart_refuses(
-    agent: AgentServer, launch: Launch, caplog: pytest.LogCaptureFixture
+    agent: AgentServer, launch: Launch, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(snapshot_taker, "_GRANT_WAIT_S", 0.05)  # this agent has no slots
     launch()
     with holdfast_hooks.attach(state={"position": Position()}) as hooks:
         hooks.report(learning_rate=0.1)
@@ -256,6 +258,7 @@ def test_a_state_without_a_position_in_the_data_is_said_once_by_rank_0(
     options: dict[str, Any],
     warned: bool,
 ) -> None:
+    monkeypatch.setattr("holdfast_hooks.hooks._FLUSH_S", 0.05)  # no agent is there to be told
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)

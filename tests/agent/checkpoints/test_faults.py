@@ -111,6 +111,7 @@ def test_newest_committed_verifies_whenever_workers_and_agents_are_killed(
             daemon=True,
         )
         agent.start()
+        assert agent.pid is not None
         assert receiver.poll(PATIENCE_S)
         for _ in range(4):
             time.sleep(generator.uniform(0, 0.1))  # a random moment of death, not a wait

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from holdfast_cli.loss_logs import log_document
+from holdfast_cli.loss_logs import log_document, log_report
 from holdfast_cli.main import app
 from holdfast_proto.exit_codes import ExitCode
 
@@ -275,9 +275,10 @@ def test_a_file_that_is_not_there_or_a_folder_is_refused(tmp_path: Path) -> None
     assert "Is a directory" in refusal(tmp_path)
 
 
-def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
-    """Findings beyond the first thousand are counted and left out."""
-    values = [60.0 if step % 40 == 39 else loss for step, loss in enumerate(losses(44_000))]
+def test_memory_does_not_grow_with_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings beyond the first thousand are counted and left out. Here, beyond the first hundred."""
+    monkeypatch.setattr(log_report, "MOST_FINDINGS", 100)
+    values = [60.0 if step % 40 == 39 else loss for step, loss in enumerate(losses(4_400))]
     found = answer(write(tmp_path, csv_of(values)))
-    assert len(found["findings"]) == 1000
-    assert found["counts"]["blip"] == 1000 + found["findings_left_out"] > 1050
+    assert len(found["findings"]) == 100
+    assert found["counts"]["blip"] == 100 + found["findings_left_out"] > 105
