@@ -9,6 +9,7 @@ import pytest
 from tests.support.tiers import WHOLE_RUNS
 
 HERE = Path(__file__).parent
+IN_WHOLE_RUNS = tuple(f"{folder}/" for folder in WHOLE_RUNS)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is applied
@@ -17,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank_of_file: dict[Path, int] = {}
     for item in items:
         is_system = item.get_closest_marker("system") is not None
-        is_whole = is_system and item.path.relative_to(HERE).parts[0] in WHOLE_RUNS
+        is_whole = is_system and item.path.relative_to(HERE).as_posix().startswith(IN_WHOLE_RUNS)
         if is_whole:
             item.add_marker("whole")
         rank_of_file[item.path] = min(rank_of_file.get(item.path, 2), 0 if is_whole else 1 if is_system else 2)

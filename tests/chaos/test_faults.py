@@ -203,7 +203,6 @@ def test_training_continues_while_the_daemon_is_dead(victim: Victim) -> None:
     assert list(victim.recovered().verdict.culprits) == [0]
 
 
-@pytest.mark.gate
 def test_a_standby_takes_over(victim: Victim, tmp_path: Path) -> None:
     run = victim.run
     control = run.paths.runtime / "standby.sock"
@@ -241,7 +240,6 @@ def test_training_continues_while_redis_is_dead_and_it_may_come_back_empty(victi
     assert list(victim.recovered().verdict.culprits) == [3]
 
 
-@pytest.mark.gate
 def test_a_new_agent_adopts_the_ranks_of_a_dead_one(victim: Victim) -> None:
     run = victim.run
     before, parent = rank_pids(run.status()), warm_parent_pid(run)

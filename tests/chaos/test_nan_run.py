@@ -91,7 +91,6 @@ def test_by_default_it_trains_on_is_notified_of_and_its_end_is_honest(runs: Runs
     assert max(before) >= NAN_STEP - 12, "one from shortly before is kept, in addition to the newest five"
 
 
-@pytest.mark.gate
 def test_a_stop_is_not_answered_with_a_restart_and_the_good_checkpoint_can_be_used(runs: Runs, tmp_path: Path) -> None:
     done = train(runs, tmp_path, "100000", "nan", flags=("--on-nan", "stop"))
     assert done.returncode == ExitCode.BAD_LOSS, done.stderr

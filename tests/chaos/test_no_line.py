@@ -72,7 +72,6 @@ def test_a_healthy_script_under_torchrun_ends_without_an_incident(runs: Runs) ->
     assert incidents_in(log) == set()
 
 
-@pytest.mark.gate
 def test_a_killed_rank_of_holdfast_run_begins_a_generation_that_counts_anew(runs: Runs) -> None:
     with automatic(runs, "killed", "150") as local:
         status = until_step(local, 40)
@@ -84,15 +83,6 @@ def test_a_killed_rank_of_holdfast_run_begins_a_generation_that_counts_anew(runs
         dead = [one for one in local.control.incidents() if one.verdict.kind == store.VERDICT_KIND_DEAD_RANK]
         assert [(list(one.verdict.culprits), one.lost_unknown) for one in dead] == [([1], True)]
     assert not (runs.folder / "killed" / "checkpoints").exists() or not runs.checkpoints("killed")
-
-
-def test_a_stopped_rank_of_holdfast_run_is_named_and_restarted(runs: Runs) -> None:
-    with automatic(runs, "stopped", "150") as local:
-        status = until_step(local, 40)
-        os.kill(status.ranks[0].pid, signal.SIGSTOP)
-        incident = wait_for(local.control.incidents, "an incident")[0]
-        assert_names_the_stopped(incident, 0)
-        assert local.wait(timeout_s=PATIENCE_S).phase == store.RUN_PHASE_FINISHED
 
 
 def test_a_slow_rank_is_a_straggler(runs: Runs) -> None:

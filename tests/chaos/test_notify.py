@@ -75,7 +75,6 @@ def start(folder: Path, runs: Runs) -> "subprocess.Popen[str]":
     return subprocess.Popen(COMMAND, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
 
 
-@pytest.mark.gate
 def test_incident_recovery_and_end_arrive_in_this_order(runs: Runs, tmp_path: Path) -> None:
     runs.hurry_file(RUN).unlink(missing_ok=True)
     with receiver() as service:

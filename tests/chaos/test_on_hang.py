@@ -30,7 +30,6 @@ import holdfast_hooks
 from holdfast_hooks import Phase
 
 what, steps = sys.argv[1], int(sys.argv[2])
-is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 # A store of its own for each start, so that nothing of the start before is left in it.
 store = f"file://{sys.argv[3]}-{os.environ['TORCHELASTIC_RESTART_COUNT']}"
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -45,9 +44,6 @@ def work(seconds):
 with holdfast_hooks.attach() as hooks:
     for step in hooks.steps(until=steps):
         time.sleep(0.02)
-        if one and step == 10 and what == "loop" and is_first:
-            while True:
-                pass
         if one and step == 10 and what == "healthy":
             hooks.enter(Phase.EVAL)
             work(12.0)
@@ -117,14 +113,6 @@ def test_a_stopped_rank_is_ended_and_torchrun_restarts_the_run(runs: Runs, scrip
     assert_ended_and_restarted(incident, 1)
     assert incident.abort.ranks[0].pid == pids[1]
     assert "stopped finished, generation 2" in log
-
-
-def test_a_rank_in_an_endless_loop_is_ended_and_torchrun_restarts_the_run(runs: Runs, script: Script) -> None:
-    with observed(runs, "loop", *script("loop", 40), options=ABORT) as watched:
-        code, log = watched.end()
-    assert code == 0, log
-    incident = aborted_of(watched)
-    assert_ended_and_restarted(incident, 1)
 
 
 def test_a_launcher_that_does_not_restart_ends_and_a_wrapper_learns_that_a_requeue_may_help(

@@ -99,7 +99,6 @@ def validation_lines(run: Path) -> list[str]:
     return [line for log in logs for line in log.read_text().splitlines() if "validation" in line]
 
 
-@pytest.mark.gate
 @pytest.mark.system
 def test_a_second_start_continues_at_the_next_step_and_sample(tmp_path: Path) -> None:
     def train(run: str, steps: int) -> None:

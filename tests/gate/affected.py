@@ -50,7 +50,7 @@ def folders_of(changed: Iterable[str]) -> set[str]:
             found |= set(WHOLE_RUNS_OF.get(first, ()))
         elif rest.startswith("support/"):
             found |= set(EVERYTHING)
-        elif path.startswith(EVERYTHING):
+        elif path.startswith(tuple(f"{folder}/" for folder in EVERYTHING)):
             found.add(path if Path(path).name.startswith("test_") else str(Path(path).parent))
     return found
 

@@ -23,7 +23,6 @@ from tests.support.local_runs import wait_for
 pytestmark = pytest.mark.system
 
 
-@pytest.mark.gate
 def test_a_killed_rank_is_named_and_a_cut_control_link_stops_nothing(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=3, steps=200) as run:
         pids = {rank.rank: rank.pid for rank in run.until_step(5).ranks}

@@ -2,7 +2,7 @@
 
 import pytest
 
-WHOLE_RUNS = ("benchmarks", "chaos", "examples", "gpu", "multinode", "trainer")
+WHOLE_RUNS = ("benchmarks", "chaos", "examples", "gpu", "multinode", "trainer", "trainer_hooks/auto")
 """Folders of tests/ whose system tests are whole runs, or as long. The others start real processes of one part."""
 
 

@@ -45,7 +45,6 @@ def test_command_alone_trains_in_one_process(tmp_path: Path) -> None:
     expect_lines(done.stdout)
 
 
-@pytest.mark.gate
 def test_torchrun_starts_a_world_of_which_one_rank_prints(tmp_path: Path) -> None:
     cache = f"--data.cache_directory={tmp_path}"
     layout = ["--parallel.pp=2", "--parallel.microbatches=2"]

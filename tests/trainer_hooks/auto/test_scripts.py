@@ -16,6 +16,8 @@ from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.common_pb2 import PHASE_CHECKPOINT, PHASE_DATA, PHASE_EVAL, PHASE_OPTIMIZER
 
+pytestmark = pytest.mark.system
+
 SAID = "holdfast: attached by itself, rank 0 of 1\n"
 
 BEGIN = """
@@ -90,6 +92,7 @@ def numbers(agent: Any) -> list[int]:
     return [step.step for step in agent.steps]
 
 
+@pytest.mark.gate
 def test_a_plain_script_is_seen_from_its_first_step_to_its_end(script: Script, agent: Any, folder: Path) -> None:
     outcome = script(TRAIN + "    torch.save(model.state_dict(), os.devnull)\n    dist.destroy_process_group()\n")
     assert (outcome.code, outcome.stderr) == (0, SAID)
@@ -120,6 +123,7 @@ def test_a_plain_script_is_seen_from_its_first_step_to_its_end(script: Script, a
             """,
             2,
             id="gradient accumulation",
+            marks=pytest.mark.gate,
         ),
         pytest.param(
             """
@@ -201,7 +205,7 @@ def test_a_rank_whose_steps_are_not_seen_says_so_in_one_line(script: Script, tra
     assert outcome.stderr.count("no optimizer of torch.optim has made a step yet") == said
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", [pytest.param("fork", marks=pytest.mark.gate), "spawn"])
 def test_workers_of_a_loader_are_no_ranks_and_change_nothing(
     script: Script, agent: Any, folder: Path, method: str
 ) -> None:
@@ -249,6 +253,7 @@ def test_without_auto_the_same_path_does_nothing(script: Script, agent: Any) -> 
     assert (outcome.code, outcome.stderr, agent.messages) == (0, "", [])
 
 
+@pytest.mark.gate
 def test_a_sitecustomize_of_the_user_runs_too(script: Script, agent: Any, folder: Path) -> None:
     own = folder / "own"
     own.mkdir()
@@ -332,6 +337,7 @@ def test_only_a_rank_that_ends_well_is_finished(
     assert ("ValueError: bad sample" in box(folder).last_words) == ("bad sample" in end)
 
 
+@pytest.mark.gate
 def test_a_rank_in_which_the_hooks_cannot_be_loaded_trains_and_says_so_once(
     script: Script, agent: Any, folder: Path
 ) -> None:
@@ -344,6 +350,8 @@ def test_a_rank_in_which_the_hooks_cannot_be_loaded_trains_and_says_so_once(
     assert agent.messages == []
 
 
+@pytest.mark.gate
+@pytest.mark.safety
 def test_an_error_of_ours_ends_the_counting_and_not_the_script(script: Script, agent: Any) -> None:
     broken = """
     from holdfast_hooks import Hooks
