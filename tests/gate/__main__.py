@@ -34,6 +34,8 @@ OF_TORCHTITAN = "tests/frameworks/torchtitan"
 ENVIRONMENTS = "environments"
 TWO_FILES = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 """The tests of a file may share a run."""
+PATIENT = ("--timeout", "600")
+"""A run of eight ranks on a machine with other work may take minutes."""
 TWO_TESTS = ("--numprocesses", "2", "--dist", "worksteal")
 
 
@@ -93,10 +95,10 @@ def lanes() -> tuple[tuple[Stage, ...], ...]:
     fast = "not system and not soak and not frameworks"
     return (
         (
-            tests("system", "-m", system, *TWO_FILES, *system_files(), limit_s=2400),
-            tests("frameworks", "-m", "frameworks and gate", "--ignore", OF_TORCHTITAN, "tests/frameworks",
-                  venv=FRAMEWORKS, limit_s=900),
-            tests("torchtitan", "-m", "frameworks and gate", OF_TORCHTITAN, venv=TORCHTITAN, limit_s=600),
+            tests("system", "-m", system, *PATIENT, *TWO_FILES, *system_files(), limit_s=2400),
+            tests("frameworks", "-m", "frameworks and gate", *PATIENT, "--ignore", OF_TORCHTITAN, "tests/frameworks",
+                  venv=FRAMEWORKS, limit_s=1800),
+            tests("torchtitan", "-m", "frameworks and gate", *PATIENT, OF_TORCHTITAN, venv=TORCHTITAN, limit_s=900),
         ),
         (
             Stage(ENVIRONMENTS, ("make", f"{FRAMEWORKS}/.ready", f"{TORCHTITAN}/.ready"), 900),
