@@ -1,5 +1,6 @@
 """What holds for every test: its tier, its place in the order, and the CPU time that it costs."""
 
+import gc
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -23,6 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("whole")
         rank_of_file[item.path] = min(rank_of_file.get(item.path, 2), 0 if is_whole else 1 if is_system else 2)
     items.sort(key=lambda item: rank_of_file[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the thousands of tests that live to the end anyway: a twentieth of the CPU time."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -29,7 +29,7 @@ WHOLE_RUNS_OF = {
     "agent": ("tests/chaos", "tests/multinode"),
     "checkpoint": ("tests/chaos", "tests/multinode", "tests/examples"),
     "cli": ("tests/chaos", "tests/multinode", "tests/examples"),
-    "daemon": ("tests/chaos", "tests/multinode"),
+    "daemon": ("tests/chaos", "tests/multinode", "tests/daemon/console"),
     "dashboards": ("tests/chaos",),
     "examples": ("tests/examples",),
     "proto": ("tests/chaos", "tests/multinode"),

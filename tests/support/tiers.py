@@ -2,8 +2,11 @@
 
 import pytest
 
-WHOLE_RUNS = ("benchmarks", "chaos", "examples", "gpu", "multinode", "trainer", "trainer_hooks/auto")
-"""Folders of tests/ whose system tests are whole runs, or as long. The others start real processes of one part."""
+WHOLE_RUNS = ("benchmarks", "chaos", "examples", "gpu", "multinode", "trainer", "trainer_hooks/auto", "daemon/console")
+"""Folders of tests/ whose system tests are whole runs, or cost as much, as pages in a browser do.
+
+The others start real processes of one part.
+"""
 
 
 def expect_system_marker(request: pytest.FixtureRequest) -> None:

@@ -104,6 +104,7 @@ def go(page: Page, place: str) -> None:
     page.evaluate("(place) => { location.hash = place; }", place)
 
 
+@pytest.mark.gate
 def test_every_page_works_below_the_path_of_a_proxy(page: Page, console: SimulatedConsole, tmp_path: Path) -> None:
     assert urlsplit(page.url).path == f"{PREFIX}/"
     row = page.locator("table.runs tbody tr").first

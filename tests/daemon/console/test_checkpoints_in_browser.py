@@ -41,6 +41,7 @@ def page(browser: Browser, console: SimulatedConsole) -> Iterator[Page]:
     watch.expect_nothing()
 
 
+@pytest.mark.gate
 def test_a_released_checkpoint_is_gone_from_the_dialog(page: Page, console: SimulatedConsole) -> None:
     for step in (10, 20):
         keeping.keep(step_directory(console.directory / "checkpoints", step), f"{REASON} ({step})")

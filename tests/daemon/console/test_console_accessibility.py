@@ -81,6 +81,7 @@ def test_every_page_can_be_read_by_everybody(
     watch.expect_nothing()
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_login_and_a_dialog_can_be_read_by_everybody(browser: Browser, hung: Hung, theme: Theme) -> None:
     context = new_context(browser, theme=theme, size=PHONE)

@@ -74,6 +74,7 @@ def go(page: Page, console: SimulatedConsole, place: str) -> None:
     page.goto(f"{console.origin}/{place}")
 
 
+@pytest.mark.gate
 def test_the_token_leaves_the_address_bar_and_opens_the_list(page: Page) -> None:
     assert "token" not in page.url
     expect(page.locator("table.runs tbody tr")).to_have_count(2)
@@ -119,6 +120,7 @@ def test_a_tab_at_the_login_form_continues_once_another_tab_has_logged_in(
     watch.expect_nothing()
 
 
+@pytest.mark.gate
 def test_the_ranks_of_a_run_are_not_shown_as_live_while_the_store_is_unreachable(
     page: Page, console: SimulatedConsole
 ) -> None:
@@ -157,6 +159,7 @@ def test_a_rank_that_is_behind_has_this_word_and_not_only_ok(page: Page, console
     expect(page.get_by_text("No rank stands out.")).to_be_visible()
 
 
+@pytest.mark.gate
 def test_steps_arrive_without_a_reload(page: Page, console: SimulatedConsole) -> None:
     go(page, console, RUN)
     expect(page.locator(".progress-line")).to_contain_text("no step yet")
@@ -166,6 +169,7 @@ def test_steps_arrive_without_a_reload(page: Page, console: SimulatedConsole) ->
     expect(loss).to_be_visible()
 
 
+@pytest.mark.gate
 def test_a_hang_is_the_loudest_thing_and_names_the_culprit(page: Page, console: SimulatedConsole) -> None:
     go(page, console, RUN)
     expect(page.locator(".progress-line")).to_be_visible()
@@ -252,6 +256,7 @@ def test_the_skip_link_moves_the_focus_and_stays_on_the_page(page: Page, console
     assert page.evaluate("document.querySelector('.skip').href") == address
 
 
+@pytest.mark.gate
 def test_from_an_incident_the_log_of_the_dead_rank_opens_and_another_can_be_chosen(
     page: Page, console: SimulatedConsole
 ) -> None:
@@ -322,6 +327,7 @@ def test_only_the_keyboard_is_needed_to_read_what_a_rank_does(page: Page, consol
     expect(mesh).to_be_focused()
 
 
+@pytest.mark.gate
 def test_an_action_is_confirmed_first(page: Page, console: SimulatedConsole) -> None:
     go(page, console, RUN)
     page.get_by_role("button", name="Stop the run").click()
@@ -383,6 +389,7 @@ def test_an_action_that_cannot_be_done_says_why(page: Page, console: SimulatedCo
     expect(stop).to_have_accessible_description("the run has ended")
 
 
+@pytest.mark.gate
 def test_a_viewer_has_no_actions(browser: Browser, console: SimulatedConsole) -> None:
     context = new_context(browser)
     page, watch = watched_page(context, console.origin)
@@ -394,6 +401,7 @@ def test_a_viewer_has_no_actions(browser: Browser, console: SimulatedConsole) ->
     watch.expect_nothing()
 
 
+@pytest.mark.gate
 def test_a_daemon_that_is_gone_is_no_crash_and_its_return_needs_no_new_login(browser: Browser, tmp_path: Path) -> None:
     context = new_context(browser)
     with simulated_console(tmp_path, ranks=4) as before:

@@ -16,7 +16,7 @@ from tests.support.console_browser import chromium
 from tests.support.console_pictures import IMAGES, SIZE, VIEWS, WORDS, Picture, digest, make_pictures, png_size
 from tests.support.console_server import simulated_console
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.gate]
 
 REWRITES = os.environ.get("HOLDFAST_REWRITE_PICTURES") == "1"
 MOST_BYTES = 150_000

@@ -44,6 +44,7 @@ def open_rank(page: Page, console: SimulatedConsole, rank: int) -> None:
     expect(page.get_by_role("complementary", name=f"Rank {rank}").locator("dl")).to_be_visible()
 
 
+@pytest.mark.gate
 def test_an_operator_takes_a_stack_and_reads_it(page: Page, console: SimulatedConsole) -> None:
     open_rank(page, console, 5)
     panel = page.get_by_role("complementary", name="Rank 5")
