@@ -187,8 +187,8 @@ def second_tries(outcomes: Iterable[Outcome]) -> Iterator[Stage]:
             yield tests(f"{stage.name}-again", "-rP", *names, venv=stage.venv, limit_s=1200)
 
 
-def show(outcomes: list[Outcome], verdict: Verdict, seconds: float, cpu_s: float) -> bool:
-    """Print what a person must know, and return whether the change may land."""
+def show(outcomes: list[Outcome], verdict: Verdict, seconds: float, cpu_s: float) -> None:
+    """Print what a person must know."""
     broken = [outcome for outcome in outcomes if outcome.broke]
     for outcome in broken:
         lines = outcome.stage.log.read_text(errors="replace").splitlines()[-LINES_OF_A_LOG:]
@@ -208,7 +208,6 @@ def show(outcomes: list[Outcome], verdict: Verdict, seconds: float, cpu_s: float
     counts["passed"] += len(verdict.flaky)
     print(f"\n{seconds:.0f} s, {cpu_s:.0f} s of CPU; {len(verdict.flaky)} FLAKY, {MOST_FLAKY} allowed")
     print(f"{counts['passed']} passed, {len(verdict.failed) + len(broken)} failed, {counts['skipped']} skipped")
-    return verdict.is_green and not broken
 
 
 def carry_out(*lanes: Iterable[Stage]) -> int:
@@ -223,7 +222,7 @@ def carry_out(*lanes: Iterable[Stage]) -> int:
     verdict = judge(results, [result for outcome in again for result in outcome.results])
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds, cpu_s = time.monotonic() - began, used.ru_utime + used.ru_stime
-    is_green = show(outcomes, verdict, seconds, cpu_s)
+    is_green = verdict.is_green and not any(outcome.broke for outcome in outcomes)
     document = {
         "green": is_green,
         "seconds": round(seconds),
@@ -238,6 +237,7 @@ def carry_out(*lanes: Iterable[Stage]) -> int:
         "tests": [{**asdict(result), "markers": sorted(result.markers)} for result in results],
     }  # fmt: skip
     (FOLDER / "results.json").write_text(json.dumps(document, indent=1) + "\n")
+    show(outcomes, verdict, seconds, cpu_s)
     return 0 if is_green else 1
 
 

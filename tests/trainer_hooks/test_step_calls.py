@@ -258,7 +258,7 @@ def test_a_state_without_a_position_in_the_data_is_said_once_by_rank_0(
     options: dict[str, Any],
     warned: bool,
 ) -> None:
-    monkeypatch.setattr("holdfast_hooks.hooks._FLUSH_S", 0.05)  # no agent is there to be told
+    monkeypatch.setattr("holdfast_hooks.hooks._FLUSH_S", 0.05)  # no agent answers
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)

@@ -24,9 +24,9 @@ UNKNOWN = Sample(0.0, 0)
 
 
 def own_time_sum(rank: store.RankState) -> Sample:
-    """Return the seconds that a rank needed for itself and its steps; UNKNOWN if they cannot be told from waiting.
+    """Return the seconds that a rank needed for itself and its steps; UNKNOWN if they cannot be separated from waiting.
 
-    It is time of the GPU where that can be told from waiting, else the time in which the training thread on a CPU
+    It is time of the GPU where that can be separated from waiting, else the time in which the training thread on a CPU
     worked, or slept outside of calls with other ranks.
     """
     if rank.device_steps:
