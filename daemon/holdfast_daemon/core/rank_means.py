@@ -24,7 +24,7 @@ UNKNOWN = Sample(0.0, 0)
 
 
 def own_time_sum(rank: store.RankState) -> Sample:
-    """Return the seconds that a rank needed for itself and its steps; UNKNOWN if they cannot be separated from waiting.
+    """Return the seconds that a rank needed for itself and its steps; UNKNOWN if they may be time that it waited.
 
     It is time of the GPU where that can be separated from waiting, else the time in which the training thread on a CPU
     worked, or slept outside of calls with other ranks.
