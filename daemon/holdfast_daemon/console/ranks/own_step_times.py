@@ -24,7 +24,7 @@ class OwnStepTimes:
     def times_s(self, state: CoreState) -> dict[int, float]:
         """Return rank -> seconds that it needs for itself in a step; ranks whose time is not known yet are left out.
 
-        It is time of the GPU where that can be separated from waiting, else the time in which the training thread on a CPU
+        It is GPU time where that can be separated from waiting, else the time in which the training thread on a CPU
         worked, or slept outside of calls with other ranks.
         """
         return {rank: _two_digits(mean) for rank, mean in self._means_of_all(state, own_time_sum).items()}
