@@ -112,16 +112,21 @@ class Runner:
     """Runs stages, several at a time. At the end of the ``with`` block, none of them is left."""
 
     def __init__(self) -> None:
-        self._running: list[int] = []
+        self._lock = threading.Lock()
+        self._running: set[int] = set()
+        self._is_over = False
+        """Whether no stage may start any more."""
         self._environments_made = threading.Event()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pid in self._running:  # after an interrupt
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+        with self._lock:
+            self._is_over = True
+            for pid in self._running:  # after an interrupt
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
 
     def run_lanes(self, *lanes: Iterable[Stage]) -> list[Outcome]:
         """Run lanes next to each other, and the stages of a lane one after the other."""
@@ -144,10 +149,16 @@ class Runner:
             self._environments_made.wait()
             environment[FRAMEWORKS_VARIABLE] = "required"
         began = time.monotonic()
-        code, cpu_s = self._carried_out(stage, environment)
-        if stage.name == ENVIRONMENTS:
-            self._environments_made.set()
-        results = read_results(stage.report) if stage.venv else []
+        code, cpu_s, results = 70, 0.0, []
+        try:
+            code, cpu_s = self._carried_out(stage, environment)
+            results = read_results(stage.report) if stage.venv else []
+        except Exception as error:  # noqa: BLE001 - the lane continues, and a stage that is lost has failed
+            code = code or 70
+            print(f"{stage.name}: the gate failed to run it or to read its results: {error!r}", flush=True)
+        finally:
+            if stage.name == ENVIRONMENTS:
+                self._environments_made.set()
         outcome = Outcome(stage, code, time.monotonic() - began, cpu_s, results)
         ending = "ok" if code == 0 else f"FAILED (exit code {code})"
         print(f"{stage.name:14} {outcome.seconds:6.0f} s, {cpu_s:6.0f} s of CPU: {ending}", flush=True)
@@ -155,7 +166,9 @@ class Runner:
 
     def _carried_out(self, stage: Stage, environment: dict[str, str]) -> tuple[int, float]:
         """Return exit code and CPU time."""
-        with stage.log.open("wb") as log:
+        with stage.log.open("wb") as log, self._lock:
+            if self._is_over:
+                return 128 + signal.SIGTERM, 0.0
             try:
                 process = subprocess.Popen(
                     stage.command,
@@ -168,12 +181,14 @@ class Runner:
             except OSError as error:  # its environment could not be made
                 log.write(f"{error}\n".encode())
                 return 127, 0.0
-            self._running.append(process.pid)
-            timer = threading.Timer(stage.limit_s, os.killpg, (process.pid, signal.SIGKILL))
-            timer.start()
-            _, status, used = os.wait4(process.pid, 0)
-            timer.cancel()
-            self._running.remove(process.pid)
+            self._running.add(process.pid)
+        timer = threading.Timer(stage.limit_s, os.killpg, (process.pid, signal.SIGKILL))
+        timer.daemon = True
+        timer.start()
+        _, status, used = os.wait4(process.pid, 0)
+        timer.cancel()
+        with self._lock:
+            self._running.discard(process.pid)
         process.returncode = os.waitstatus_to_exitcode(status)  # wait4 has reaped it
         return process.returncode, used.ru_utime + used.ru_stime
 
@@ -191,7 +206,9 @@ def show(outcomes: list[Outcome], verdict: Verdict, seconds: float, cpu_s: float
     """Print what a person must know."""
     broken = [outcome for outcome in outcomes if outcome.broke]
     for outcome in broken:
-        lines = outcome.stage.log.read_text(errors="replace").splitlines()[-LINES_OF_A_LOG:]
+        lines = ["it has no log"]
+        with contextlib.suppress(OSError):
+            lines = outcome.stage.log.read_text(errors="replace").splitlines()[-LINES_OF_A_LOG:]
         print(f"\n{outcome.stage.name} failed (all of it: {outcome.stage.log})", *lines, sep="\n  ")
     for result in verdict.failed:
         print(f"\nFAILED {result.test}\n{result.log}")
@@ -247,7 +264,11 @@ def main() -> int:
     # The tests start thousands of Python processes. Without bytecode on disk, each compiles all of Holdfast first.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["HF_HUB_OFFLINE"] = "1"
-    return carry_out(*lanes())
+    try:
+        return carry_out(*lanes())
+    except KeyboardInterrupt:
+        print("interrupted: the stages that ran have ended", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

@@ -62,21 +62,27 @@ def left_out(folders: Iterable[str], root: Path = ROOT) -> list[str]:
 
 
 def changed_since(tree: str) -> list[str] | None:
-    """Return the paths that differ from a commit or a tree, or None if this is no repository that has it."""
+    """Return the paths that differ from a commit or a tree, new files too; None if no repository here has it."""
     try:
-        done = _git("diff", "--name-only", tree, "--")
+        known = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{tree}^{{tree}}")
+        changed = _git("diff", "--name-only", known.stdout.strip(), "--")
+        new = _git("ls-files", "--others", "--exclude-standard")
     except OSError:  # no git
         return None
-    return done.stdout.split("\n")[:-1] if done.returncode == 0 else None
+    return None if known.returncode else [*changed.stdout.splitlines(), *new.stdout.splitlines()]
 
 
 def report() -> list[str]:
-    """Return what a gate says of the whole runs that it has left out, in lines."""
-    last = json.loads(RECORD.read_text())
-    changed = changed_since(last["tree"])
-    tests = left_out(EVERYTHING if changed is None else folders_of(changed))
+    """Return what a gate says of the whole runs that it has left out, in lines. It says so if that is not known."""
+    try:
+        last = json.loads(RECORD.read_text())
+        changed = changed_since(str(last["tree"]))
+        tests = left_out(EVERYTHING if changed is None else folders_of(changed))
+        head = f"last whole green run: commit {str(last['commit'])[:12]} of {last['date']}"
+    except (OSError, ValueError, KeyError, TypeError, SyntaxError) as error:
+        return [f"the whole runs that were left out are not known ({error!r}): see {RECORD.relative_to(ROOT)}"]
     return [
-        f"last whole green run: commit {last['commit'][:12]} of {last['date']}",
+        head,
         f"not run here, and concerned by what has changed since: {len(tests)}; run them with: make test-system",
         *(f"  {test}" for test in tests),
     ]
@@ -84,8 +90,9 @@ def report() -> list[str]:
 
 def record() -> None:
     """Note that all whole runs have passed at this commit. Work that is not committed is not noted."""
-    if _git("status", "--porcelain").stdout:
-        print("not noted as a whole green run: there are changes that are not committed")
+    status = _git("status", "--porcelain")
+    if status.returncode or status.stdout:
+        print("not noted as a whole green run: there is no commit that holds exactly these files")
         return
     commit, tree = _git("rev-parse", "HEAD", "HEAD^{tree}").stdout.split()
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -96,8 +103,9 @@ def record() -> None:
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("since", nargs="?", help="a commit")
-    parser.add_argument("--record", action="store_true", help="note that all have passed at this commit")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("since", nargs="?", help="a commit")
+    what.add_argument("--record", action="store_true", help="note that all have passed here (make test-system does)")
     options = parser.parse_args()
     if options.record:
         record()
@@ -107,9 +115,10 @@ def main() -> int:
         return 0
     changed = changed_since(options.since)
     if changed is None:
-        print(f"SINCE={options.since} is not a commit of this repository: name another one", file=sys.stderr)
+        print(f"{options.since}: no commit of a repository here: name another one", file=sys.stderr)
         return 2
-    print("\n".join(left_out(folders_of(changed))))
+    for test in left_out(folders_of(changed)):
+        print(test)
     return 0
 
 

@@ -62,6 +62,19 @@ def test_a_tree_that_this_clone_lacks_concerns_everything(monkeypatch: pytest.Mo
     assert len(tests) == len(affected.left_out(affected.EVERYTHING)) > 0
 
 
-def test_changes_are_those_since_a_commit_that_exists() -> None:
-    assert affected.changed_since("0" * 40) is None
+@pytest.mark.parametrize("tree", ["0" * 40, "--output=here", "HEAD..HEAD", ""])
+def test_what_is_no_commit_of_this_repository_is_refused(tree: str) -> None:
+    assert affected.changed_since(tree) is None
+
+
+def test_changes_are_those_since_a_commit_and_new_files() -> None:
     assert isinstance(affected.changed_since("HEAD"), list)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "<<<<<<< ours", '{"tree": 1, "commit": 2}'])
+def test_a_record_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(affected, "ROOT", tmp_path)
+    monkeypatch.setattr(affected, "RECORD", tmp_path / "whole_run.json")
+    affected.RECORD.write_text(text)
+    [line] = affected.report()
+    assert line.startswith("the whole runs that were left out are not known (")

@@ -70,3 +70,25 @@ def test_all_stages_run_and_all_failures_are_at_the_end(tmp_path: Path, capsys: 
     assert printed.endswith("1 passed, 4 failed, 0 skipped\n")
     codes = {name: stage["code"] for name, stage in document["stages"].items()}
     assert codes == {"tests": 1, "lint": 2, "late": -9, "absent": 127, "tests-again": 0}
+
+
+def test_a_stage_that_the_gate_cannot_run_or_read_has_failed_and_its_lane_continues(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = '<testsuites><testcase name="a"><properties><property name="cpu_s" value="1,5"/></properties></testcase>'
+    writes = ("sh", "-c", f"echo '{damaged}</testsuites>' >build/gate/damaged.xml")
+    unreadable = gate.Stage("damaged", writes, 60, venv=gate.VENV)
+    unwritable = gate.Stage("no/such/folder", ("true",), 60)
+    code, document = carried_out([unreadable, unwritable, gate.Stage("last", ("true",), 60)])
+    codes = {name: stage["code"] for name, stage in document["stages"].items()}
+    assert (code, codes) == (1, {"damaged": 70, "no/such/folder": 70, "last": 0})
+    assert "failed to run it or to read its results" in capsys.readouterr().out
+
+
+def test_after_an_interrupt_no_stage_starts_any_more(tmp_path: Path) -> None:
+    gate.FOLDER.mkdir(parents=True)
+    with gate.Runner() as runner:
+        pass
+    stage = gate.Stage("late", ("touch", "started"), 60)
+    assert runner.run(stage).code == 143
+    assert not (tmp_path / "started").exists()
