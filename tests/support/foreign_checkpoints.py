@@ -74,6 +74,33 @@ def save_huggingface(folder: Path, step: int, training: TinyTraining, *, shards:
     return place
 
 
+def save_deepspeed(
+    folder: Path, step: int, training: TinyTraining, *, stage: int, prefix: str = "", ranks: int = 2
+) -> Path:
+    """Write what the Trainer and DeepSpeed write together. ``prefix``: ``bf16_`` for its optimizer of that name."""
+    place = folder / f"checkpoint-{step}"
+    states = place / f"global_step{step}"
+    states.mkdir(parents=True)
+    flat = torch.cat([each.flatten() for each in training.weights.values()]).chunk(ranks)
+    module = {name: torch.empty(0) if stage == 3 else each for name, each in training.weights.items()}
+    document = {"module": {**module, "constant": torch.ones(2)}, "param_shapes": [], "dp_world_size": ranks}
+    if stage < 3:
+        torch.save(document, states / "mp_rank_00_model_states.pt")
+    for rank in range(ranks):
+        if stage == 3:
+            torch.save(document, states / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt")
+        optimizer = {
+            "fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups": [flat[rank].clone()],
+            "base_optimizer_state": training.optimizer.state_dict(),
+        }
+        name = f"{prefix}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        torch.save({"optimizer_state_dict": optimizer, "ds_config": {}}, states / name)
+        torch.save({"cpu": torch.get_rng_state()}, place / f"rng_state_{rank}.pth")
+    (place / "latest").write_text(states.name)
+    (place / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return place
+
+
 def save_lightning(folder: Path, step: int, training: TinyTraining, *, name: str | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / (name or f"epoch=0-step={step}.ckpt")

@@ -21,6 +21,16 @@ MEGATRON_METADATA = "metadata.json"
 
 _MEGATRON_COMMON = "common.pt"
 _FILES = (".ckpt", ".pt", ".pth")
+_TRAINER_STATE = "trainer_state.json"
+"""File that the Trainer of Hugging Face writes last."""
+_TRAINER_FOLDER = re.compile(r"checkpoint-\d+")
+_TRAINER_FILES = re.compile(
+    r"(training_args\.bin|optimizer\.(pt|bin)|scheduler\.pt|rng_state(_\d+)?\.pth)$"
+    r"|((pytorch_)?model|adapter_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)$"
+    r"|pytorch_model_fsdp|optimizer_\d+/|global_step\d+/"
+)
+_ACCELERATE_FILES = ("random_states_", "scheduler.bin", "sampler")
+"""Beginnings of names of files that accelerate writes into folders of the same name, without the Trainer's file."""
 _CONTENT = (SUFFIX, ".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 _TEMPORARY = re.compile(r"^(\.|tmp|_tmp)|(\.tmp|\.temp|\.partial|\.incomplete|-tmp|_tmp|~)$|\.tmp[-_.]", re.IGNORECASE)
 _STEP = re.compile(r"step[=_-]?(\d+)", re.IGNORECASE)
@@ -160,7 +170,7 @@ def _files_below(folder: Path, prefix: str, depth: int) -> Iterator[tuple[str, F
 
 
 def _is_marked(path: Path, files: Mapping[str, FileState]) -> bool:
-    marks = (METADATA, ".index.json", "trainer_state.json")
+    marks = (METADATA, ".index.json", _TRAINER_STATE)
     return any(name.endswith(marks) for name in files) or _tracked(path) is not None
 
 
@@ -173,17 +183,23 @@ def _unfinished(path: Path, files: Mapping[str, FileState]) -> str:
         for mark in marks:
             if prefix + mark not in files:
                 return prefix + mark
-    is_of_trainer = any(name in files for name in ("training_args.bin", "optimizer.pt")) or any(
-        name.startswith("rng_state") and name.endswith(".pth") for name in files
-    )
-    if is_of_trainer and path.name.startswith("checkpoint-") and "trainer_state.json" not in files:
-        return "trainer_state.json"
+    if _TRAINER_STATE not in files and _is_of_trainer(path, files):
+        return _TRAINER_STATE
     shards = [(name, found) for name in files if (found := _SHARD.search(name))]
     for name, found in shards:
         index = f"{name[: found.start()]}.{found[2]}.index.json"
         if int(found[1]) > 1 and index not in files:
             return index
     return _behind_tracker(path)
+
+
+def _is_of_trainer(path: Path, files: Mapping[str, FileState]) -> bool:
+    """Return whether the Trainer of Hugging Face writes this folder: by its files, or by those of its neighbours."""
+    if _TRAINER_FOLDER.fullmatch(path.name) is None or any(name.startswith(_ACCELERATE_FILES) for name in files):
+        return False
+    return any(_TRAINER_FILES.match(name) for name in files) or any(
+        (neighbour / _TRAINER_STATE).exists() for neighbour in path.parent.glob("checkpoint-*")
+    )
 
 
 def _behind_tracker(path: Path) -> str:

@@ -28,10 +28,21 @@ class Finding:
 
     reason: Reason
     text: str
+    is_final: bool = False
+    """Whether more bytes in its files cannot make it right."""
 
 
 class DamagedFileError(Exception):
     """A file is not what its format says. The message completes "FILE: ..."."""
+
+    is_final = False
+    """Whether a file is wrong even if its writer has not finished it."""
+
+
+class UnsafePickleError(DamagedFileError):
+    """A pickle would run code."""
+
+    is_final = True
 
 
 def printable(text: str) -> str:

@@ -112,7 +112,17 @@ def _places(
     if others:
         raise DamagedFileError(f"item {printable(min(others))} has bytes and no description")
     yield from (
-        TensorPlace(name, Role.OTHER, "", (), folder / item.path, item.offset, item.length, is_readable=False)
+        TensorPlace(
+            name,
+            Role.OTHER,
+            "",
+            (),
+            folder / item.path,
+            item.offset,
+            item.length,
+            is_archived=not item.is_transformed,
+            is_readable=False,
+        )
         for (name, _), item in items.items()
         if "chunks" not in tensors[name]
     )

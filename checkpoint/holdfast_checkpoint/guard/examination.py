@@ -89,7 +89,7 @@ class Examiner:
             if self._sample_bytes is None:
                 self._check_crcs(found.inventory)
         except DamagedFileError as error:
-            yield Finding(Reason.DAMAGED, str(error))
+            yield Finding(Reason.DAMAGED, str(error), error.is_final)
             return
         bad = found.values.bad
         if bad:
@@ -108,7 +108,7 @@ class Examiner:
                 try:
                     TorchArchive(file).check_crcs()
                 except DamagedFileError as error:
-                    raise DamagedFileError(f"{path.name}: {error}") from None
+                    raise type(error)(f"{path.name}: {error}") from None
 
     def _compare(self, found: Examined, before: Examined | None, newest_good: Examined | None) -> Iterator[Finding]:
         if before is not None and before.step != found.step and may_be_equal(found.values, before.values):

@@ -217,7 +217,8 @@ class FolderGuard:
             self.is_waiting = True
             return
         damage = next((each for each in examined.findings if each.reason is Reason.DAMAGED), None)
-        if damage is not None and not candidate.is_marked and not self._is_given_up(candidate):
+        is_final = any(each.is_final for each in examined.findings)
+        if damage is not None and not (is_final or candidate.is_marked or self._is_given_up(candidate)):
             # Without a mark at its end, a file that is half written looks like one that is cut off.
             known.damage = damage.text
             yield from self._unfinished(candidate, damage.text, is_last=is_last)

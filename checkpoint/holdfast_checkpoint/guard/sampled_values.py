@@ -55,7 +55,7 @@ def read_values(places: Mapping[str, TensorPlace], reader: FileReader, budget_by
                 for name in names:
                     _read_one(file, name, places[name], chosen[name], found)
         except DamagedFileError as error:
-            raise DamagedFileError(f"{path.name}: {error}") from None
+            raise type(error)(f"{path.name}: {error}") from None
     return found
 
 

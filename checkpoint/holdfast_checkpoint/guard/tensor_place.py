@@ -17,7 +17,9 @@ _OPTIMIZER_WORDS = (
 _PARAMETERS = (".weight", ".bias")
 """Ends of names that only parameters have: ``lm_head.weight`` stands next to ``model.layers`` in many models."""
 _MODEL_WORDS = ("state_dict", "model", "module", "model_state_dict", "app")
-_OPTIMIZER_FILES = ("optim", "distrib_optim", "bf16_zero_pp", "zero_pp")
+_ZERO_3_WEIGHTS = "fp32_flat_groups"
+"""Where ZeRO 3 keeps the weights: next to the optimizer's state. The parts of its model are empty."""
+_OPTIMIZER_FILES = ("optim", "distrib_optim")
 _OTHER_FILES = ("scheduler", "rng_state", "scaler", "training_args", "random_states", "custom_checkpoint")
 
 
@@ -76,6 +78,8 @@ def roles(names: dict[str, str], file_name: str = "") -> dict[str, Role]:
 
 def _role(name: str, dtype: str) -> Role:
     words = name.split(".", 3)[:3]
+    if _ZERO_3_WEIGHTS in words:
+        return Role.WEIGHTS
     if any(word in _OPTIMIZER_WORDS for word in words) or words[0].startswith("optim"):
         return Role.OPTIMIZER
     return Role.WEIGHTS if is_floating(dtype) else Role.OTHER

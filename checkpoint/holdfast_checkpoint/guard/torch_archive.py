@@ -1,18 +1,34 @@
-"""Reads what torch.save writes: a zip file without compression, with a pickle and one record for each storage."""
+"""Reads what torch.save writes: a zip file without compression, with a pickle and one record for each storage.
+
+Before version 1.6, torch wrote pickles and storages one after the other.
+"""
 
 import io
 import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast_checkpoint.guard.damage import DamagedFileError, printable
 from holdfast_checkpoint.guard.finite_values import item_bytes, tensor_bytes
-from holdfast_checkpoint.guard.inert_pickle import LARGEST_PICKLE_BYTES, InertTensor, load_inert, tensors_in
+from holdfast_checkpoint.guard.inert_pickle import (
+    LARGEST_PICKLE_BYTES,
+    InertTensor,
+    load_inert,
+    load_pickles,
+    tensors_in,
+)
 from holdfast_checkpoint.guard.paced_reading import PacedFile
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 MAGIC = b"PK\x03\x04"
+_OLD_MAGIC = 0x1950A86A20F9469CFC6C
+"""First number in a file of torch before 1.6: MAGIC_NUMBER in torch/serialization.py."""
+_OLD_COUNT_BYTES = 8
+"""Bytes before each storage there: the number of its elements."""
 _LOCAL_HEADER_BYTES = 30
 _PICKLE = "data.pkl"
 
@@ -44,17 +60,22 @@ class TorchArchive:
             raise DamagedFileError("it has no complete zip directory at its end: it is cut off or damaged") from None
         except (ValueError, NotImplementedError, OverflowError, EOFError):
             raise DamagedFileError("its zip directory is damaged") from None
-        self._prefix = next((each.filename.removesuffix(_PICKLE) for each in listed if _is_pickle(each.filename)), None)
+        pickles = [each.filename for each in listed if _is_pickle(each.filename)]
+        self._prefix = pickles[0].removesuffix(_PICKLE) if pickles else None
         self.records: dict[str, ArchiveRecord] = {}
         """By name, without the folder that all of them have in common."""
         self.is_plain = all(each.compress_type == zipfile.ZIP_STORED for each in listed)
         """Whether no record is compressed. torch compresses none."""
+        if len(pickles) > 1 or (pickles and not self.is_plain):
+            raise DamagedFileError("its pickle is compressed or not the only one, which torch never writes")
         for each in listed:
             if each.header_offset + _LOCAL_HEADER_BYTES + each.compress_size > length:
                 raise DamagedFileError(f"its record {printable(each.filename)} reaches beyond its end")
             name = each.filename.removeprefix(self._prefix or "")
             self.records[name] = ArchiveRecord(each.header_offset, each.file_size, each.CRC)
-        self.root: Any = load_inert(self._pickle()) if self._prefix is not None and self.is_plain else None
+        self.modules: set[str] = set()
+        """Modules of the classes of other packages that its pickle names."""
+        self.root: Any = load_inert(self._pickle(), self.modules) if pickles else None
         """What was saved, with inert objects; None if this is no archive of torch."""
 
     def tensors(self) -> Iterator[tuple[str, InertTensor]]:
@@ -108,12 +129,36 @@ class TorchArchive:
         )
 
 
+def read_old_file(
+    file: PacedFile, modules: set[str], start: int = 0, length: int | None = None
+) -> list[tuple[str, InertTensor]]:
+    """Return path and description of each tensor in a file of torch before 1.6; of another pickle, none.
+
+    Torch wrote a number, its version, the machine, the object and the names of storages. The storages follow.
+    Raises DamagedFileError. ``modules`` takes the modules of classes of other packages.
+    """
+    length = file.size - start if length is None else length
+    stream = io.BufferedReader(_Part(file, start, length))
+    if load_pickles(stream, length, 1, modules) != [_OLD_MAGIC]:
+        return []
+    _, _, root, _ = load_pickles(stream, length, 4, modules)
+    tensors = list(tensors_in(root))
+    ends: dict[str, int] = {}
+    for _, tensor in tensors:
+        end = tensor.offset * item_bytes(tensor.dtype) + tensor_bytes(tensor.dtype, tensor.shape)
+        ends[tensor.storage.key] = max(end, ends.get(tensor.storage.key, 0)) if tensor.is_dense else 0
+    needed = stream.tell() + sum(_OLD_COUNT_BYTES + end for end in ends.values())
+    if needed > length:
+        raise DamagedFileError(f"it ends at byte {length}, and byte {needed} is needed")
+    return tensors
+
+
 def _is_pickle(name: str) -> bool:
     return name == _PICKLE or name.endswith(f"/{_PICKLE}")
 
 
 class _Part(io.RawIOBase):
-    """A part of a file as zipfile wants it."""
+    """A part of a file as zipfile and pickle want it."""
 
     def __init__(self, file: PacedFile, start: int, length: int) -> None:
         self._file, self._start, self._length = file, start, length
@@ -136,6 +181,12 @@ class _Part(io.RawIOBase):
 
     def tell(self) -> int:
         return self._position
+
+    def readinto(self, buffer: "Buffer", /) -> int:
+        view = memoryview(buffer)
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
 
     def read(self, size: int = -1, /) -> bytes:
         rest = max(0, self._length - self._position)

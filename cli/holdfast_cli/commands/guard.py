@@ -116,7 +116,7 @@ class _GuardSession:
                 time.sleep(_LOOK_S)
 
     def run_once(self) -> None:
-        """Judge what is there, and exit with the code of the newest complete checkpoint."""
+        """Judge what is there, and exit with the code of the newest complete checkpoint: failed if none is."""
         deadline = time.monotonic() + self._flags.quiet_s + 1.0
         self._look(is_last=False)
         while self._folder.is_waiting and time.monotonic() < deadline:
@@ -125,11 +125,12 @@ class _GuardSession:
         self._look(is_last=True)
         if self._problem:
             raise CheckpointsUnavailableError(self._problem)
-        if self._folder.newest is None:
+        newest = self._folder.newest
+        if newest is None and not self.numbers.judged_total:
             raise CheckpointsUnavailableError(closing_lines(self._folder)[0] + _EXPECTED)
         if not self._flags.json:
             print("\n".join(closing_lines(self._folder)), flush=True)
-        raise typer.Exit(ExitCode.SUCCESS if self._folder.newest.is_good else ExitCode.FAILED)
+        raise typer.Exit(ExitCode.SUCCESS if newest is not None and newest.is_good else ExitCode.FAILED)
 
     def _look(self, *, is_last: bool) -> None:
         judgments = self._folder.look(is_last=is_last)

@@ -62,6 +62,16 @@ def test_a_folder_without_checkpoints_and_a_missing_one_have_the_code_of_missing
         assert str(folder) in result.stderr
 
 
+def test_a_first_checkpoint_that_is_not_finished_fails(folder: Path) -> None:
+    shutil.rmtree(folder / "checkpoint-20")
+    (folder / "checkpoint-10" / "trainer_state.json").unlink()
+    result = once(folder, "--incomplete-after-s", "0")
+    assert result.exit_code == ExitCode.FAILED
+    line, last = result.stdout.splitlines()
+    assert line.startswith("checkpoint-10: incomplete: trainer_state.json is missing")
+    assert last == f"{folder}: no complete checkpoint could be read"
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
