@@ -39,23 +39,25 @@ class TierName(StrEnum):
 class SpikesFlags:
     """Judge the loss in the log of any training run: blips, spikes, slow rises, divergence, NaN.
 
-    FILE is CSV with a line of names, has a JSON object in each line, or is an array of objects, such as the
-    trainer_state.json of Hugging Face. Holdfast judges it as it judges a run. It knows the usual names of columns, as
-    W&B, TensorBoard, Megatron and others write them. A step that goes back is a resume. The exit code is 0, also with
-    findings, unless --fail-on is given; 78 if the file cannot be read.
+    FILE is what the trainer prints, or CSV with a line of names, or has a JSON object in each line, or is an array of
+    objects, such as the trainer_state.json of Hugging Face. Holdfast judges it as it judges a run. It knows the usual
+    names of losses and steps, as Megatron, torchtitan, W&B, TensorBoard and others write them. A loss that vanishes or
+    turns 0 counts as NaN. A step that goes back is a resume. The exit code is 0, also with findings, unless --fail-on
+    is given; 78 if the file cannot be read.
 
     \b
     Examples:
-      holdfast spikes wandb-export.csv
+      holdfast spikes train.log
+      holdfast spikes wandb-export.csv --loss-column 'run-7 - train/loss'
       holdfast spikes metrics.jsonl --loss-column train/ce --fail-on spike
     """
 
     file: Annotated[Path, typer.Argument(help="Log of a run. -: stdin.", metavar="FILE")]
     loss_column: Annotated[
-        str | None, typer.Option(help="Column of the loss.", show_default="found by its name", metavar="NAME")
+        str | None, typer.Option(help="Column or name of the loss.", show_default="found by its name", metavar="NAME")
     ] = None
     step_column: Annotated[
-        str | None, typer.Option(help="Column of the step.", show_default="found by its name", metavar="NAME")
+        str | None, typer.Option(help="Column or name of the step.", show_default="found by its name", metavar="NAME")
     ] = None
     fail_on: Annotated[
         TierName | None,
@@ -160,7 +162,7 @@ _Identity = Annotated[str, typer.Argument(metavar="ID", help="Incident: 0001-hun
 
 @dataclass(frozen=True, kw_only=True)
 class IncidentsFlags:
-    """List the incidents of a run, show the whole story of one, or pack it into a file."""
+    """List the incidents of a run, show the whole story of one, acknowledge it, or pack it into a file."""
 
     run: RunName = None
     directory: Directory = DEFAULT_DIRECTORY
@@ -183,6 +185,20 @@ class ShowIncidentFlags:
     directory: Directory = DEFAULT_DIRECTORY
     control: Control = None
     json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcknowledgeIncidentFlags:
+    """Acknowledge an incident: people know of it.
+
+    One that stops nothing then asks for no more attention in the console and in `holdfast top`. A run whose loss is not
+    finite is red until the loss is finite again or its incident is acknowledged.
+    """
+
+    identity: _Identity
+    run: RunName = None
+    directory: Directory = DEFAULT_DIRECTORY
+    control: Control = None
 
 
 @dataclass(frozen=True, kw_only=True)

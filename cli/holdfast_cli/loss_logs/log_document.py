@@ -5,6 +5,7 @@ https://huggingface.co/docs/transformers/main_classes/callback#transformers.Trai
 """
 
 import json
+import re
 
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.loss_logs.log_lines import LogLines
@@ -16,15 +17,21 @@ _ENTRIES = "log_history"
 _FORMS = f"give an array of objects, an object with one in {_ENTRIES}, or one object in each line"
 
 
+_ARRAY = re.compile(r"\[\s*([\[{\]]|$)")
+"""Begins a document, and not `[rank0]:` or the time in a line of text."""
+_OBJECT = re.compile(r'\{\s*("|\}|$)')
+"""Begins a document, and not a dict as Python prints it."""
+
+
 def begins_document(line: str) -> bool:
     """Whether the first line of a log begins one JSON document, and is no row itself."""
     text = line.strip()
-    if not text.startswith("{"):
-        return text.startswith("[")
+    if not _OBJECT.match(text):
+        return _ARRAY.match(text) is not None
     try:
         entry = json.loads(text)
     except (ValueError, RecursionError):
-        return True  # the object continues in the next line, or is too long for a row
+        return not text.endswith("}")  # the object continues in the next line, or is too long for a row
     return _ENTRIES in entry
 
 

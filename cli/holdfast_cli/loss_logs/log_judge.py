@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from holdfast_cli.loss_logs.log_rows import LogRow
+from holdfast_cli.loss_logs.lost_loss import LossSearch, LostLoss
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.detectors.numbers.gradient_explosion import GradientExplosion
 from holdfast_daemon.core.detectors.numbers.loss_divergence import LossDivergence
@@ -35,7 +36,7 @@ class LogFinding:
     tier: str
     """Word of the tier; "" if it is not about the loss."""
     kind: str
-    """Kind of the verdict; with the quantity, of a number that is not finite and is not the loss."""
+    """Kind of the verdict, or of a lost loss; with the quantity, of another number that is not finite."""
     row: int
     step: int
     loss: float | None
@@ -56,6 +57,7 @@ class LogJudge:
         spec.loss_policy.CopyFrom(policy)
         state = coordinator.begin(spec)
         self._state: CoreState = replace(state, detectors={kind.name: kind() for kind in _DETECTORS})
+        self._search = LossSearch()
         self._pending: LogRow | None = None
         self.losses = 0
         """Steps with a loss so far."""
@@ -93,6 +95,11 @@ class LogJudge:
         """Whether the newest loss is finite."""
         return not self._state.record.loss_counts.HasField("nonfinite_since")
 
+    @property
+    def lost(self) -> LostLoss | None:
+        """How the loss was lost, if the log ends without one or with 0."""
+        return self._search.lost
+
     def _judge(self, row: LogRow) -> Iterator[LogFinding]:
         self.losses += row.loss is not None
         tick = Tick(self._state, float(self.losses))
@@ -104,9 +111,13 @@ class LogJudge:
         for incident in saved.values():
             if incident.state == store.INCIDENT_STATE_NOTED and incident.verdict.step == row.step:
                 yield _finding(incident, row)
+        lost = self._search.see(row)
+        if lost is not None:
+            yield _lost_finding(lost)
 
     def _resume(self, after_step: int) -> None:
         self.resumes += 1
+        self._search.resume()
         tick = Tick(self._state, float(self.losses))
         with tick.edit_record() as record:
             record.generation += 1
@@ -140,6 +151,12 @@ def _summary(row: LogRow) -> store.StepSummary:
         if value is not None and not math.isfinite(value):
             summary.nonfinite.add(rank=0, quantity=name)
     return summary
+
+
+def _lost_finding(lost: LostLoss) -> LogFinding:
+    """Return a lost loss as one that is not finite, which it hides in most runs."""
+    tier, first = TIER_WORDS[store.LOSS_TIER_NON_FINITE], lost.first
+    return LogFinding(tier, lost.kind, first.row, first.step, first.loss, None, None, lost.message)
 
 
 def _finding(incident: store.Incident, row: LogRow) -> LogFinding:

@@ -8,6 +8,8 @@ from typing import BinaryIO
 from holdfast_cli.errors import ConfigurationError
 
 MOST_LINE_CHARACTERS = 1 << 20
+MOST_TEXT_CHARACTERS = 1 << 12
+"""Of a line of a text log. No trainer writes its numbers behind so much text."""
 NumberedLine = tuple[int, str]
 """Number of a line, the first is 1, and its text."""
 
@@ -16,7 +18,7 @@ _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 class LogLines:
-    """Yields the lines that are not blank. Nothing but the present one is kept. Raises ConfigurationError."""
+    """Yields lines, and keeps nothing but the present one. Raises ConfigurationError."""
 
     def __init__(self, file: BinaryIO, path: str) -> None:
         self._text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
@@ -74,7 +76,7 @@ class LogLines:
             raise ConfigurationError(f"{self._path}: row {number}: longer than {MOST_LINE_CHARACTERS} characters")
 
     def __iter__(self) -> Iterator[NumberedLine]:
-        """Yield the lines after the first one. Of a line without an end, bytes that are not UTF-8 are replaced."""
+        """Yield the lines after :meth:`first`. Of one without an end, bytes that are not UTF-8 are replaced."""
         while line := self._read():
             self._number += 1
             self.check_length(self._number, line)
@@ -84,6 +86,21 @@ class LogLines:
             self.check(self._number, line)
             if line.strip():
                 yield self._number, line
+
+    def text(self) -> Iterator[NumberedLine]:
+        """Yield :meth:`first` and all that follows, up to MOST_TEXT_CHARACTERS of each line, and refuse nothing.
+
+        A progress bar writes over its line after a carriage return. Each such part has the number of the line.
+        """
+        line = self._first
+        while line:
+            if not line.endswith(("\n", "\r")) and len(line) < MOST_LINE_CHARACTERS:
+                self.open_row = self._number
+            yield self._number, _NOT_UTF8.sub("\ufffd", line[:MOST_TEXT_CHARACTERS])
+            while line and not line.endswith(("\n", "\r")):
+                line = self._read()
+            self._number += line.endswith("\n")
+            line = self._read()
 
     def _read(self) -> str:
         try:

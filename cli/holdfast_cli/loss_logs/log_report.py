@@ -10,7 +10,9 @@ from rich.table import Table
 
 from holdfast_cli.loss_logs.log_columns import LogColumns
 from holdfast_cli.loss_logs.log_judge import LogFinding, LogJudge
-from holdfast_proto.loss_tiers import DEFAULTS
+from holdfast_daemon.core.detectors.numbers.loss_baseline import MIN_HISTORY
+from holdfast_proto.loss_tiers import DEFAULTS, TIER_WORDS
+from holdfast_proto.v1 import store_pb2 as store
 
 MOST_FINDINGS = 1000
 """Findings that are shown, so that a log of any length needs little memory. All are counted."""
@@ -52,7 +54,8 @@ def table_of(report: LogReport) -> Table:
         table.add_column(name, justify="left" if name == "finding" else "right", no_wrap=True)
     for one in report.findings:
         numbers = (_shown(number) for number in (one.loss, one.level, one.zscore))
-        table.add_row(one.tier or one.kind, str(one.step), str(one.row), *numbers)
+        is_plain = one.tier and one.tier != TIER_WORDS[store.LOSS_TIER_NON_FINITE]
+        table.add_row(one.tier if is_plain else one.kind, str(one.step), str(one.row), *numbers)
     return table
 
 
@@ -65,6 +68,11 @@ def summary_lines(report: LogReport, judge: LogJudge) -> Iterator[str]:
         f"{report.name}: {judge.losses} losses of column {report.columns.loss!r}",
         ", ".join(found) or "nothing found",
     ]
+    facts.append(
+        f"the first {MIN_HISTORY} losses are not judged for spikes"
+        if judge.losses > MIN_HISTORY
+        else f"too few losses to find a spike: it takes more than {MIN_HISTORY}"
+    )
     if judge.resumes:
         facts.append(f"the step goes back {judge.resumes} {'time' if judge.resumes == 1 else 'times'}")
     if judge.repeated_rows:
@@ -77,6 +85,8 @@ def summary_lines(report: LogReport, judge: LogJudge) -> Iterator[str]:
         last = judge.last_finite_step
         known = "no loss was finite" if last is None else f"the last finite loss is at step {last}"
         facts.append(f"the loss is not finite at the end: {known}")
+    if judge.lost is not None:
+        facts.append(judge.lost.message)
     yield " · ".join(facts)
 
 
@@ -88,8 +98,9 @@ def as_object(report: LogReport, judge: LogJudge) -> dict[str, Any]:
         "losses": judge.losses,
         "resumes": judge.resumes,
         "repeated_rows": judge.repeated_rows,
+        "baseline_losses": min(judge.losses, MIN_HISTORY),
         "cut_row": report.cut_row or None,
-        "ends_finite": judge.ends_finite,
+        "ends_finite": judge.ends_finite and judge.lost is None,
         "counts": {name: report.counts[name] for name in _in_order(report.counts)},
         "findings": [{name: _plain(value) for name, value in vars(one).items()} for one in report.findings],
         "findings_left_out": report.left_out,

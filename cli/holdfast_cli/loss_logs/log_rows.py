@@ -1,4 +1,4 @@
-"""Reads a training log row by row: CSV with any usual separator, one JSON object in each line, or one JSON document.
+"""Reads a training log row by row: CSV with any usual separator, JSON lines, one JSON document, or lines of text.
 
 Nothing but the present row is kept, so a log may be of any length, unless it is one JSON document. A refusal names the
 file, the row and the column.
@@ -7,6 +7,7 @@ file, the row and the column.
 import csv
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,14 +17,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.loss_logs.log_columns import LogColumns, find_columns
+from holdfast_cli.loss_logs.log_columns import RUN_MARK, LogColumns, find_columns, is_empty, listed, names_a_loss
 from holdfast_cli.loss_logs.log_document import begins_document, read_document
-from holdfast_cli.loss_logs.log_lines import LogLines, NumberedLine
+from holdfast_cli.loss_logs.log_lines import MOST_LINE_CHARACTERS, LogLines, NumberedLine
+from holdfast_cli.loss_logs.log_text import read_text
 
 _SEPARATORS = (",", "\t", ";", "|")
 _WITHIN_QUOTES = ("unexpected end of data", "field larger than field limit")
 """What Python's reader says of a quote that no other one closes: in a long log, it meets its limit first."""
-_EMPTY = frozenset({"", "null", "none", "n/a", "na", "-"})
+_HEAD_ROWS = 100
+"""Rows whose names and steps show what the columns hold."""
+_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
+_OF_TOTAL = re.compile(r"\s*/\s*\d+\s*$")
+"""The second half of `100/5000`."""
 _LARGEST_STEP = 1 << 53
 
 
@@ -58,15 +64,25 @@ def open_log(file: BinaryIO, path: str, *, loss: str | None, step: str | None) -
     first = lines.first()
     if first is None:
         raise ConfigurationError(f"{path}: the file is empty: give a log with a line of names and a row for each step")
+    is_text = False
     if begins_document(first[1]):
         records = _records_of(enumerate(read_document(lines, path), 1))
-    else:
-        lines.check_length(*first)
+    elif _is_object(first[1]):
+        records = _records_of(_json_lines(first, lines, path))
+    elif names_a_loss(_first_cells(first[1]), loss):
         lines.check(*first)
-        is_json = first[1].lstrip().startswith("{")
-        records = _records_of(_json_lines(first, lines, path)) if is_json else _csv_records(first, lines, path)
+        records = _csv_records(first, lines, path)
+    else:
+        is_text = True
+        records = _records_of(_text_entries(first, lines, path, loss, step))
     names = [str(name) for name in next(records)[1]]
-    columns = find_columns(names, loss=loss, step=step, path=path)
+    head = list(islice(records, _HEAD_ROWS))
+    columns = find_columns(names, [cells for _, cells in head], loss=loss, step=step, path=path)
+    records = chain(head, records)
+    if RUN_MARK in columns.loss or (is_text and not columns.step):
+        # An export of several runs has rows of the others. Other lines of a text without steps are no steps.
+        place = names.index(columns.loss)
+        records = (record for record in records if place < len(record[1]) and not is_empty(record[1][place]))
     return OpenLog(columns, _rows(records, names, columns, lines, path), lines)
 
 
@@ -92,11 +108,47 @@ def open_file(path: Path) -> Iterator[tuple[BinaryIO, str]]:
 _Record = tuple[int, Sequence[object]]
 
 
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _separator(line: str) -> str:
+    return max(_SEPARATORS, key=line.count)
+
+
+def _first_cells(line: str) -> list[str]:
+    """Return the cells of the first line; none if it is too long for a row."""
+    try:
+        cells = next(csv.reader([line], delimiter=_separator(line)), []) if len(line) < MOST_LINE_CHARACTERS else []
+    except csv.Error:
+        return []
+    return [cell.strip() for cell in cells]
+
+
+def _text_entries(
+    first: NumberedLine, lines: LogLines, path: str, loss: str | None, step: str | None
+) -> Iterator[tuple[int, dict[str, object]]]:
+    """Yield the numbers of lines of text. Raises ConfigurationError if no line has any."""
+    none = True
+    for entry in read_text(lines.text(), loss=loss, step=step):
+        none = False
+        yield entry
+    if none:
+        lines.check_length(*first)
+        lines.check(*first)
+        raise ConfigurationError(
+            f"{path}: row 1 names no known column of a loss, and no line of text has one: name it with --loss-column, "
+            f"one of {listed(_first_cells(first[1]))}"
+        )
+
+
 def _csv_records(first: NumberedLine, lines: LogLines, path: str) -> Iterator[_Record]:
     """Yield the names, then the cells of each row."""
-    separator = max(_SEPARATORS, key=first[1].count)
-    number, names = first[0], next(csv.reader([first[1]], delimiter=separator), [])
-    yield number, [name.strip() for name in names]
+    number, separator, names = first[0], _separator(first[1]), _first_cells(first[1])
+    yield number, names
     current = begun = number
 
     def raw() -> Iterator[str]:
@@ -131,7 +183,7 @@ def _records_of(entries: Iterator[tuple[int, dict[str, object]]]) -> Iterator[_R
 
     Trackers write the loss and the evaluation in objects of their own, so one object does not show all names.
     """
-    head = list(islice(entries, 100))
+    head = list(islice(entries, _HEAD_ROWS))
     names = list(dict.fromkeys(name for _, entry in head for name in entry))
     yield head[0][0], names
     for number, entry in chain(head, entries):
@@ -161,31 +213,46 @@ def _rows(
     back: half of a number is a smaller number.
     """
     places = {quantity: names.index(column) for quantity, column in columns.named().items()}
-    step_place = places.pop("step", None)
-    newest = -1
+    step_place, epoch_place = places.pop("step", None), places.pop("epoch", None)
+    newest, newest_epoch, before = -1, 0.0, 0
     for index, (number, cells) in enumerate(records):
         try:
             values = {
-                quantity: _number(cells[place], number, names[place], path) if place < len(cells) else None
-                for quantity, place in places.items()
+                quantity: _number(_at(cells, place), number, names[place], path) for quantity, place in places.items()
             }
             step: int | None = index
             if step_place is not None:
-                step = _step(cells[step_place] if step_place < len(cells) else None, number, names[step_place], path)
+                step = _step(_at(cells, step_place), number, names[step_place], path)
         except ConfigurationError:
             if lines.leave_out(number):
                 return
             raise
         if step is None:
             continue  # a row without a step belongs to none: a summary, or a setting
+        epoch = newest_epoch if epoch_place is None else _epoch(_at(cells, epoch_place), newest_epoch)
+        if before + step < newest < _LARGEST_STEP and epoch > newest_epoch:
+            before = newest + 1  # the step begins anew in each epoch
+        step, newest_epoch = before + step, epoch
         if step < newest and lines.leave_out(number):
             return
         newest = step
         yield LogRow(number, step, **values)
 
 
+def _at(cells: Sequence[object], place: int) -> object:
+    return cells[place] if place < len(cells) else None
+
+
+def _epoch(cell: object, before: float) -> float:
+    """Return the number in a cell; ``before`` if there is none: an epoch only helps to read the steps."""
+    try:
+        return float(_OF_TOTAL.sub("", str(cell)))
+    except ValueError:
+        return before
+
+
 def _step(cell: object, row: int, column: str, path: str) -> int | None:
-    value = _number(cell, row, column, path)
+    value = _number(_OF_TOTAL.sub("", cell) if isinstance(cell, str) else cell, row, column, path)
     if value is None:
         return None
     if not math.isfinite(value) or value != int(value) or not 0 <= value <= _LARGEST_STEP:
@@ -195,14 +262,12 @@ def _step(cell: object, row: int, column: str, path: str) -> int | None:
 
 def _number(cell: object, row: int, column: str, path: str) -> float | None:
     """Return the number in a cell. Megatron and others write NaN in several ways, which Python knows."""
-    if cell is None:
+    if is_empty(cell):
         return None
     if isinstance(cell, str):
         text = cell.strip()
-        if text.lower() in _EMPTY:
-            return None
         try:
-            return float(text)
+            return float(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
         except ValueError:
             pass
     elif isinstance(cell, int | float) and not isinstance(cell, bool):

@@ -55,7 +55,15 @@ def refusal(*arguments: str | Path) -> str:
 def test_a_healthy_log_has_no_finding(tmp_path: Path) -> None:
     log = write(tmp_path, csv_of(losses()))
     result = spikes(log, "--fail-on", "blip")
-    assert (result.exit_code, result.stdout.strip()) == (0, f"{log}: 200 losses of column 'loss' · nothing found")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"{log}: 200 losses of column 'loss' · nothing found · ")
+
+
+def test_it_says_that_the_first_losses_are_not_judged(tmp_path: Path) -> None:
+    few, more = (write(tmp_path, csv_of(losses(steps)), f"{steps}.csv") for steps in (32, 33))
+    assert "too few losses to find a spike: it takes more than 32" in spikes(few).stdout
+    assert "the first 32 losses are not judged for spikes" in spikes(more).stdout
+    assert [answer(log)["baseline_losses"] for log in (few, more)] == [32, 32]
 
 
 def test_a_spike_is_in_the_table_and_fails_on_demand_only(tmp_path: Path) -> None:
@@ -91,7 +99,10 @@ def test_separators_line_ends_byte_order_marks_quotes_and_blank_lines(tmp_path: 
         ("Step,Value", "Value", "Step"),
         ("global_step,train/loss", "train/loss", "global_step"),
         ("Step,run-7 - train/loss", "run-7 - train/loss", "Step"),
-        ("epoch,LOSS", "LOSS", None),
+        ("epoch,LOSS", "LOSS", "epoch"),
+        ("trainer/global_step,train_loss_step", "train_loss_step", "trainer/global_step"),
+        ("_step,loss/train", "loss/train", "_step"),
+        ("row,total_loss", "total_loss", None),
     ],
 )
 def test_columns_are_found_by_the_names_that_trainers_and_trackers_use(
@@ -100,6 +111,63 @@ def test_columns_are_found_by_the_names_that_trainers_and_trackers_use(
     found = answer(write(tmp_path, csv_of(losses(), names)))
     assert found["columns"] == ({"loss": loss, "step": step} if step else {"loss": loss})
     assert found["losses"] == HEALTHY
+
+
+def test_the_step_is_the_column_that_rows_with_a_loss_have(tmp_path: Path) -> None:
+    rows = [f",{7 * step},{loss},,{step // 50}" for step, loss in enumerate(losses())]
+    rows[50:50] = ["3,,,2.5,0", "4,,,2.4,0"]
+    found = answer(write(tmp_path, "\n".join(["step,iteration,train_loss_step,val_loss,epoch", *rows])))
+    assert (found["columns"]["step"], found["losses"], found["resumes"]) == ("iteration", HEALTHY, 0)
+
+
+def test_epochs_are_steps_only_if_they_count_the_losses(tmp_path: Path) -> None:
+    rows = [f"{step / 100},{loss}" for step, loss in enumerate(losses())]
+    assert "step" not in answer(write(tmp_path, "\n".join(["epoch,loss", *rows])))["columns"]
+
+
+def test_numbers_are_read_as_trackers_write_them(tmp_path: Path) -> None:
+    entries = [{"iteration": f"{step}/5000", "loss": str(1000 * loss)} for step, loss in enumerate(losses())]
+    entries += [{"iteration": "200/5000", "loss": "2,012.5"}, {"iteration": "201/5000", "loss": "NaN"}]
+    found = answer(write(tmp_path, "\n".join(map(json.dumps, entries)), "log.jsonl"))
+    assert (found["losses"], found["counts"]) == (HEALTHY + 2, {"non_finite": 1})
+    assert found["findings"][0]["step"] == 201
+
+
+def test_of_runs_side_by_side_one_is_chosen(tmp_path: Path) -> None:
+    names = '"Step","a - train/loss","a - train/loss__MIN","b - train/loss"'
+    rows = [f"{step},{loss if step < 150 else ''},,{loss}" for step, loss in enumerate(losses(spike_at=160))]
+    log = write(tmp_path, "\n".join([names, *rows]))
+    expected = "row 1 has losses of several runs: choose --loss-column, one of 'a - train/loss', 'b - train/loss'"
+    assert expected in refusal(log)
+    ended = answer(log, "--loss-column", "a - train/loss")
+    assert (ended["losses"], ended["counts"]) == (150, {})
+    assert answer(log, "--loss-column", "b - train/loss")["counts"]["spike"] == 1
+
+
+@pytest.mark.parametrize("others", [{"grad norm": float("nan")}, {}, {"lm loss": None}])
+def test_a_loss_that_vanishes_while_the_log_continues_is_not_finite(tmp_path: Path, others: dict[str, object]) -> None:
+    entries: list[dict[str, object]] = [{"iteration": step, "lm loss": loss} for step, loss in enumerate(losses())]
+    entries += [{"iteration": step, "learning rate": 1e-5, **others} for step in range(HEALTHY, HEALTHY + 20)]
+    log = write(tmp_path, "\n".join(map(json.dumps, entries)), "log.jsonl")
+    result, found = spikes(log, "--fail-on", "non_finite"), answer(log)
+    assert result.exit_code == ExitCode.FAILED
+    assert "the loss is missing from step 200 on, and the log continues" in result.stdout
+    assert any(line.split()[:3] == ["missing_loss", "200", "201"] for line in result.stdout.splitlines())
+    assert (found["counts"]["non_finite"], found["ends_finite"]) == (1, False)
+
+
+def test_a_loss_that_turns_zero_is_not_finite(tmp_path: Path) -> None:
+    log = write(tmp_path, json.dumps({"log_history": entries_of([*losses(), *[0.0] * 6])}), "trainer_state.json")
+    (found,) = answer(log)["findings"]
+    assert (found["tier"], found["kind"], found["step"]) == ("non_finite", "zero_loss", HEALTHY)
+    assert spikes(log, "--fail-on", "non_finite").exit_code == ExitCode.FAILED
+
+
+def test_what_a_trainer_prints_is_judged_from_a_pipe() -> None:
+    lines = [f"iter {step}: loss {loss:.4f}, time 148.74ms\n" for step, loss in enumerate(losses(spike_at=120))]
+    result = CliRunner().invoke(app, ["spikes", "-", "--fail-on", "spike"], input="".join(["training ...\n", *lines]))
+    assert result.exit_code == ExitCode.FAILED
+    assert any(line.split()[:3] == ["spike", "122", "124"] for line in result.stdout.splitlines())
 
 
 def test_columns_can_be_named(tmp_path: Path) -> None:
@@ -174,7 +242,8 @@ def test_the_first_loss_of_a_step_that_is_written_twice_counts(tmp_path: Path) -
         ("\n\n", "the file is empty"),
         ("step,loss\n", "no row has a number in column 'loss'"),
         ("step,loss\n1,\n2,null\n", "no row has a number in column 'loss'"),
-        ("step,value_x\n1,2\n", "row 1 names no known column of a loss"),
+        ("step,value_x\n1,2\n", "row 1 names no known column of a loss, and no line of text has one"),
+        ("hello\nworld\n", "row 1 names no known column of a loss, and no line of text has one"),
         ("step,loss\n1,2.0\n2,high\n", "row 3, column 'loss': 'high' is no number"),
         ("step,loss\n1,2.0\n\n1.5,2.0\n", "row 4, column 'step': '1.5' is no step"),
         ("step,loss\n-1,2.0\n", "row 2, column 'step': '-1' is no step"),
@@ -241,7 +310,7 @@ def test_a_json_document_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytes
 
 def test_a_hyphen_is_stdin() -> None:
     result = CliRunner().invoke(app, ["spikes", "-"], input=csv_of(losses()))
-    assert (result.exit_code, result.stdout) == (0, "stdin: 200 losses of column 'loss' · nothing found\n")
+    assert (result.exit_code, result.stdout[:47]) == (0, "stdin: 200 losses of column 'loss' · nothing fo")
 
 
 @pytest.mark.parametrize("last", [b"1", b"199", b'199,"2.0', b"199,2.0e-", b"199,\xc3"])
