@@ -6,6 +6,7 @@ of a cluster often have no other way out.
 """
 
 import base64
+import contextlib
 import email.utils
 import http.client
 import socket
@@ -19,6 +20,10 @@ from urllib.request import getproxies, proxy_bypass
 
 MOST_ANSWER_BYTES = 4096
 _AGENT = "holdfast"
+_MOST_EXCHANGES = 16
+"""A thread that waits for a name server outlives its caller. So many may do so at a time."""
+
+_places = threading.BoundedSemaphore(_MOST_EXCHANGES)
 
 
 class HttpError(Exception):
@@ -53,60 +58,110 @@ def check_http_url(url: str) -> str:
 def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float) -> HttpAnswer:
     """POST ``body``; return the answer, whatever its status.
 
-    Raises HttpError if there is none within ``timeout_s``. The lookup of the host's name is the one part that the
-    limit does not bound: call this where a wait does no harm.
+    Raises HttpError if there is none within ``timeout_s``, whichever part of the exchange takes so long.
     """
     problem = check_http_url(url)
     if problem:
         raise HttpError(problem)
-    parts = urlsplit(url)
-    connection, target, extra = _connect(parts, timeout_s)
-    # The timeout of a socket starts anew with each byte. A peer that answers slowly is cut off by this timer.
-    cut = threading.Timer(timeout_s, _cut, [connection])
-    cut.daemon = True
-    began_s = time.monotonic()
-    cut.start()
-    try:
-        connection.request("POST", target, body, {"User-Agent": _AGENT, "Connection": "close", **extra, **headers})
-        response = connection.getresponse()
-        response.read(MOST_ANSWER_BYTES)
-        return HttpAnswer(response.status, _retry_after_s(response.headers.get("Retry-After")))
-    except ssl.SSLCertVerificationError as error:
-        raise HttpError(f"its certificate cannot be verified: {error.verify_message}") from None
-    except TimeoutError:
-        raise HttpError(f"no answer within {timeout_s:g} s") from None
-    except socket.gaierror as error:
-        raise HttpError(f"its host is not found: {error.strerror}") from None
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        if time.monotonic() - began_s >= timeout_s:
-            raise HttpError(f"no complete answer within {timeout_s:g} s") from None
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        raise HttpError(f"the connection failed: {reason}") from None
-    finally:
-        cut.cancel()
-        connection.close()
+    end_s = time.monotonic() + timeout_s
+    if not _places.acquire(timeout=timeout_s):
+        raise HttpError(f"{_MOST_EXCHANGES} earlier requests have not ended: check the name service of this machine")
+    exchange = _Exchange(urlsplit(url), body, headers, timeout_s)
+    threading.Thread(target=exchange.run, name="holdfast-http", daemon=True).start()
+    return exchange.result(end_s - time.monotonic())
+
+
+class _Exchange:
+    """One request and its answer, in a thread of its own: nothing can interrupt the lookup of a name."""
+
+    def __init__(self, parts: SplitResult, body: bytes, headers: Mapping[str, str], timeout_s: float) -> None:
+        self._parts, self._body, self._headers = parts, body, headers
+        self._timeout_s = timeout_s
+        self._connection, self._target, self._extra = _connect(parts, timeout_s)
+        self._opened: socket.socket | None = None
+        """A second descriptor of the connection: ``http.client`` gives the first one away, to TLS and to the answer."""
+        self._is_late = False
+        self._has_ended = threading.Event()
+        self._answer: HttpAnswer | HttpError = HttpError("the connection failed")
+
+    def run(self) -> None:
+        """Do the exchange."""
+        try:
+            self._answer = self._read()
+        except HttpError as error:
+            self._answer = error
+        finally:
+            self._connection.close()
+            if self._opened is not None:
+                self._opened.close()
+            _places.release()
+            self._has_ended.set()
+
+    def result(self, wait_s: float) -> HttpAnswer:
+        """Return the answer. Raises HttpError, also after ``wait_s``: the connection is cut then, and its thread ends.
+
+        The timeout of a socket is no limit: it starts anew with each byte of a peer that answers slowly.
+        """
+        if not self._has_ended.wait(wait_s):
+            self._is_late = True
+            opened = self._opened or self._connection.sock
+            if opened is not None:
+                with contextlib.suppress(OSError):  # it is closed
+                    opened.shutdown(socket.SHUT_RDWR)
+            raise HttpError(f"no complete answer within {self._timeout_s:g} s")
+        if isinstance(self._answer, HttpError):
+            raise self._answer
+        return self._answer
+
+    def _read(self) -> HttpAnswer:
+        try:
+            self._open()
+            headers = {"User-Agent": _AGENT, "Connection": "close", **self._extra, **self._headers}
+            self._connection.request("POST", self._target, self._body, headers)
+            response = self._connection.getresponse()
+            with response:
+                response.read(MOST_ANSWER_BYTES)
+            return HttpAnswer(response.status, _retry_after_s(response.headers.get("Retry-After")))
+        except ssl.SSLCertVerificationError as error:
+            raise HttpError(f"its certificate cannot be verified: {error.verify_message}") from None
+        except TimeoutError:
+            raise HttpError(f"no answer within {self._timeout_s:g} s") from None
+        except socket.gaierror as error:
+            raise HttpError(f"its host is not found: {error.strerror}") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+            raise HttpError(f"the connection failed: {reason}") from None
+
+    def _open(self) -> None:
+        self._connection.connect()
+        self._opened = self._connection.sock.dup()
+        if self._is_late:
+            raise TimeoutError
+        if self._parts.scheme == "https":
+            context = ssl.create_default_context()
+            self._connection.sock = context.wrap_socket(self._connection.sock, server_hostname=self._parts.hostname)
 
 
 def _connect(parts: SplitResult, timeout_s: float) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
-    """Return a connection that is not open yet, the target of the request, and headers for a proxy."""
-    host, port = parts.hostname or "", parts.port
+    """Return a connection that is not open yet, and has no TLS, the target of the request, and headers for a proxy."""
+    is_https = parts.scheme == "https"
+    default_port = http.client.HTTPS_PORT if is_https else http.client.HTTP_PORT
+    host, port = parts.hostname or "", parts.port or default_port
     target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
-    context = ssl.create_default_context() if parts.scheme == "https" else None
     proxy_url = getproxies().get(parts.scheme, "")
     if not proxy_url or proxy_bypass(parts.netloc):
-        if context is not None:
-            return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context), target, {}
-        return http.client.HTTPConnection(host, port, timeout=timeout_s), target, {}
-    proxy = urlsplit(proxy_url if "://" in proxy_url else f"http://{proxy_url}")
-    extra = _proxy_authorization(proxy)
-    if context is not None:
-        tunnel = http.client.HTTPSConnection(
-            proxy.hostname or "", proxy.port or 8080, timeout=timeout_s, context=context
-        )
-        tunnel.set_tunnel(host, port, extra)
-        return tunnel, target, {}
-    direct = http.client.HTTPConnection(proxy.hostname or "", proxy.port or 8080, timeout=timeout_s)
-    return direct, urlunsplit((parts.scheme, parts.netloc, parts.path or "/", parts.query, "")), extra
+        connection, extra = http.client.HTTPConnection(host, port, timeout=timeout_s), {}
+    else:
+        proxy = urlsplit(proxy_url if "://" in proxy_url else f"http://{proxy_url}")
+        connection = http.client.HTTPConnection(proxy.hostname or "", proxy.port or 8080, timeout=timeout_s)
+        extra = _proxy_authorization(proxy)
+        if is_https:
+            connection.set_tunnel(host, port, extra)
+            extra = {}
+        else:
+            target = urlunsplit((parts.scheme, parts.netloc, parts.path or "/", parts.query, ""))
+    connection.default_port = default_port  # the header Host leaves it out
+    return connection, target, extra
 
 
 def _proxy_authorization(proxy: SplitResult) -> dict[str, str]:
@@ -114,16 +169,6 @@ def _proxy_authorization(proxy: SplitResult) -> dict[str, str]:
         return {}
     pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
     return {"Proxy-Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
-
-
-def _cut(connection: http.client.HTTPConnection) -> None:
-    opened: socket.socket | None = connection.sock
-    if opened is None:
-        return
-    try:
-        opened.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # it is closed
 
 
 def _retry_after_s(value: str | None) -> float | None:

@@ -3,9 +3,10 @@
 Secrets are read each time they are used, so that a new one needs no restart, and are never kept, logged or published.
 """
 
-import os
 import stat
 from pathlib import Path
+
+from holdfast_proto.regular_file import UnfitFileError, read_regular
 
 MOST_BYTES = 16 * 1024
 
@@ -17,18 +18,16 @@ class SecretError(Exception):
 def read_secret(path: Path) -> str:
     """Return the one line of a file, without white space around it. Raises SecretError."""
     try:
-        # A pipe would wait for its writer, forever.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise SecretError(f"{path}: it is no regular file: name one")
-            data = file.read(MOST_BYTES + 1)
+        data = read_regular(path, MOST_BYTES)
+    except UnfitFileError as error:
+        raise SecretError(f"{path}: {error.strerror}: name a file that holds a secret as its only line") from None
     except OSError as error:
         raise SecretError(f"{path}: {error.strerror}") from None
     try:
         text = data.decode().strip()
     except UnicodeDecodeError:
         text = ""
-    if not text or len(data) > MOST_BYTES or not text.isprintable():
+    if not text or not text.isprintable():
         raise SecretError(f"{path}: it holds no secret: write it as the only line")
     return text
 

@@ -1,3 +1,4 @@
+import contextlib
 import socket
 import ssl
 import threading
@@ -5,9 +6,11 @@ import time
 from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from holdfast_proto import http_post
 from holdfast_proto.http_post import HttpError, check_http_url, post
 from tests.support.certificates import loopback_certificate
 from tests.support.receiver import Answer, Receiver, receiver
@@ -46,25 +49,77 @@ def test_a_service_that_hangs_is_left_in_time(service: Receiver) -> None:
         release.set()
 
 
-def test_a_service_that_answers_byte_by_byte_is_left_in_time() -> None:
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "scheme"),
+    [
+        (b"", "http"),  # a line that never ends
+        (HEAD + b"X: ", "http"),
+        (HEAD + b"Content-Length: 4096\r\n\r\n", "http"),
+        (HEAD + b"\r\n", "http"),
+        (HEAD + b"Connection: close\r\nContent-Length: 4096\r\n\r\n", "http"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n800\r\n", "http"),
+        (b"\x16\x03\x03\x3f\xff", "https"),  # a record of TLS
+    ],
+    ids=["line", "header", "body", "body to the end", "body of a closing answer", "chunk", "handshake"],
+)
+def test_a_service_that_drips_is_left_and_cut_while_it_still_drips(begin: bytes, scheme: str) -> None:
+    is_left = threading.Event()
+    cut_after_caller: list[bool] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def drip() -> None:
             peer, _ = server.accept()
-            with peer:
-                try:
-                    while True:
-                        peer.sendall(b"H")
-                        time.sleep(0.05)
-                except OSError:
-                    return
+            with peer, contextlib.suppress(OSError):
+                peer.sendall(begin)
+                while True:
+                    peer.sendall(b"1")
+                    time.sleep(0.02)
+            cut_after_caller.append(is_left.wait(10))
 
         thread = threading.Thread(target=drip, daemon=True)
         thread.start()
-        with pytest.raises(HttpError):
-            send(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.5)
+        with pytest.raises(HttpError, match=r"within 0\.3 s"):
+            send(f"{scheme}://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.3)
+        is_left.set()
         thread.join(10)
-        assert not thread.is_alive()
+    assert cut_after_caller == [True]
+    wait_for_no_exchange()
+
+
+def test_a_name_that_is_looked_up_forever_is_left_in_time_and_blocks_a_bounded_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    release = threading.Event()
+
+    def never(*_: object, **__: object) -> NoReturn:
+        release.wait(30)
+        raise socket.gaierror(socket.EAI_AGAIN, "no name server")
+
+    monkeypatch.setattr(http_post, "_places", threading.BoundedSemaphore(2))
+    monkeypatch.setattr(socket, "getaddrinfo", never)
+    try:
+        for _ in range(2):
+            with pytest.raises(HttpError, match=r"no complete answer within 0\.05 s"):
+                send("http://service.invalid/", timeout_s=0.05)
+        with pytest.raises(HttpError, match="earlier requests have not ended"):
+            send("http://service.invalid/", timeout_s=0.05)
+        assert len(exchanges()) == 2
+    finally:
+        release.set()
+        wait_for_no_exchange()
+
+
+def exchanges() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "holdfast-http"]
+
+
+def wait_for_no_exchange() -> None:
+    for thread in exchanges():
+        thread.join(10)
+    assert exchanges() == []
 
 
 def test_a_large_answer_is_not_read(service: Receiver) -> None:

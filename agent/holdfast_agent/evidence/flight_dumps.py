@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast_agent.evidence.busy_node import stretched
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
-from holdfast_agent.evidence.recorder_dump import read_dump, shortened
+from holdfast_agent.evidence.recorder_dump import check_json, read_dump, shortened
 from holdfast_agent.evidence.served_dumps import fetch, file_of, recorders_of
 from holdfast_agent.evidence.stacks import STOPPED
 from holdfast_agent.processes.containment import Errors
@@ -106,7 +106,9 @@ def pending_calls(dump: Path, rank: int) -> tuple[list[PendingCall], int]:
     """
     if dump.stat().st_size > LARGEST_DUMP_BYTES:
         raise ValueError(f"it is larger than {LARGEST_DUMP_BYTES >> 20} MiB")
-    trace: Any = json.loads(dump.read_text(errors="replace"))
+    data = dump.read_bytes()
+    check_json(data)
+    trace: Any = json.loads(data.decode(errors="replace"))
     if not isinstance(trace, dict):
         raise ValueError("it is no dump of a Flight Recorder")
     completed, junk = _completed(trace.get("pg_status"))

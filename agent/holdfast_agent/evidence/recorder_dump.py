@@ -11,11 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from holdfast_agent.evidence.plain_pickle import NotPlainError, load_plain
+from holdfast_agent.evidence.plain_pickle import (
+    DICT_BYTES,
+    LIST_BYTES,
+    SCALAR_BYTES,
+    NotPlainError,
+    check_memory,
+    load_plain,
+)
 from holdfast_proto.limits import LARGEST_COUNT, NAME_CHARACTERS
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
-LARGEST_DUMP_BYTES = 1 << 30
+LARGEST_DUMP_BYTES = 256 << 20
 """A dump of 20,000 calls with stacks has some 100 MB."""
 
 LONGEST_TEXT = 4096
@@ -63,7 +70,7 @@ class NoDumpError(ValueError):
 def read_dump(data: bytes) -> recorder.RecorderDump:
     """Return the content of a dump. Raises NoDumpError if it is none."""
     try:
-        document = load_plain(data) if data.startswith(_PICKLE) else json.loads(data)
+        document = load_plain(data) if data.startswith(_PICKLE) else _load_json(data)
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         begun = data.lstrip().startswith(b"{")
         place = error.pos if isinstance(error, json.JSONDecodeError) else error.start
@@ -83,6 +90,20 @@ def read_dump(data: bytes) -> recorder.RecorderDump:
         raise
     except (ValueError, TypeError, OverflowError, RecursionError):
         raise NoDumpError("it has a value that no Flight Recorder writes") from None
+
+
+def check_json(data: bytes) -> None:
+    """Raise NotPlainError, before anything is built, if reading a JSON may take more memory than a dump needs.
+
+    Its brackets, commas and colons tell how many objects there are at most.
+    """
+    costs = {b"{": DICT_BYTES, b"[": LIST_BYTES, b",": SCALAR_BYTES, b":": SCALAR_BYTES}
+    check_memory(len(data) + sum(data.count(sign) * cost for sign, cost in costs.items()))
+
+
+def _load_json(data: bytes) -> object:
+    check_json(data)
+    return json.loads(data)
 
 
 def from_document(document: object) -> recorder.RecorderDump:
@@ -165,11 +186,15 @@ class _Reader:
 
     def _read_calls(self, entries: Iterable[Any]) -> None:
         calls = []
+        size = 0
         for entry in entries:
             try:
                 calls.append(self._call(entry))
+                size += calls[-1].ByteSize()
             except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
                 self._dump.bad_entries += 1
+            if size > LARGEST_DUMP_BYTES:  # a pickle may name one text in each of a million calls
+                raise NoDumpError(f"its calls are larger than {LARGEST_DUMP_BYTES >> 20} MiB")
         calls.sort(key=lambda call: call.order)
         self._dump.calls.extend(calls)
         self._dump.has_calls = bool(calls)

@@ -5,6 +5,7 @@ import json
 
 from holdfast_agent.evidence.busy_node import stretched
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
+from holdfast_agent.evidence.recorder_dump import check_json
 from holdfast_agent.evidence.worker_server import WorkerServerError, ask
 from holdfast_agent.processes.rank import Rank
 from holdfast_proto.error_text import reason_of
@@ -66,6 +67,7 @@ def _is_status_only(recorder: common.Recorder) -> bool:
 
 
 def _checked(dump: bytes) -> str:
+    check_json(dump)
     text = dump.decode(errors="replace")
     if not isinstance(json.loads(text), dict):
         raise ValueError("it is no dump of a Flight Recorder")

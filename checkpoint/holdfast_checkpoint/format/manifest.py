@@ -11,11 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_checkpoint.errors import CheckpointUnreadable, read_errors
+from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable, read_errors
 from holdfast_checkpoint.format.sealed_json import SealError, new_digest, seal, unseal_format
 from holdfast_checkpoint.format.shard_index import FORMAT, ShardIndex, load_index
+from holdfast_proto.regular_file import UnfitFileError, read_regular
 
 MANIFEST = "manifest.json"
+_MOST_BYTES = 256 << 20
+"""A rank takes some 100 bytes, and a world has up to 2**20 ranks."""
+_FIX = "restore it from a copy, or remove its folder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +70,27 @@ class Manifest:
         """Invert :meth:`encode`. Raises SealError if a byte differs, ValueError for another format."""
         body = unseal_format(data, FORMAT)
         shards = tuple(ManifestShard(**shard) for shard in body["shards"])
-        return cls(**{**body, "shards": shards, "bases": tuple(body["bases"])})
+        manifest = cls(**{**body, "shards": shards, "bases": tuple(body["bases"])})
+        manifest._check()
+        return manifest
+
+    def _check(self) -> None:
+        """Raise ValueError unless it is one that :func:`describe` can have made: its digest proves no more than that.
+
+        A base that is not earlier would never come to an end.
+        """
+        numbers = (self.step, self.generation, self.raw_bytes, self.stored_bytes, self.since_full, *self.bases)
+        if not all(
+            type(number) is int and number >= 0 for number in (*numbers, *(one.shard_bytes for one in self.shards))
+        ):
+            raise ValueError("a number of it is none")
+        if [one.rank for one in self.shards] != list(range(len(self.shards))) or len(self.shards) != self.world_size:
+            raise ValueError("it does not name each rank once")
+        if not all(base < self.step for base in self.bases):
+            raise ValueError("it builds on a checkpoint that is not earlier")
+        texts = (self.run, self.content_digest, *(one.index_digest for one in self.shards))
+        if not all(isinstance(text, str) for text in texts) or not isinstance(self.committed_unix_s, int | float):
+            raise ValueError("a text or a time of it is none")
 
 
 def load_manifest(directory: Path) -> Manifest:
@@ -75,14 +99,18 @@ def load_manifest(directory: Path) -> Manifest:
     Raises CheckpointUnreadable if it is damaged, CheckpointUnavailable if it is missing or cannot be read.
     """
     path = directory / MANIFEST
-    with read_errors(path):
-        data = path.read_bytes()
     try:
+        with read_errors(path):
+            data = read_regular(path, _MOST_BYTES)
         return Manifest.decode(data)
+    except CheckpointUnavailable as error:
+        if isinstance(error.__cause__, UnfitFileError):
+            raise CheckpointUnreadable(f"{error}: {_FIX}") from error
+        raise
     except SealError as error:
-        raise CheckpointUnreadable(f"{path} {error}") from error
+        raise CheckpointUnreadable(f"{path} {error}: {_FIX}") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise CheckpointUnreadable(f"{path} is not a manifest of this version: {error}") from error
+        raise CheckpointUnreadable(f"{path} is not a manifest of this version: {error}: {_FIX}") from error
 
 
 def load_committed_index(directory: Path, manifest: Manifest, rank: int) -> ShardIndex:

@@ -1,10 +1,12 @@
 """Finds the dumps of a job in a folder, and the stacks next to them."""
 
 import gzip
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 
 from holdfast_agent.evidence.recorder_dump import HIGHEST_RANK, LARGEST_DUMP_BYTES, NoDumpError, printable, read_dump
@@ -25,6 +27,7 @@ _OF_INCIDENTS = re.compile(
 _TORCHS_PIPE = ".pipe"
 """End of the names of pipes that torch makes for orders to dump."""
 _GZIP = b"\x1f\x8b"
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -153,19 +156,24 @@ def _stacks_in(path: Path, known: Mapping[int, str]) -> dict[int, str]:
 
 
 def _content(path: Path) -> bytes:
-    if path.stat().st_size > LARGEST_DUMP_BYTES:
-        raise NoDumpError(f"it is larger than {LARGEST_DUMP_BYTES >> 20} MiB")
-    data = path.read_bytes()
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_DUMP_BYTES:
+            raise NoDumpError(f"it is larger than {LARGEST_DUMP_BYTES >> 20} MiB")
+        data = file.read(size)
     if not data.startswith(_GZIP):
         return data
     try:
-        with gzip.open(path) as unpacked:
-            data = unpacked.read(LARGEST_DUMP_BYTES + 1)
+        # Unpacked twice, at first to count: a small file that becomes a large one takes no memory.
+        with gzip.open(BytesIO(data)) as counted:
+            room = LARGEST_DUMP_BYTES
+            while room >= 0 and (piece := counted.read(_PIECE_BYTES)):
+                room -= len(piece)
+        if room < 0:
+            raise NoDumpError(f"unpacked, it is larger than {LARGEST_DUMP_BYTES >> 20} MiB")
+        return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
         raise NoDumpError(f"it cannot be unpacked: {error}") from None
-    if len(data) > LARGEST_DUMP_BYTES:
-        raise NoDumpError(f"unpacked, it is larger than {LARGEST_DUMP_BYTES >> 20} MiB")
-    return data
 
 
 def _rank_of(path: Path) -> int:

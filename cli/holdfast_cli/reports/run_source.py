@@ -8,7 +8,7 @@ from typing import Any
 from holdfast_cli.errors import CommandError
 from holdfast_cli.reports.wording import clock
 from holdfast_cli.run_folder.ended import incidents_in_log, load_last_status, state_at_end
-from holdfast_cli.run_folder.record import RunRecord, find_record, known_runs, load_record
+from holdfast_cli.run_folder.record import RunRecord, find_record, known_runs, read_record
 from holdfast_cli.run_folder.target import Target
 from holdfast_daemon.history.reader import HistoryError, RunHistory
 from holdfast_daemon.history.rows import CheckpointRow, Curve, RunStart
@@ -87,7 +87,7 @@ def find_source(directory: Path, name: str | None) -> RunSource:
         record = find_record(directory, None)
         return RunSource(record.run, Path(record.directory), record)
     for folder in (directory / name, Path(name)):
-        found = load_record(folder)
+        found = read_record(folder)
         if found is not None:  # its own folder may be a copy in another place
             return RunSource(found.run, folder, found)
     if run_files.history(directory, name).is_file() or run_files.incident_log(directory, name).is_file():

@@ -2,18 +2,23 @@
 
 import dataclasses
 import json
+import math
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_origin, get_type_hints
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.processes import ProcessIdentity
 from holdfast_proto import keys
 from holdfast_proto.atomic_file import replace_file
 from holdfast_proto.private_files import distrust
+from holdfast_proto.regular_file import read_regular
 
 _FILE = "run.json"
+_MOST_BYTES = 1 << 20
 _MOST_NAMES = 8
 """Runs that an error names."""
 
@@ -68,21 +73,46 @@ def write_json(path: Path, value: object) -> None:
     replace_file(path, (json.dumps(value, indent=2) + "\n").encode(), mode=0o644)
 
 
-def load_record(run_directory: Path) -> RunRecord | None:
-    """Return the record in a run's directory, or None if there is none of this version."""
+def read_record(run_directory: Path) -> RunRecord | None:
+    """Return the record in a run's directory; None if there is none. Raises CommandError if it cannot be used."""
     path = run_directory / _FILE
     try:
         problem = distrust(path)
         why = f"{path} {problem}: run this as the user who started the run" if problem else ""
-        return RunRecord(**json.loads(path.read_text()), distrust=why)
-    except (OSError, TypeError, json.JSONDecodeError):
+        record = RunRecord(**json.loads(read_regular(path, _MOST_BYTES)), distrust=why)
+        if all(_is_of(getattr(record, name), kind) for name, kind in get_type_hints(RunRecord).items()):
+            return record
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror}: make it a file that you can read, or remove it") from None
+    except (TypeError, ValueError, RecursionError):
+        pass
+    raise CommandError(
+        f"{path} is damaged, or of another version of Holdfast: use that version, or remove the file to forget the run"
+    )
+
+
+def load_record(run_directory: Path) -> RunRecord | None:
+    """Return the record in a run's directory, or None if there is none that can be used."""
+    try:
+        return read_record(run_directory)
+    except CommandError:
+        return None
+
+
+def _is_of(value: object, kind: object) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and math.isfinite(value)
+    if get_origin(kind) is dict:
+        return isinstance(value, dict) and all(isinstance(one, dict) for one in value.values())
+    return type(value) is kind
 
 
 def find_record(directory: Path, run: str | None) -> RunRecord:
     """Return the record of ``run``, or of the newest run under ``directory``. Raises CommandError if there is none."""
     if run is not None:
-        record = load_record(directory / run) or _record_of_node(directory, run)
+        record = read_record(directory / run) or _record_of_node(directory, run)
         if record is None:
             raise CommandError(
                 f"no run {run} under {directory.absolute()}, {known_runs(directory)}: "
@@ -100,13 +130,13 @@ def find_record(directory: Path, run: str | None) -> RunRecord:
 
 def _record_of_node(directory: Path, run: str) -> RunRecord | None:
     """Return the record of a node of a run that several nodes observe: one that runs here, else the newest."""
-    records = [record for record in find_records(directory) if record.run == run]
+    records = [record for record in _look(directory)[0] if record.run == run]
     return next((record for record in records if record.supervisor.is_alive()), next(iter(records), None))
 
 
 def known_runs(directory: Path, others: Iterable[str] = ()) -> str:
     """Return, as part of an error, which runs there are under ``directory``: the newest ones, then ``others``."""
-    found = dict.fromkeys([*(record.run for record in find_records(directory)), *others])
+    found = dict.fromkeys([*(record.run for record in _look(directory)[0]), *others])
     names = [name for name in found if _is_run_name(name)]
     if not names:
         return "which has no run" if directory.is_dir() else "which is no folder"
@@ -123,6 +153,26 @@ def _is_run_name(name: str) -> bool:
 
 
 def find_records(directory: Path) -> list[RunRecord]:
-    """Return the records of all runs under ``directory``, the newest first."""
-    found = [record for path in directory.glob(f"*/{_FILE}") if (record := load_record(path.parent)) is not None]
-    return sorted(found, key=lambda record: -record.created_unix_s)
+    """Return the records of all runs under ``directory``, the newest first. Write a line on stderr for the others.
+
+    Raises CommandError if there are others alone.
+    """
+    found, problems = _look(directory)
+    if problems and not found:
+        raise CommandError(problems[0])
+    for problem in problems:
+        print(f"holdfast: {problem}", file=sys.stderr)
+    return found
+
+
+def _look(directory: Path) -> tuple[list[RunRecord], list[str]]:
+    """Return the records, the newest first, and why the others cannot be used."""
+    found, problems = [], []
+    for path in sorted(directory.glob(f"*/{_FILE}")):
+        try:
+            record = read_record(path.parent)
+        except CommandError as error:
+            problems.append(str(error))
+        else:
+            found += [record] if record is not None else []
+    return sorted(found, key=lambda record: -record.created_unix_s), problems

@@ -1,8 +1,11 @@
 """Reads ``holdfast.toml`` and checks each key against the schema. A refusal is one line that says what is allowed."""
 
+import grp
 import math
 import os
+import pwd
 import re
+import stat
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +24,11 @@ DEFAULT_FILE = Path("holdfast.toml")
 
 _SECTION_LINE = re.compile(r"\s*\[\[?\s*([\w-]+(?:\s*\.\s*[\w-]+)?)\s*\]")
 _KEY_LINE = re.compile(r"\s*([\w-]+(?:\s*\.\s*[\w-]+)?)\s*=")
+_STARTING = frozenset({"run.command", "notify.command.argv", "store.redis"})
+"""Keys that start programs. What a server of the store says is obeyed, too."""
+_SECRET_FILE = "_file"
+"""End of the names of keys that name a file with a secret."""
+_MOST_CHARACTERS = 1 << 20
 _SECRET = re.compile(r"password|passwd|secret|token|credential|access_key")
 
 
@@ -43,27 +51,64 @@ class FileSettings:
 def read_file(config: Path | None) -> FileSettings | None:
     """Read ``config``, else ``holdfast.toml`` in the current folder; None if that does not exist.
 
-    Raises ConfigurationError.
+    Nobody has named the file in the current folder. So if another user may have written it, its keys that start
+    programs or read secrets are refused. Raises ConfigurationError.
     """
     path = config or DEFAULT_FILE
     if config is None and not os.path.lexists(path):  # a link to nothing was meant to be read
         return None
     try:
-        return parse_file(path.read_text(), path)
+        with path.open() as file:
+            stranger = "" if config is not None else _stranger(os.fstat(file.fileno()))
+            text = file.read(_MOST_CHARACTERS + 1)
+        if len(text) > _MOST_CHARACTERS:
+            raise ConfigurationError(f"{path}: longer than {_MOST_CHARACTERS} characters: it is no file of settings")
+        return parse_file(text, path, stranger)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
         raise ConfigurationError(f"{path}: {reason}: name a file that you can read with --config") from None
 
 
-def parse_file(text: str, path: Path) -> FileSettings:
-    """Return what ``text``, the content of ``path``, sets. Raises ConfigurationError at the first wrong key."""
+def _stranger(status: os.stat_result) -> str:
+    """Return why another user may have written a file; empty: only this user, root, or a group of one user can have."""
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"the file belongs to {_user_name(status.st_uid)} (uid {status.st_uid})"
+    mode = f"(mode {stat.S_IMODE(status.st_mode):04o}, owner {_user_name(status.st_uid)})"
+    if status.st_mode & stat.S_IWOTH:
+        return f"every user can write the file {mode}"
+    # Where umask is 002, each user has a group of the same name or number, and new files belong to that.
+    is_private = status.st_gid == status.st_uid or _group_name(status.st_gid) == _user_name(status.st_uid)
+    if status.st_mode & stat.S_IWGRP and not is_private:
+        return f"group {_group_name(status.st_gid)} can write the file {mode}"
+    return ""
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # containers know few users
+        return f"user {uid}"
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def parse_file(text: str, path: Path, stranger: str = "") -> FileSettings:
+    """Return what ``text``, the content of ``path``, sets. Raises ConfigurationError at the first wrong key.
+
+    ``stranger``: why another user may have written the file; empty: all keys are obeyed.
+    """
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and arrays in arrays
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
     fields = {setting.key: field for field, setting in schema().items() if setting.key}
     values: dict[str, object] = {}
-    _take_channels(document, text, path, values)
+    _take_channels(document, text, path, values, stranger)
     lines = _lines(text)
     for section, name, value in _entries(document, path, lines):
         field = fields.get(f"{section}.{name}")
@@ -71,13 +116,15 @@ def parse_file(text: str, path: Path) -> FileSettings:
         if field is None:
             raise ConfigurationError(f"{place}: {_unknown_key(section, name)}")
         try:
-            values[field] = _checked(schema()[field], value, path)
+            values[field] = _checked(schema()[field], value, path, stranger)
         except ConfigurationError as error:
             raise ConfigurationError(str(error).replace(f"{path}: ", f"{place}: ", 1)) from None
     return FileSettings(path, values, {field: lines[key] for key, field in fields.items() if key in lines})
 
 
-def _take_channels(document: dict[str, object], text: str, path: Path, values: dict[str, object]) -> None:
+def _take_channels(
+    document: dict[str, object], text: str, path: Path, values: dict[str, object], stranger: str
+) -> None:
     """Move the channels out of the section ``[notify]``: they are the only tables within a section."""
     notify = document.get(FileSection.NOTIFY)
     if not isinstance(notify, dict):
@@ -86,7 +133,7 @@ def _take_channels(document: dict[str, object], text: str, path: Path, values: d
     document[FileSection.NOTIFY] = {name: content for name, content in notify.items() if name not in tables}
     if tables:
         values["notify_channels"] = read_channels(
-            tables, text, path, lambda setting, value: _checked(setting, value, path)
+            tables, text, path, lambda setting, value: _checked(setting, value, path, stranger)
         )
 
 
@@ -138,8 +185,13 @@ def _likeness(one: str, other: str) -> float:
     return SequenceMatcher(None, one, other).ratio()
 
 
-def _checked(setting: Setting, value: object, path: Path) -> object:
+def _checked(setting: Setting, value: object, path: Path, stranger: str) -> object:
     """Return a value of the setting's type. Raises ConfigurationError, which never shows a URL with a password."""
+    if stranger and (setting.key in _STARTING or setting.name.endswith(_SECRET_FILE)):
+        raise ConfigurationError(
+            f"{path}: {setting.key} is refused, because it starts a program or reads a secret, and {stranger}: "
+            f"if you trust it, name it: --config {path}"
+        )
     if isinstance(value, str) and "://" in value and has_password(value):
         fix = "put it into a file, and name that by store.redis_password_file"
         if setting.is_location:

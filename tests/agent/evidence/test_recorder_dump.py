@@ -473,3 +473,18 @@ def test_a_dump_of_torchcomms_is_refused_and_one_with_another_description_is_rea
     with pytest.raises(NoDumpError, match="it is of TorchComms' recorder"):
         from_document(made.of_torchcomms())
     assert len(from_document(made.document()).calls) == 2
+
+
+@pytest.mark.parametrize("value", ["{}", "[]", "1", '{"a":1}'])
+def test_a_json_of_too_many_objects_is_refused_before_it_is_read(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = f'{{"entries":[{",".join([value] * 10_000)}]}}'.encode()
+    monkeypatch.setattr("holdfast_agent.evidence.plain_pickle.MOST_MEMORY_BYTES", 500_000)
+    with pytest.raises(NoDumpError, match="describes objects of more than"):
+        read_dump(data)
+
+
+def test_a_pickle_that_repeats_one_call_a_thousand_times_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    repeated = document(entries=[document()["entries"][0] | {"profiling_name": "nccl:" + "x" * 4000}] * 1000)
+    monkeypatch.setattr("holdfast_agent.evidence.recorder_dump.LARGEST_DUMP_BYTES", 1 << 20)
+    with pytest.raises(NoDumpError, match="its calls are larger than 1 MiB"):
+        read_dump(pickle.dumps(repeated, protocol=2))

@@ -114,10 +114,10 @@ def test_manifest_that_cannot_be_read_now_is_not_taken_for_none(
 ) -> None:
     snapshots.commit(checkpoints, 10)
 
-    def fails(path: Path) -> bytes:
+    def fails(path: Path, _most_bytes: int) -> bytes:
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", fails)
+    monkeypatch.setattr("holdfast_checkpoint.format.manifest.read_regular", fails)
     with pytest.raises(CheckpointUnavailable, match=rf"manifest\.json: {os.strerror(number)}"):
         checkpoints.committed()
 

@@ -5,8 +5,10 @@ import json
 import os
 import pickle
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -250,11 +252,11 @@ def test_what_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> bytes:
+    def refuse(path: Path, _mode: str) -> NoReturn:
         raise PermissionError(13, "Permission denied", str(path))
 
     write(tmp_path, "rank-0.json")
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(CommandError, match=r"cannot read .*rank-0\.json: Permission denied"):
         read_folder(tmp_path)
 
@@ -265,3 +267,15 @@ def test_a_file_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pytes
     write(tmp_path, "rank-2.json.gz", data=gzip.compress(JSON + b" " * 50_000))
     found = read_folder(tmp_path)
     assert list(found.dumps) == [0] and len(found.refused) == 2
+
+
+def test_a_small_file_that_becomes_a_large_one_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast_cli.analysis.dump_folder.LARGEST_DUMP_BYTES", 16 << 20)
+    write(write(tmp_path, "rank-0.json"), "rank-1.json.gz", data=gzip.compress(bytes(32 << 20), 1))
+    tracemalloc.start()
+    try:
+        found = read_folder(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert found.refused == ["rank-1.json.gz: unpacked, it is larger than 16 MiB"]

@@ -1,3 +1,5 @@
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +181,67 @@ def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigurationError, match="not text in UTF-8"):
         read_file(tmp_path / "binary.toml")
+
+
+SENSITIVE = {
+    "run.command": '[run]\ncommand = ["x"]\n',
+    "store.redis": '[store]\nredis = "redis://host:1/0"\n',
+    "store.redis_password_file": '[store]\nredis_password_file = "f"\n',
+    "notify.heartbeat_url_file": '[notify]\nheartbeat_url_file = "f"\n',
+    "notify.heartbeat_fail_url_file": '[notify]\nheartbeat_fail_url_file = "f"\n',
+    "notify.command.argv": '[notify.command]\nargv = ["x"]\n',
+    "notify.slack.url_file": '[notify.slack]\nurl_file = "f"\n',
+    "notify.webhook.bearer_token_file": '[notify.webhook]\nurl = "https://h/"\nbearer_token_file = "f"\n',
+    "notify.email.password_file": '[notify.email]\npassword_file = "f"\n',
+}
+
+
+@pytest.mark.parametrize("key", SENSITIVE)
+def test_a_foreign_file_that_nobody_named_starts_no_program_and_reads_no_secret(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("holdfast.toml")
+    file.write_text(SENSITIVE[key])
+    file.chmod(0o646)
+    with pytest.raises(ConfigurationError) as caught:
+        read_file(None)
+    line = str(caught.value)
+    assert f": {key} is refused, because it starts a program or reads a secret, and every user can write" in line
+    assert line.startswith("holdfast.toml:") and line.endswith(": if you trust it, name it: --config holdfast.toml")
+    if key != "notify.email.password_file":  # the rest of that channel is missing
+        assert read_file(file) is not None
+
+
+def test_harmless_keys_of_a_foreign_file_are_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("holdfast.toml").write_text("[checkpoints]\nevery = 20\n")
+    Path("holdfast.toml").chmod(0o666)
+    found = read_file(None)
+    assert found is not None and found.values == {"checkpoint_every": 20}
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "expected"),
+    [
+        ((0, 0), 0o664, ""),
+        ((1000, 1000), 0o664, ""),
+        ((1000, 60_001), 0o644, ""),
+        ((1000, 60_001), 0o664, r"group 60001 can write the file \(mode 0664, owner .*\)"),
+        ((1000, 1000), 0o666, r"every user can write the file \(mode 0666, owner .*\)"),
+        ((60_002, 60_002), 0o600, r"the file belongs to user 60002 \(uid 60002\)"),
+    ],
+)
+def test_a_file_is_foreign_if_another_user_owns_it_or_can_write_it(
+    owner: tuple[int, int], mode: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("holdfast.toml").write_text(SENSITIVE["run.command"])
+    status = os.stat_result((stat.S_IFREG | mode, 0, 0, 1, *owner, 0, 0, 0, 0))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "fstat", lambda _: status)
+    if expected:
+        with pytest.raises(ConfigurationError, match=expected):
+            read_file(None)
+    else:
+        assert read_file(None) is not None
