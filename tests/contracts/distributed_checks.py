@@ -172,6 +172,27 @@ def coalescing() -> None:
     assert callable(dist.ProcessGroup._start_coalescing)
 
 
+def buckets_of_wrappers() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    wrapper: Any = torch.nn.parallel.DistributedDataParallel(model)
+
+    def logged() -> dict[str, Any]:
+        wrapper.logger.set_runtime_stats_and_log()
+        return dict(wrapper._get_ddp_logging_data())
+
+    rebuilt, ready = "rebuilt_per_bucket_param_indices", "prev_iteration_grad_ready_order_indices"
+    assert not logged().keys() & {rebuilt, ready}
+    # As our code does it: gradients of zero in an order of its choice, which the wrapper then keeps.
+    wrapper.reducer.prepare_for_forward()
+    wrapper.reducer.prepare_for_backward([])
+    for number in (1, 3, 0, 2):
+        parameter = list(model.parameters())[number]
+        torch.autograd.backward([parameter], [torch.zeros_like(parameter)])
+    assert logged()[ready] == "1, 3, 0, 2"
+    wrapper(torch.ones(1, 2)).sum().backward()
+    assert logged()[rebuilt] == "1 3 0 2"
+
+
 def sleeping_kernel() -> None:
     assert list(inspect.signature(torch.cuda._sleep).parameters) == ["cycles"]
 

@@ -35,6 +35,7 @@ GPU_TIME = "a rank's own time on its GPU"
 MESSAGES = "progress of sends and receives"
 FAULTS = "faults of calls (`holdfast inject`)"
 SNAPSHOTS = "snapshots of DTensors"
+BUCKETS = "the order of sums over three ranks or more after a restart"
 VERSIONS = "versions of modules in a restored state"
 LEFT_LOOP = "the last checkpoint of a loop that is left early"
 MOVEMENT = "movement and activity of ranks"
@@ -65,6 +66,11 @@ NAMES = (
         "torch.distributed.distributed_c10d._world.pg_flight_recorder_hooks", NCCL, distributed_checks.hooked_recorders
     ),
     TorchName("torch.distributed.ProcessGroup._start_coalescing", GPU_TIME, distributed_checks.coalescing),
+    TorchName(
+        "torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data",
+        BUCKETS,
+        distributed_checks.buckets_of_wrappers,
+    ),
     TorchName("torch.cuda._sleep", BENCHMARKS, distributed_checks.sleeping_kernel),
     TorchName("torch._C", PROGRESS, distributed_checks.bindings),
     TorchName("torch.distributed.ProcessGroup.send", MESSAGES, distributed_checks.sends),

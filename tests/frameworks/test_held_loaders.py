@@ -118,7 +118,7 @@ DRAWN_EARLY = {
 def train(kind: str, saved: list[dict[str, Any]], killed_after: int | None = None) -> list[Any]:
     """Train in a process that knows nothing of earlier ones but what was saved; return the samples that it used."""
     from holdfast_hooks.frameworks.held_training import HeldTraining
-    from holdfast_hooks.frameworks.sampling import Sampling
+    from holdfast_hooks.state.sampling import Sampling
 
     make, options = KINDS[kind]
     accelerate.utils.set_seed(7)

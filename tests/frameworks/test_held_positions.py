@@ -278,3 +278,21 @@ def test_batches_of_different_sizes_are_those_of_the_script(monkeypatch: pytest.
         _ = loader.total_batch_size  # the reason for this test
     held = hold(accelerator)
     assert [batch.tolist() for _ in held.epochs(1) for (batch,) in held.batches(loader)] == [[0, 1], [2], [3, 4, 5]]
+
+
+def test_what_is_registered_after_hold_is_refused_before_a_batch_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast_hooks.frameworks.accelerate import hold
+
+    monkeypatch.setattr(holdfast_hooks, "attach", lambda *, state, **_: KeepingHooks(state, [], None))
+    context = RankContext(run="late", generation=1, agent="unix:/none", black_box="/none")
+    monkeypatch.setenv(VARIABLE, context.to_environment()[VARIABLE])
+    accelerator = accelerate.Accelerator(cpu=True)
+    model: Any = nn.Linear(1, 1)
+    accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    named = Counter()
+    held = hold(accelerator, {"named": named})
+    accelerator.register_for_checkpointing(named)
+    assert list(held.batches([])) == []
+    accelerator.register_for_checkpointing(Counter())
+    with pytest.raises(holdfast_hooks.ConfigurationError, match=r"type Counter was .* registered after hold\(\)"):
+        list(held.batches([]))

@@ -87,6 +87,37 @@ def test_so_does_one_left_by_sys_exit_with_code_0(trainee: Trainee, agent: Agent
     assert trainee.pinned() == [LEFT_IN]
 
 
+@pytest.mark.parametrize("until", [None, 1000])
+def test_so_does_one_that_is_left_between_two_steps_or_names_no_end(
+    trainee: Trainee, agent: AgentServer, until: int | None
+) -> None:
+    with trainee.attach(snapshot_every=LEFT_IN) as hooks:
+        hooks.restore(until=until)
+        for step in range(LEFT_IN + 1):
+            hooks.begin_step()
+            assert hooks._sidecar is not None
+            while hooks._sidecar._desk.grant is None and step:
+                time.sleep(0.01)
+            trainee.train()
+            hooks.end_step()
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    assert [step.step for step in agent.steps] == [0, 1, 2, 3, LEFT_IN]
+    assert trainee.pinned() == [LEFT_IN]
+
+
+def test_a_state_that_has_changed_since_its_last_step_is_that_of_no_step(trainee: Trainee, agent: AgentServer) -> None:
+    with trainee.attach(snapshot_every=LEFT_IN) as hooks:
+        hooks.restore()
+        for _ in range(LEFT_IN + 1):
+            hooks.begin_step()
+            trainee.train()
+            hooks.end_step()
+        trainee.model.load_state_dict(trainee.model.state_dict())
+        trainee.train()
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    assert LEFT_IN not in trainee.pinned()
+
+
 @pytest.mark.parametrize("error", [SystemExit(3), ValueError("bad sample")])
 def test_after_an_error_nothing_is_saved(trainee: Trainee, agent: AgentServer, error: BaseException) -> None:
     def leave() -> bool:
@@ -110,7 +141,7 @@ def test_a_step_without_a_change_does_not_count_and_nothing_is_taken_for_the_one
 
 
 @pytest.mark.parametrize("place", ["begin", "end"])
-def test_an_exit_between_two_steps_is_no_exit_inside_the_one_before(
+def test_an_exit_between_two_steps_keeps_the_one_before_and_counts_it_once(
     trainee: Trainee, agent: AgentServer, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     with pytest.raises(SystemExit), trainee.attach() as hooks:
@@ -128,7 +159,7 @@ def test_an_exit_between_two_steps_is_no_exit_inside_the_one_before(
         trainee.until_left(hooks, lambda: False)
     agent.wait_until(lambda: agent.of("report")[-1].finished)
     assert [step.step for step in agent.steps] == [0, 1, 2, 3, LEFT_IN]
-    assert trainee.pinned() == []
+    assert trainee.pinned() == [LEFT_IN]
 
 
 @pytest.mark.parametrize("before_training", [False, True])

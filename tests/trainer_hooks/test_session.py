@@ -3,16 +3,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import torch
 
 import holdfast_hooks
 from holdfast_hooks import Phase, sidecar
+from holdfast_hooks.session import link
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1.session_pb2 import CaptureEvidence, RankCommand, SnapshotAt, StopAt
+from holdfast_proto.v1.session_pb2_grpc import RankAgentStub
 
 Launch = Callable[..., RankContext]
 
@@ -30,6 +33,20 @@ def test_rank_introduces_itself(agent: Any, launch: Launch) -> None:
     assert dict(hello.coordinates) == {"dp": 1, "tp": 0}
     assert hello.device == "cpu"
     assert hello.training_thread == threading.get_native_id()
+
+
+def test_a_rank_connects_once_grpc_gets_a_thread(agent: Any, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = [RuntimeError("can't start new thread")]
+
+    def stub(channel: grpc.Channel) -> RankAgentStub:
+        if refusals:
+            raise refusals.pop()
+        return RankAgentStub(channel)  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(link, "RankAgentStub", stub)
+    launch()
+    with holdfast_hooks.attach():
+        agent.wait_until(lambda: agent.of("hello"))
 
 
 def test_a_rank_names_the_thread_that_trains_if_that_is_not_the_main_one(agent: Any, launch: Launch) -> None:

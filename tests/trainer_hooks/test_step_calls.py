@@ -11,7 +11,7 @@ import torch
 import holdfast_hooks
 from holdfast_hooks import ConfigurationError, Phase
 from holdfast_hooks.snapshots import snapshot_taker
-from holdfast_hooks.state.data_position import NO_POSITION
+from holdfast_hooks.state.data_position import DRAWN, NO_POSITION
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot
@@ -272,3 +272,44 @@ def test_a_state_without_a_position_in_the_data_is_said_once_by_rank_0(
             hooks.begin_step()
             hooks.end_step()
     assert [NO_POSITION in record.getMessage() for record in caplog.records].count(True) == warned
+
+
+@pytest.mark.parametrize(
+    ("wraps", "makes_first", "options", "warned"),
+    [
+        (False, False, {}, True),
+        (False, True, {}, False),
+        (False, False, {"check_data_position": False}, False),
+        (True, False, {}, False),
+    ],
+    ids=["after-restore", "before-restore", "unchecked", "wrapped"],
+)
+def test_a_loader_that_draws_between_restore_and_the_first_step_is_said(
+    bench: Any,
+    make_slots: Any,
+    launch: Launch,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    wraps: bool,
+    makes_first: bool,
+    options: dict[str, Any],
+    warned: bool,
+) -> None:
+    monkeypatch.setattr("holdfast_hooks.hooks._FLUSH_S", 0.05)  # no agent answers
+    loader: Any = torch.utils.data.DataLoader(torch.arange(4))  # type: ignore[arg-type]
+    data = holdfast_hooks.ResumableLoader(loader) if wraps else loader
+    state = {"data": data if wraps else Position()}
+    run = bench(state)
+    (path,) = make_slots(1)
+    run.grant([path])
+    run.snapshots._rank = 3
+    run.end(6, last=True)
+    launch(restore_slot=str(path))
+    with holdfast_hooks.attach(state=state, **options) as hooks:
+        batches = iter(data) if makes_first else None
+        hooks.restore()
+        for _ in batches or data:
+            hooks.begin_step()
+            hooks.end_step()
+    assert [DRAWN in record.getMessage() for record in caplog.records].count(True) == warned

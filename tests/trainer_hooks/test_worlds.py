@@ -23,8 +23,8 @@ WORLD = Path(__file__).with_name("world.py")
 
 
 @contextmanager
-def world(scenario: str, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    command = [sys.executable, str(WORLD), scenario, str(folder)]
+def world(scenario: str, folder: Path, ranks: int = 2) -> Iterator["subprocess.Popen[bytes]"]:
+    command = [sys.executable, str(WORLD), scenario, str(folder), str(ranks)]
     with subprocess.Popen(command, start_new_session=True) as process:
         try:
             yield process
@@ -138,3 +138,14 @@ def test_sharded_training_is_restored_bit_by_bit(folder: Path) -> None:
             f"model/2.weight: the saved state has float32 ({rows}, 6) of (3, 6), this run float32 ({rows}, 10) of "
             "(3, 10); use another run name, or another checkpoint directory"
         )
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_data_parallel_ranks_add_gradients_in_the_same_order_after_a_restart(folder: Path, ranks: int) -> None:
+    with world("ddp", folder, ranks) as process:
+        assert process.wait(120) == 0
+    results = [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(ranks)]
+    same = {"after 1": True, "after 2": True, "after 4": True, "logged": ""}
+    assert [{name: result[name] for name in same} for result in results] == [same] * ranks
+    assert "DistributedDataParallel around model/0.weight cannot learn its buckets" in results[0]["static_graph"]
+    assert [result["static_graph"] for result in results[1:]] == [""] * (ranks - 1)

@@ -1,7 +1,9 @@
-"""Two ranks on gloo, forked from one process that has imported torch: ``world.py SCENARIO FOLDER``."""
+"""Ranks on gloo, forked from one process that has imported torch: ``world.py SCENARIO FOLDER RANKS``."""
 
 import importlib
+import io
 import json
+import logging
 import os
 import sys
 import time
@@ -22,8 +24,6 @@ from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
 from holdfast_proto.v1.session_pb2 import SlotGrant
-
-WORLD_SIZE = 2
 
 
 def wait_for(path: Path) -> None:
@@ -116,7 +116,7 @@ class Sharded:
 
 
 def take_snapshot(state: dict[str, Any], slot: Path, rank: int, folder: Path) -> None:
-    allocate(slot, 1 << 20)
+    allocate(slot, 1 << 22)
     desk = SlotDesk(OnceLog())
     desk.receive(SlotGrant(paths=[str(slot)]))
     timeline = Timeline(lambda step, phase, unix_ns: None)
@@ -166,6 +166,47 @@ def fsdp(folder: Path, rank: int) -> None:
     (folder / f"result-{rank}.json").write_text(json.dumps(result))
 
 
+class Replicated:
+    """A model under DistributedDataParallel, which sorts its gradients into two buckets after the first step."""
+
+    def __init__(self, seed: int, **options: Any) -> None:
+        torch.manual_seed(seed)
+        self.model = torch.nn.Sequential(*(torch.nn.Linear(300, 300) for _ in range(4)))
+        self.trained = torch.nn.parallel.DistributedDataParallel(self.model, **options)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.state: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer}
+
+    def train(self, first: int, end: int) -> torch.Tensor:
+        """Train the steps and return all parameters as one tensor."""
+        for step in range(first, end):
+            rows = torch.randn(8, 300, generator=torch.Generator().manual_seed(100 * step + dist.get_rank()))
+            self.trained(rows).square().mean().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return torch.nn.utils.parameters_to_vector(self.model.parameters()).detach()
+
+
+def ddp(folder: Path, rank: int) -> None:
+    """Write whether runs that were restored after step 0, 1 and 3 equal the undisturbed one, and what else they say."""
+    logged = io.StringIO()
+    logging.getLogger("holdfast_hooks").addHandler(logging.StreamHandler(logged))
+    result: dict[str, Any] = {}
+    for trained in (1, 2, 4):
+        undisturbed = Replicated(seed=0)
+        undisturbed.train(0, trained)
+        slot = folder / f"slot-{rank}-{trained}"
+        take_snapshot(undisturbed.state, slot, rank, folder)
+        restored = Replicated(seed=7, gradient_as_bucket_view=trained == 4)
+        restore(slot, restored.state, rank=rank)
+        assert all(parameter.grad is None for parameter in restored.model.parameters())
+        result[f"after {trained}"] = torch.equal(undisturbed.train(trained, 6), restored.train(trained, 6))
+    result["logged"] = logged.getvalue()
+    static = Replicated(seed=7, static_graph=True)
+    restore(slot, static.state, rank=rank)
+    result["static_graph"] = logged.getvalue()
+    (folder / f"result-{rank}.json").write_text(json.dumps(result))
+
+
 class Spoilt(torch.nn.Linear):
     """A layer whose weight gets a gradient with one NaN while ``is_bad``. Its output is as ever."""
 
@@ -211,18 +252,18 @@ def bad_gradients_fsdp(folder: Path, rank: int) -> None:
     bad_gradients(folder, rank, wrap=wrap)
 
 
-def main(scenario: str, folder: Path) -> None:
+def main(scenario: str, folder: Path, ranks: int) -> None:
     children = []
-    if scenario in ("corrupt", "bad_gradients_ddp"):
+    if scenario in ("corrupt", "bad_gradients_ddp", "ddp"):
         importlib.import_module(
             "torch._dynamo"
         )  # under DistributedDataParallel each rank would take its own time for it
-    for rank in range(WORLD_SIZE):
+    for rank in range(ranks):
         pid = os.fork()
         if pid == 0:
             torch.set_num_threads(1)
-            os.environ.update(RANK=str(rank), WORLD_SIZE=str(WORLD_SIZE), LOCAL_RANK=str(rank))
-            dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD_SIZE)
+            os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank))
+            dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
             globals()[scenario](folder, rank)
             dist.destroy_process_group()
             sys.exit(0)
@@ -231,4 +272,4 @@ def main(scenario: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

@@ -16,5 +16,6 @@ from holdfast_hooks.phases import Phase
 from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.state.merged_modules import merged
 from holdfast_hooks.state.named_optimizer import by_name
+from holdfast_hooks.state.resumable_loader import ResumableLoader
 
-__all__ = ["ConfigurationError", "Hooks", "Phase", "Stateful", "attach", "by_name", "merged"]
+__all__ = ["ConfigurationError", "Hooks", "Phase", "ResumableLoader", "Stateful", "attach", "by_name", "merged"]

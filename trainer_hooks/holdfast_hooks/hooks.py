@@ -62,8 +62,9 @@ def attach(
             alike (under DistributedDataParallel, as replicated DTensors, or as plain tensors that are seen to stay
             equal). After one search for wrappers, this takes a thousandth of the time at most. Pass False if
             replicas may differ between steps, as with local SGD.
-        check_data_position: warn once if no object in ``state`` may hold the position in the data. Pass False if each
-            batch follows from the number of the step or from random states.
+        check_data_position: warn once if no object in ``state`` may hold the position in the data, or if torch's random
+            numbers are drawn between :meth:`Hooks.restore` and the first step. Pass False if each batch follows from
+            the number of the step or from random states.
 
     In a process that no agent has started, all calls work, but the hooks send, save and restore nothing. Under
     ``holdfast observe`` and ``holdfast run --auto`` they send everything, and still save and restore nothing.

@@ -74,9 +74,9 @@ class OpenStep:
         if self._tensors:
             self._at_leaving = self._look()
 
-    def judge(self) -> LeftStep:
-        """Return what the state is now."""
-        if self.step < 0:
+    def judge(self, *, ended: bool = False) -> LeftStep:
+        """Return what the state is now. ``ended``: the loop was left after the end of a step, which is then judged."""
+        if self.step < 0 and not ended:
             return LeftStep.NONE
         now = self._look()
         if not self._tensors:

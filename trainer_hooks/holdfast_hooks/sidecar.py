@@ -107,6 +107,7 @@ class Sidecar:
         self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
         self._device_time = DeviceTime(timeline, once)
+        self._snapshot_every = context.snapshot_every
         self._worker_server = WorkerServer(context.agent, once)
         progress = ProgressPoll(black_box, self._point_to_point, once)
         devices = DevicePoll(
@@ -187,9 +188,10 @@ class Sidecar:
         self._timeline.boundary = step
         # A look into the dict is cheaper than a call, and almost always it is empty.
         stop = bool(self._stop_commands.due) and self._stop_commands.take(step)
-        commanded = left or (bool(self._snapshot_commands.due) and self._snapshot_commands.take(step))
+        commanded = bool(self._snapshot_commands.due) and self._snapshot_commands.take(step)
         if self._snapshots is not None:
-            taken = self._snapshots.at_boundary(step, commanded=commanded, last=stop or step + 1 == until)
+            is_last = stop or left or step + 1 == until
+            taken = self._snapshots.at_boundary(step, commanded=commanded, last=is_last)
             self._sources.snapshots_skipped_total = self._snapshots.skipped_total
             if taken is not None:
                 self._taken.append(taken)
@@ -202,6 +204,16 @@ class Sidecar:
         if self._profiler.due:  # after the end of the step: to start and to end a profile takes time
             self._profiler.at_boundary(step, is_last=stop or step + 1 == until)
         return stop
+
+    def save_ended(self, step: int) -> None:
+        """Take the last checkpoint of a loop that has ended ``step`` already.
+
+        If a snapshot of that step was due, it is there, and the coordinator has it written.
+        """
+        if self._snapshots is not None and (not self._snapshot_every or (step + 1) % self._snapshot_every):
+            taken = self._snapshots.at_boundary(step, commanded=True, last=True)
+            if taken is not None:
+                self._taken.append(taken)
 
     def steps_until(self, until: int) -> None:
         """Note the end of the loop: the last step is the one before ``until``."""

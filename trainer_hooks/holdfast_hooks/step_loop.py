@@ -8,7 +8,14 @@ from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.restore.starting_point import has_starting_point, start_from
 from holdfast_hooks.sidecar import Sidecar
-from holdfast_hooks.state.data_position import NO_POSITION, NO_POSITION_ADVICE, lacks_data_position
+from holdfast_hooks.state.data_position import (
+    DRAWN,
+    DRAWN_ADVICE,
+    NO_POSITION,
+    NO_POSITION_ADVICE,
+    DrawsAfterRestore,
+    lacks_data_position,
+)
 from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
@@ -57,6 +64,7 @@ class StepLoop:
         """Whether the run has a state to continue from that this process has not restored."""
         self._restored = -1
         """Step of the state that was restored and that no step has followed yet; else -1."""
+        self._draws: DrawsAfterRestore | None = None
         self._first_step = 0
         """Step at which the loop continues what was restored; 0 without that."""
         self._stopped = False
@@ -74,6 +82,8 @@ class StepLoop:
             restored = start_from(self._context, self._state, rank=self._sidecar.rank, coordinates=self._coordinates)
             _newest_restored, self.owes_restore = self._context, False
             self._restored = restored
+            if restored >= 0 and self._check_data_position:
+                self._draws = DrawsAfterRestore(self._state)
             self._first_step = self.next_step = restored + 1
         return self.next_step
 
@@ -85,7 +95,8 @@ class StepLoop:
             self._begin_without_restore()
         if step < self.next_step:
             self._check_number(step)
-        self._restored = -1
+        if self._restored >= 0:
+            self._follow_restored()
         if self._open_step.step >= 0:
             self._once.warn("a step began inside another one, which is not counted", "call end_step() after each step")
         self._timeline.begin(step)
@@ -122,8 +133,8 @@ class StepLoop:
         if sidecar is not None and first < until and first <= timeline.step:
             advice = f"give this loop its own steps, such as steps(until={until}, start={timeline.step + 1})"
             self._once.warn(_REPEATED, advice)
-        if first < until:
-            self._restored = -1
+        if first < until and self._restored >= 0:
+            self._follow_restored()
         # The same as begin() and end(), written out: two more frames in each step would cost as much as the rest.
         for step in range(first, until):
             if self._stopped:
@@ -160,11 +171,20 @@ class StepLoop:
         self._once.warn(f"the script {what} before hooks.restore(), which is refused after a restart", "call it first")
 
     def end_left_step(self) -> None:
-        """Keep what a loop that was left by ``break``, ``return`` or ``sys.exit`` has done."""
+        """Keep what a loop has done that was left early, or that never said which step is its last."""
         step, left = self._open_step.step, self._open_step.judge()
-        if left is LeftStep.COMPLETE and self._sidecar is not None:
+        if left is LeftStep.NONE:
+            self._save_last_step()
+        elif left is LeftStep.COMPLETE and self._sidecar is not None:
             self._sidecar.end_step(step, self._until, left=True)
             # In any other case the phase tells the other side that this rank left in the middle of a step.
+            self._timeline.enter(Phase.IDLE)
+
+    def _save_last_step(self) -> None:
+        """Take the last checkpoint, if the step that ended last has not taken it and the state is still that of it."""
+        is_over = self._stopped or self._restored >= 0 or self.next_step == self._until
+        if not is_over and self._sidecar is not None and self._open_step.judge(ended=True) is LeftStep.COMPLETE:
+            self._sidecar.save_ended(self.next_step - 1)
             self._timeline.enter(Phase.IDLE)
 
     def _prepare(self, sidecar: Sidecar) -> None:
@@ -179,6 +199,13 @@ class StepLoop:
         if self._context is not None and not self._context.observed and has_starting_point(self._context):
             raise _refusal("began a step")
         self.restore(None)
+
+    def _follow_restored(self) -> None:
+        """Take note that the first step after the restored state begins now."""
+        self._restored = -1
+        if self._draws is not None and self._draws.found():
+            self._once.warn(DRAWN, DRAWN_ADVICE)
+        self._draws = None
 
     def _check_number(self, step: int) -> None:
         if self._restored >= 0:

@@ -1,9 +1,11 @@
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from holdfast_hooks.snapshots import host_copies
+from holdfast_hooks.snapshots.copy_threads import end_copy_threads
 from holdfast_hooks.snapshots.host_copies import HostCopies
 
 ELEMENTS = 50_001
@@ -76,3 +78,21 @@ def test_an_error_leaves_no_thread_behind_that_copies(monkeypatch: pytest.Monkey
             copies.add(place.data_ptr(), source.data_ptr(), source.nbytes)
             raise ValueError("what comes after")
         assert torch.equal(place, source)
+
+
+def test_copies_are_made_with_fewer_threads_while_no_new_one_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    end_copy_threads()
+    sources = [torch.randn(ELEMENTS)]
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            for _ in range(5):  # more than there will be threads: none may wait for ever for the end of one of these
+                assert all(map(torch.equal, copied(sources), sources))
+        assert all(map(torch.equal, copied(sources), sources))
+    finally:
+        torch.set_num_threads(before)

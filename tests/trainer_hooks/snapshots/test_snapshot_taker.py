@@ -1,4 +1,7 @@
+import errno
+import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +10,7 @@ import pytest
 import torch
 
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.snapshots import snapshot_taker
+from holdfast_hooks.snapshots import slot_desk, snapshot_taker
 from holdfast_hooks.snapshots.snapshot_taker import choose_slot
 from holdfast_proto.snapshot import Header, Slot, SlotState
 
@@ -224,7 +227,9 @@ def test_slots_of_an_earlier_generation_are_used_without_asking(bench: Any, make
     assert run.desk.next_request() is None
 
 
-def test_refused_memory_is_counted_and_not_asked_for_again(bench: Any) -> None:
+def test_refused_memory_is_counted_and_asked_for_again_later(
+    bench: Any, make_slots: MakeSlots, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = bench({"counter": Counter()}, snapshot_every=1)
     run.end(0)
     assert run.desk.next_request() is not None
@@ -234,6 +239,37 @@ def test_refused_memory_is_counted_and_not_asked_for_again(bench: Any) -> None:
     assert run.end(2, last=True) is None
     assert run.snapshots.skipped_total == 3
     assert run.desk.next_request() is None
+    pass_time(monkeypatch, slot_desk.ASK_AGAIN_S)
+    assert run.desk.next_request() is not None
+    assert run.desk.next_request() is None
+    run.grant(make_slots())
+    assert run.end(3) is not None
+
+
+def test_slots_that_cannot_be_opened_are_asked_for_again_later(
+    bench: Any, make_slots: MakeSlots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> Slot:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    run = bench({"counter": Counter()}, snapshot_every=1)
+    run.end(0)
+    assert run.desk.next_request() is not None
+    paths = make_slots()
+    with monkeypatch.context() as patch:
+        patch.setattr(slot_desk, "Slot", refuse)
+        run.grant(paths)
+    assert run.end(1) is None
+    assert run.desk.next_request() is None
+    pass_time(monkeypatch, slot_desk.ASK_AGAIN_S)
+    assert run.desk.next_request() is not None
+    run.grant(paths)
+    assert run.end(2) is not None
+
+
+def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    now_s = time.monotonic() + seconds
+    monkeypatch.setattr(slot_desk, "monotonic", lambda: now_s)
 
 
 def test_slots_on_disk_are_written_for_checkpoints_only(bench: Any, make_slots: MakeSlots) -> None:

@@ -5,9 +5,10 @@ waits for them after the last gradient. So the rank's own work ends with the las
 parameter, mostly. Whatever comes after it, up to the next phase, is not counted.
 """
 
-import gc
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+from holdfast_hooks.state.bucket_order import wrappers
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -23,8 +24,8 @@ class DataParallelModels:
         """Names of the groups whose unseen calls are those of a reducer."""
 
     def find(self) -> None:
-        """Look through all objects of the process, once: people give the module and not the wrapper around it."""
-        self.follow(_wrappers())
+        """Follow all wrappers of the process, once."""
+        self.follow(wrappers())
 
     def follow(self, wrappers: Iterable[Any]) -> None:
         """Put the hooks on the models of wrappers."""
@@ -46,9 +47,3 @@ class DataParallelModels:
 
     def _after_gradient(self, _parameter: object) -> None:
         self._on_last_gradient()
-
-
-def _wrappers() -> list[Any]:
-    from torch.nn.parallel import DistributedDataParallel
-
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel)]

@@ -22,8 +22,8 @@ from accelerate.tracking import GeneralTracker
 import holdfast_hooks
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.frameworks.held_training import HeldTraining
-from holdfast_hooks.frameworks.sampling import Sampling
 from holdfast_hooks.state.encoding import Stateful
+from holdfast_hooks.state.sampling import Sampling
 from holdfast_proto.rank_context import RankContext
 
 _log = logging.getLogger("holdfast_hooks")
@@ -64,7 +64,7 @@ def hold(
     process is connected. Later ones run as without Holdfast, and the log says so: a restart could not tell them apart.
 
     Raises ConfigurationError if nothing was prepared, if a name in ``state`` is taken, or if what Holdfast has saved
-    does not fit.
+    does not fit. The batches raise it if something was prepared or registered later, because it would not be saved.
     """
     global _newest, _held_in  # noqa: PLW0603 - a process has one session
     models = [accelerator.unwrap_model(model) for model in accelerator._models]
@@ -86,8 +86,24 @@ def hold(
             raise ConfigurationError(f"hold(state=...): the name {min(taken)} is taken; use another")
         saved = {**(state or {}), **own}
     held.start(holdfast_hooks.attach(state=saved, check_data_position=False), until)
+    if saved is not None and context is not None and context.saves:
+        known = frozenset(id(one) for one in (*_checkpointed(accelerator), *saved.values()))
+        held.before_pass = lambda: _refuse_late(accelerator, known)
     _newest = weakref.ref(held)
     return held
+
+
+def _checkpointed(accelerator: Accelerator) -> list[Any]:
+    return [*accelerator._optimizers, *accelerator._schedulers, *accelerator._custom_objects]
+
+
+def _refuse_late(accelerator: Accelerator, known: frozenset[int]) -> None:
+    late = next((one for one in _checkpointed(accelerator) if id(one) not in known), None)
+    if late is not None:
+        raise ConfigurationError(
+            f"hold(accelerator): an object of type {type(late).__name__} was prepared or registered after hold(), and a"
+            " restart would not bring it back: call prepare() and register_for_checkpointing() before hold()"
+        )
 
 
 def _own_state(

@@ -3,12 +3,12 @@
 import itertools
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import holdfast_hooks
-from holdfast_hooks.frameworks.sampling import Sampling, freeze_random, is_stream, thaw_random
 from holdfast_hooks.phases import Phase
+from holdfast_hooks.state.sampling import Sampling, freeze_random, is_stream, thaw_random
 
 _log = logging.getLogger("holdfast_hooks")
 
@@ -74,6 +74,8 @@ class HeldTraining:
         self.position = LoopPosition(accelerator, sampling)
         self.stopped = False
         """Whether Holdfast has asked the loop to end here, by `holdfast stop`."""
+        self.before_pass: Callable[[], None] = lambda: None
+        """Is called before each pass over the loader, and raises what speaks against it."""
         self._accelerator = accelerator
         self._random: dict[str, Any] | None = None
         """The random states of the restored step, until training has begun."""
@@ -123,6 +125,7 @@ class HeldTraining:
         Args:
             loader: the loader of the training data, as ``accelerator.prepare()`` returned it.
         """
+        self.before_pass()
         position = self.position
         position.sampling.loader = self._loader = loader
         position.batch_samples = _batch_samples(loader)

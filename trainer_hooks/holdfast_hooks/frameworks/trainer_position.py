@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from holdfast_hooks.frameworks.sampling import Sampling
+from holdfast_hooks.state.sampling import Sampling
 
 KEPT_FIELDS = (
     "epoch",

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import holdfast_hooks
-from holdfast_hooks.frameworks.sampling import Sampling, freeze_random, thaw_random
 from holdfast_hooks.frameworks.trainer_position import TrainerPosition
 from holdfast_hooks.identity import Identity
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.restore.starting_point import has_starting_point
 from holdfast_hooks.state.encoding import Stateful
+from holdfast_hooks.state.sampling import Sampling, freeze_random, thaw_random
 from holdfast_proto.rank_context import RankContext
 
 _log = logging.getLogger("holdfast")

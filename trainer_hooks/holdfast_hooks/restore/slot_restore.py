@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.gpu_work import gpu_of
+from holdfast_hooks.restore.consensus import everywhere
 from holdfast_hooks.restore.fit import check_names, difference, differences, refusal
 from holdfast_hooks.snapshots.slot_layout import as_tensor
 from holdfast_hooks.snapshots.slot_reads import fill
-from holdfast_hooks.state import random_states
+from holdfast_hooks.state import bucket_order, random_states
 from holdfast_hooks.state.counterparts import Counterparts, named_parameters
 from holdfast_hooks.state.encoding import Image, Part, Stateful, decode_state, encode_state
 from holdfast_hooks.state.sharding import distribute_like, is_dtensor
@@ -35,6 +36,8 @@ def restore(path: Path, state: Mapping[str, Stateful], *, rank: int) -> int:
         targets = _Targets(meta.tensors, Counterparts(state, live))
         saved = decode_state(meta.tree, targets.take)
         check_names(saved, state)
+        orders = saved[random_states.KEY].get(bucket_order.KEY)
+        bucket_order.restore(orders, state, lambda answer, group: everywhere(answer, live, group))
         targets.fill(slot)
     load(state, saved, live_states)
     return header.step

@@ -90,8 +90,8 @@ class Link:
         """Hold one session until it breaks; return whether the agent sent its Welcome."""
         welcomed = False
         with grpc.insecure_channel(self._target, _CHANNEL_OPTIONS) as channel:
-            outgoing = self._open(channel)
             try:
+                self._open(channel)
                 assert self._call is not None
                 for message in self._call:
                     welcomed = welcomed or message.HasField("welcome")
@@ -99,14 +99,16 @@ class Link:
             except grpc.RpcError as error:
                 if not self._closing.is_set():
                     self._once.warn(f"no session with the agent at {self._target}", error.code())
+            except RuntimeError as error:  # the kernel gives gRPC no new thread
+                self._once.warn(f"no session with the agent at {self._target} yet", error)
             finally:
                 with self._lock:
                     self._welcomed = False
                     self._call = None
-                outgoing.put(None)
+                self._outgoing.put(None)
         return welcomed
 
-    def _open(self, channel: grpc.Channel) -> "SimpleQueue[RankMessage | None]":
+    def _open(self, channel: grpc.Channel) -> None:
         outgoing: SimpleQueue[RankMessage | None] = SimpleQueue()
         with self._lock:
             self._outgoing = outgoing
@@ -114,7 +116,6 @@ class Link:
             self._call = stub.Session(self._requests(outgoing))
             if self._closing.is_set():
                 self._call.cancel()
-        return outgoing
 
     def _requests(self, outgoing: "SimpleQueue[RankMessage | None]") -> Iterator[RankMessage]:
         yield self._hello

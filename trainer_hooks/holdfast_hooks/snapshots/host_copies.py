@@ -7,6 +7,7 @@ looks for tensors to copy.
 Frozen parameters and buffers are the same in every snapshot: they cost only a comparison.
 """
 
+import contextlib
 import ctypes
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -56,14 +57,20 @@ class HostCopies:
         self._batch: list[_Move] = []
         self._batch_bytes = 0
         self._helpers: list[Future[int]] = []
+        self._asked = 0
+        """Helpers that were asked of the pool. The last may have found no thread."""
 
     def __enter__(self) -> "HostCopies":
-        self._helpers = [copy_threads().submit(_copy_all, self._batches) for _ in range(number_of_threads() - 1)]
+        with contextlib.suppress(RuntimeError):  # the kernel gives no new thread: fewer copy
+            for _ in range(number_of_threads() - 1):
+                self._asked += 1
+                self._helpers.append(copy_threads().submit(_copy_all, self._batches))
         return self
 
     def __exit__(self, *error: object) -> None:
         self._batches.put(self._batch)
-        for _ in range(len(self._helpers) + 1):
+        # The pool keeps the work that found no thread, for a later one. That one must find its end here too.
+        for _ in range(self._asked + 1):
             self._batches.put(None)
         self.unchanged_bytes = _copy_all(self._batches) + sum(helper.result() for helper in self._helpers)
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.snapshots.slot_memory import SlotPreparation
@@ -12,6 +13,8 @@ from holdfast_proto.v1.session_pb2 import SlotGrant, SlotRequest
 LEAST_SLOTS = 2
 """They take turns, so that the newest snapshot stays complete during the next copy. While a checkpoint pins one of two,
 each snapshot overwrites the one before: the pinned one is complete too."""
+ASK_AGAIN_S = 30.0
+"""Time after a refusal until the next request. A shortage of memory or descriptors on the node may have ended."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class SlotDesk:
         self.refusal = ""
         """Reason why there are no slots; empty if there may be. The reporter alone writes this."""
         self._requested = SlotRequest()
+        self._ask_at_s = 0.0
+        """Monotonic time of the next request after a refusal."""
         self._preparation: SlotPreparation | None = None
         self._closed = False
         self._once = once
@@ -60,7 +65,7 @@ class SlotDesk:
         needed = SlotRequest(bytes_per_slot=max(self.needed_bytes, held.bytes_per_slot), slots=self.needed_slots)
         is_more = needed.bytes_per_slot > max(held.bytes_per_slot, self._requested.bytes_per_slot)
         are_more = held.slots > 0 and needed.slots > max(held.slots, self._requested.slots)
-        if self.refusal or not (is_more or are_more):
+        if monotonic() < self._ask_at_s or not (is_more or are_more):
             return None
         self._requested = needed
         return needed
@@ -82,7 +87,8 @@ class SlotDesk:
             return
         if not grant.paths:
             self.refusal = grant.reason or "the agent has no memory for snapshots"
-            self._once.warn("this rank takes no snapshots", self.refusal)
+            self._once.warn(f"this rank takes no snapshots, and asks again every {ASK_AGAIN_S:.0f} s", self.refusal)
+            self._ask_later()
             return
         try:
             files = _identify(grant.paths)
@@ -93,8 +99,13 @@ class SlotDesk:
                 if not grant.on_disk:
                     self._preparation = SlotPreparation(self.grant.slots, self._once)
             self.refusal = ""
-        except (OSError, SnapshotError) as error:
-            self._once.warn("granted snapshot slots cannot be opened", error)
+        except (OSError, RuntimeError, SnapshotError) as error:  # RuntimeError: no thread can be started
+            self._once.warn(f"granted snapshot slots cannot be opened, next try in {ASK_AGAIN_S:.0f} s", error)
+            self._ask_later()
+
+    def _ask_later(self) -> None:
+        self.forget_request()
+        self._ask_at_s = monotonic() + ASK_AGAIN_S
 
     def close(self, timeout_s: float) -> None:
         """Take no more slots; wait for up to ``timeout_s`` for the thread that still prepares some.

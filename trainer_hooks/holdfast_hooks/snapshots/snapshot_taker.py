@@ -9,6 +9,7 @@ shard is written. Until then snapshots continue in the other slot.
 
 import functools
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots.device_copies import CudaCopyStream, DeviceCopies, DeviceCopy, Landing
 from holdfast_hooks.snapshots.slot_desk import LEAST_SLOTS, GrantedSlots, SlotDesk
 from holdfast_hooks.snapshots.slot_layout import LaidOutMeta, SlotLayout, SlotTensors, lay_out
-from holdfast_hooks.state import random_states
+from holdfast_hooks.state import bucket_order, random_states
 from holdfast_hooks.state.encoding import Image, Stateful, encode_state
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
@@ -79,11 +80,21 @@ class SnapshotTaker:
         self._late = late
         self._device_copies: DeviceCopies | None = None
         self._landing: Landing | None = None
+        self._wrappers: weakref.WeakValueDictionary[str, Any] | None = None
+        """Wrappers whose buckets a restart brings back, searched for once."""
 
     def capture(self) -> Image:
-        """Encode the state and the random states; nothing is copied. Raises TypeError if that is not possible."""
+        """Encode the state and what the process holds itself; nothing is copied.
+
+        Raises TypeError if that is not possible.
+        """
         live = {name: stateful.state_dict() for name, stateful in self._state.items()}
-        return encode_state({**live, random_states.KEY: random_states.capture(self._device.gpu)})
+        of_process = random_states.capture(self._device.gpu)
+        if self._measured and self._wrappers is None:  # not before the first step, which wrappers may be made for
+            self._wrappers = weakref.WeakValueDictionary(bucket_order.ordered_wrappers(self._state))
+        if orders := bucket_order.capture(self._wrappers or {}):
+            of_process[bucket_order.KEY] = orders
+        return encode_state({**live, random_states.KEY: of_process})
 
     def at_boundary(self, step: int, *, commanded: bool, last: bool) -> SnapshotTaken | None:
         """Take a snapshot at the end of ``step`` if one is due; return it if it is complete.

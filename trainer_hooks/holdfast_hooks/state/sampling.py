@@ -1,9 +1,12 @@
 """The random states from which a loader draws the order of its samples at the beginning of an epoch."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.state import random_states
+
+if TYPE_CHECKING:
+    import torch
 
 _LINKS = ("batch_sampler", "sampler")
 _DEEPEST = 6
@@ -71,7 +74,7 @@ class Sampling:
         self._random, self._generators, self._seeds = state["random"], state["generators"], state["seeds"]
 
 
-def parts(loader: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def parts(loader: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield a loader and what decides its order, each with its path from the loader, which has none itself.
 
     These are the samplers, and a dataset without numbers, such as a stream. Other datasets draw nothing of the order.
@@ -117,11 +120,11 @@ def _is_generator(value: object) -> bool:
     return isinstance(value, torch.Generator)
 
 
-def _bytes_of(state: Any) -> bytes:
+def _bytes_of(state: "torch.Tensor") -> bytes:
     return bytes(state.cpu().numpy().tobytes())
 
 
-def _tensor_of(state: bytes) -> Any:
+def _tensor_of(state: bytes) -> "torch.Tensor":
     import torch
 
     return torch.frombuffer(bytearray(state), dtype=torch.uint8)
