@@ -65,7 +65,7 @@ class Agent:
         messages = RankMessages(node, self.checkpoints.memory, self.checkpoints.saver, self.link.emit)
         server = await session.serve(messages, node.errors, options.session_socket, admit)
         commands = CommandRunner(node, self.supervisor, self.checkpoints, self.link.emit)
-        departure = Departure(node, options.preemption_grace_s)
+        departure = Departure(node, options.preemption_grace_s, options.preemption_warnings)
         departure.listen()
         write_endpoint(options.endpoint_file, metrics_port)
         on_serving()

@@ -1,7 +1,9 @@
 """The settings of an agent."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 
 from holdfast_checkpoint.codec.registry import Compression
 from holdfast_proto import run_files
@@ -29,6 +31,8 @@ class AgentOptions:
     """Port of /metrics; 0: the kernel chooses."""
     preemption_grace_s: float
     """Seconds from SIGTERM to the end of the run, for a last checkpoint; 0: end immediately."""
+    preemption_warnings: Collection[Signals]
+    """Those of PREEMPTION_WARNINGS that ask for a planned stop; the others are ignored."""
     checkpoint_full_every: int
     """Every N-th checkpoint can be read alone; those between are stored as differences from it."""
     checkpoint_compression: Compression

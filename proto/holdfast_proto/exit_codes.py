@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
     CHECKPOINTS_UNAVAILABLE = 66
     """Checkpoints exist and cannot be used now. Nothing was started, and nothing was changed."""
     LAST_CHECKPOINT_FAILED = 74
-    """The run ended as planned, but its last checkpoint was not committed: the newest one is older."""
+    """The run ended as planned, but its last steps are in no checkpoint."""
     REQUEUE = 75
     """`holdfast observe --exit-code verdict`: the infrastructure has failed, and a requeue may help."""
     CONFIGURATION = 78
@@ -33,6 +33,10 @@ class ExitCode(IntEnum):
     HANGUP = 128 + signal.SIGHUP
     INTERRUPTED = 128 + signal.SIGINT
     TERMINATED = 128 + signal.SIGTERM
+
+
+PREEMPTION_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that a scheduler sends some time before it ends a job, such as ``sbatch --signal=B:USR1@120``."""
 
 
 def signal_name(number: int) -> str:

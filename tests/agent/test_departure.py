@@ -17,7 +17,7 @@ def departing(folder: Path, *, ranks: int = 1, grace_s: float = GRACE_S) -> tupl
     """A node whose ranks live as long as this process. It handles this process's signals."""
     node = make_node(folder)
     begin(node, 1, dict.fromkeys(range(ranks), os.getpid()))
-    departure = Departure(node, grace_s)
+    departure = Departure(node, grace_s, [signal.SIGUSR1])
     departure.listen()
     return node, departure
 
@@ -25,9 +25,9 @@ def departing(folder: Path, *, ranks: int = 1, grace_s: float = GRACE_S) -> tupl
 async def send(number: signal.Signals) -> None:
     """Signal this process, and let its loop read the signal from its pipe."""
     heard = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGURG, heard.set)
     os.kill(os.getpid(), number)
-    os.kill(os.getpid(), signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGURG)
     await heard.wait()
 
 
@@ -38,6 +38,26 @@ async def test_sigterm_announces_to_the_daemon_that_the_node_leaves(folder: Path
     await send(signal.SIGTERM)
     assert 0 < node.state(ready=True).leave_in_s <= GRACE_S
     assert node.changed.is_set()
+    assert not departure.due.is_set()
+
+
+async def test_a_warning_announces_the_same_and_the_sigterm_after_it_ends_nothing(folder: Path) -> None:
+    node, departure = departing(folder)
+    await send(signal.SIGUSR1)
+    announced_s = node.leave_by_s
+    assert announced_s is not None
+    await send(signal.SIGTERM)
+    assert node.leave_by_s == announced_s
+    assert not departure.due.is_set()
+
+
+@pytest.mark.parametrize(("number", "grace_s"), [(signal.SIGUSR2, GRACE_S), (signal.SIGUSR1, 0.0)])
+async def test_a_warning_that_is_switched_off_or_leaves_no_time_changes_nothing(
+    folder: Path, number: signal.Signals, grace_s: float
+) -> None:
+    node, departure = departing(folder, grace_s=grace_s)
+    await send(number)
+    assert node.leave_by_s is None
     assert not departure.due.is_set()
 
 

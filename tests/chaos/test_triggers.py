@@ -50,6 +50,7 @@ def test_a_run_that_is_preempted_stops_with_a_checkpoint_and_continues_from_ther
         next(line for line in process.stdout if "step" in line)
         record = find_record(runs.folder, "preempted")
         until_step(ControlClient(Path(record.control), "preempted"), 3)
+        process.send_signal(signal.SIGUSR1)  # as `sbatch --signal=B:USR1@120` does, and SIGTERM follows
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0

@@ -23,6 +23,7 @@ from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.locations import Checkpoints
 from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto import run_files
+from holdfast_proto.exit_codes import PREEMPTION_WARNINGS
 from holdfast_proto.redis_client import connect
 from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
@@ -85,6 +86,7 @@ def agent_options(
         metrics_address="127.0.0.1",
         metrics_port=0,
         preemption_grace_s=30.0,
+        preemption_warnings=PREEMPTION_WARNINGS,
         checkpoint_full_every=8,
         checkpoint_compression=Compression.AUTO,
     )

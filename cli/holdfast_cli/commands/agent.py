@@ -10,6 +10,7 @@ from holdfast_checkpoint.process_title import name_process
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.flags.services import AgentFlags
 from holdfast_cli.local_run.store import check_url
+from holdfast_cli.settings.schema import RunSettings
 from holdfast_proto.keys import check_run_name
 
 
@@ -21,6 +22,7 @@ def agent(flags: AgentFlags) -> None:
         check_run_name(flags.run)
     except ValueError as error:
         raise ConfigurationError(f"--run: {error}") from None
+    warnings = RunSettings(stop_on_sigusr1=flags.stop_on_sigusr1, stop_on_sigusr2=flags.stop_on_sigusr2)
     options = AgentOptions(
         run=flags.run,
         node=flags.node or socket.gethostname(),
@@ -36,5 +38,6 @@ def agent(flags: AgentFlags) -> None:
         checkpoint_compression=flags.checkpoint_compression,
         checkpoint_staging=flags.checkpoint_staging and flags.checkpoint_staging.absolute(),
         preemption_grace_s=flags.preemption_grace_s,
+        preemption_warnings=warnings.preemption_warnings,
     )
     raise typer.Exit(main(options))

@@ -28,7 +28,7 @@ from holdfast_cli.views.attachment import FIVE_LINES, NO_AUTOMATIC_RANK
 from holdfast_cli.views.console_address import start_lines
 from holdfast_cli.views.display import LineDisplay
 from holdfast_cli.views.run_view import Surroundings
-from holdfast_proto.exit_codes import ExitCode
+from holdfast_proto.exit_codes import PREEMPTION_WARNINGS, ExitCode
 from holdfast_proto.keys import check_run_name
 
 NO_RANK = (
@@ -98,12 +98,15 @@ def _node(resolved: Resolved, flags: ObserveFlags) -> str | None:
 
 
 def _observe_here(options: LocalRunOptions, command: list[str]) -> int:
-    with Interruption() as interruption, LocalRun(options, interruption) as local:
+    with Interruption(warnings=PREEMPTION_WARNINGS) as interruption, LocalRun(options, interruption) as local:
         return _watch(local, interruption, command, start_lines(local.paths.control, sys.stderr))
 
 
 def _observe_node(options: LocalRunOptions, node: str, command: list[str]) -> int:
-    with Interruption() as interruption, NodeObservation(options, node, interruption, say=_complain) as here:
+    with (
+        Interruption(warnings=PREEMPTION_WARNINGS) as interruption,
+        NodeObservation(options, node, interruption, say=_complain) as here,
+    ):
         return _watch(here, interruption, command, [])
 
 
@@ -111,7 +114,7 @@ def _observe_ranks(options: LocalRunOptions, node: str, ranks: NodeRanks) -> Non
     """Watch the ranks of this node that other processes start, until they are gone. The ranks never notice."""
     try:
         with (
-            Interruption() as interruption,
+            Interruption(warnings=PREEMPTION_WARNINGS) as interruption,
             NodeObservation(options, node, interruption, ranks.runtime, say=_complain) as here,
         ):
             watch = _launcher_watch(here, interruption)

@@ -67,7 +67,7 @@ def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
     printed = Follower(options.directory / options.run, since_unix_s=time.time())
     printed.skip_present()
     attachment = AttachmentWatch(auto=options.auto)
-    interruption = Interruption()
+    interruption = Interruption(options.preemption_warnings)
     local = LocalRun(options, interruption)
     try:
         with interruption, local:

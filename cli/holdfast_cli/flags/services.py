@@ -58,6 +58,8 @@ class AgentFlags:
         ),
     ]
     preemption_grace_s: Annotated[float, _as_setting("preemption_grace_s")] = RunSettings.preemption_grace_s
+    stop_on_sigusr1: Annotated[bool, _as_setting("stop_on_sigusr1")] = RunSettings.stop_on_sigusr1
+    stop_on_sigusr2: Annotated[bool, _as_setting("stop_on_sigusr2")] = RunSettings.stop_on_sigusr2
     node: Annotated[
         str | None,
         typer.Option(help="Name of this node.", show_default="its host name", metavar="NAME", rich_help_panel=_NODE),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.run_folder.paths import RunPaths
+from holdfast_proto.exit_codes import PREEMPTION_WARNINGS
 
 HOLDFAST = (sys.executable, "-P", "-m", "holdfast_cli")
 """argv of the command. ``-P`` keeps the current folder off the module path: it may hold a ``redis.py`` of the user."""
@@ -43,7 +44,14 @@ def agent_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) -
     }
     if options.checkpoint_staging is not None:
         arguments["--checkpoint-staging"] = options.checkpoint_staging
-    return [*HOLDFAST, "agent", *_flatten(arguments), *store]
+    ignored = [number for number in PREEMPTION_WARNINGS if number not in options.preemption_warnings]
+    return [
+        *HOLDFAST,
+        "agent",
+        *_flatten(arguments),
+        *(f"--no-stop-on-{each.name.lower()}" for each in ignored),
+        *store,
+    ]
 
 
 def guard_command(paths: RunPaths, folder: Path) -> list[str]:

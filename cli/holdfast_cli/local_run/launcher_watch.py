@@ -12,6 +12,7 @@ from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import POLL_S
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.run_folder.paths import RunPaths
+from holdfast_proto.exit_codes import PREEMPTION_WARNINGS
 from holdfast_proto.rank_context import ObservedNode
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED
@@ -88,15 +89,16 @@ class LauncherWatch:
         """Wait for the launcher, pass signals on to it, and return its exit code."""
         forwarded = 0
         while (code := launcher.exit_code) is None:
-            if self._interruption.count > forwarded:
-                forwarded = self._interruption.count
-                self._watched.expect_end()
-                launcher.forward(self._interruption.signal)
+            for number in self._interruption.received[forwarded:]:
+                forwarded += 1
+                if number not in PREEMPTION_WARNINGS:  # after a warning the launcher may well continue
+                    self._watched.expect_end()
+                launcher.forward(number)
             self._look()
             time.sleep(POLL_S)
         if not self._has_given_up:
             self._watched.launcher_ended(code)
-        self._await_verdict(forwarded)
+        self._await_verdict()
         return code
 
     def until_end(self) -> None:
@@ -116,12 +118,13 @@ class LauncherWatch:
                 self._watched.expect_end()
             self._look()
             time.sleep(POLL_S)
-        self._await_verdict(announced)
+        self._await_verdict()
 
-    def _await_verdict(self, forwarded: int) -> None:
-        """Wait for the verdict on how the run ended. One more signal than ``forwarded`` ends the wait."""
+    def _await_verdict(self) -> None:
+        """Wait for the verdict on how the run ended. One more signal ends the wait."""
+        heard = self._interruption.count
         deadline = time.monotonic() + VERDICT_PATIENCE_S
-        while time.monotonic() < deadline and not (self._has_given_up or self._interruption.count > forwarded):
+        while time.monotonic() < deadline and not (self._has_given_up or self._interruption.count > heard):
             status = self._look()
             if status is not None and _is_judged(status):
                 return

@@ -38,7 +38,7 @@ def _ignore(_: RunStatus) -> None:
 class LocalRun:
     """A run on this machine. Use it with ``with``: whatever happens, nothing but its directory is left behind.
 
-    ``interruption``: signals that shall end it; one SIGTERM has it stop after a last checkpoint. Raises
+    ``interruption``: signals that shall end it; a warning, or one SIGTERM, has it stop after a last checkpoint. Raises
     ConfigurationError for a setting that cannot work, InterruptionError after a signal, CommandError for anything
     else that a user can act on.
     """

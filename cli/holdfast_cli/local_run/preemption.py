@@ -1,4 +1,4 @@
-"""Takes SIGTERM as a request to stop as planned: after a last checkpoint, within the grace period."""
+"""Takes SIGTERM, or a warning before it, as a request to stop as planned: after a last checkpoint, within a grace."""
 
 import time
 from contextlib import suppress
@@ -12,7 +12,10 @@ from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED
 
 
 class Preemption:
-    """Passes one SIGTERM on to the daemon. Another signal, a second one or the deadline ends the run immediately."""
+    """Passes one SIGTERM, or a warning before it, on to the daemon.
+
+    Another signal, a second SIGTERM or the deadline ends the run immediately. The grace period begins with the first.
+    """
 
     def __init__(self, interruption: Interruption, control: ControlClient, grace_s: float) -> None:
         self._interruption = interruption
@@ -27,8 +30,8 @@ class Preemption:
         return self._by_s is not None and time.monotonic() > self._by_s
 
     def check(self) -> None:
-        """Request the stop if SIGTERM has come; raise InterruptionError if the run must end immediately."""
-        if not (self._grace_s and self._interruption.is_one_sigterm):
+        """Request the stop if it is asked for; raise InterruptionError if the run must end immediately."""
+        if not (self._grace_s and self._interruption.asks_for_planned_stop):
             self._interruption.check()
         elif self.is_late:
             raise InterruptionError(SIGTERM, "it did not stop within --preemption-grace-s")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from signal import SIGUSR1, SIGUSR2, Signals
 from types import NoneType
 from typing import Annotated, get_args, get_origin, get_type_hints
 
@@ -128,11 +129,31 @@ class RunSettings:
             name="preemption_grace_s",
             flag="--preemption-grace-s",
             metavar="SECONDS",
-            help="Time from SIGTERM to the end, for a last checkpoint. 0: end immediately.",
+            help="Time from SIGTERM, or a warning before it, to the end, for a last checkpoint. 0: end immediately.",
             commands=("run",),
             least=0,
         ),
     ] = STOP_GRACE_S
+    stop_on_sigusr1: Annotated[
+        bool,
+        Setting(
+            section=FileSection.RUN,
+            name="stop_on_sigusr1",
+            flag="--stop-on-sigusr1",
+            help="Take SIGUSR1 as a warning before SIGTERM: stop after a last checkpoint. Otherwise ignore it.",
+            commands=("run",),
+        ),
+    ] = True
+    stop_on_sigusr2: Annotated[
+        bool,
+        Setting(
+            section=FileSection.RUN,
+            name="stop_on_sigusr2",
+            flag="--stop-on-sigusr2",
+            help="Take SIGUSR2 as a warning before SIGTERM: stop after a last checkpoint. Otherwise ignore it.",
+            commands=("run",),
+        ),
+    ] = True
     faults_allowed: Annotated[
         bool,
         Setting(
@@ -664,6 +685,12 @@ class RunSettings:
             example='["https://holdfast.example.com"]',
         ),
     ] = ()
+
+    @property
+    def preemption_warnings(self) -> list[Signals]:
+        """Those of PREEMPTION_WARNINGS that ask for a planned stop."""
+        stops = {SIGUSR1: self.stop_on_sigusr1, SIGUSR2: self.stop_on_sigusr2}
+        return [number for number, is_on in stops.items() if is_on]
 
 
 @cache

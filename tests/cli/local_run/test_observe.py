@@ -67,7 +67,9 @@ def test_the_launcher_gets_the_nodes_variable_and_its_exit_code_is_ours(observe:
     assert process.returncode == 3
 
 
-@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "INT"), (signal.SIGTERM, "TERM")])
+@pytest.mark.parametrize(
+    ("number", "word"), [(signal.SIGINT, "INT"), (signal.SIGTERM, "TERM"), (signal.SIGUSR1, "USR1")]
+)
 def test_a_signal_is_the_launchers_to_answer(observe: Any, number: signal.Signals, word: str) -> None:
     script = f"trap 'exit 7' {word}; echo ready; while :; do sleep 0.02; done"
     process = observe("sh", "-c", script, phase=RUN_PHASE_RUNNING)
