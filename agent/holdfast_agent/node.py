@@ -14,6 +14,7 @@ from holdfast_agent.processes import training_thread
 from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.kernel_log import names_our_pids
 from holdfast_agent.processes.rank import Rank
+from holdfast_agent.processes.replacements import has_replacement
 from holdfast_agent.reports.logged_names import LoggedNames
 from holdfast_agent.reports.message_checks import clean_hello
 from holdfast_agent.reports.summaries import StepSummaries
@@ -160,6 +161,7 @@ class Node:
             leave_in_s=self._leave_in_s(),
             world_size=self.start.world_size if self.observes else 0,
             refused_ranks=self.refused_ranks,
+            relaunched=self.observes and has_replacement(self.ranks.values()),
         )
 
     def _state_of(self, rank: Rank) -> store.RankState | None:

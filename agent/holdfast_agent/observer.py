@@ -5,6 +5,7 @@ import shutil
 
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
+from holdfast_agent.processes.replacements import parent_of
 from holdfast_agent.rank_supervisor import GENERATIONS_KEPT, RankSupervisor
 from holdfast_agent.reports.message_checks import clean_hello, flaw_of_hello
 from holdfast_checkpoint import processes
@@ -78,6 +79,7 @@ class Observer:
 
     def _enter(self, hello: session.Hello) -> Rank:
         rank = Rank(hello.rank, hello.generation, hello.local_rank, hello.pid, processes.start_ticks(hello.pid))
+        rank.parent = parent_of(hello.pid)
         _welcome(rank, hello)
         self._supervisor.exits.watch(rank)
         self._supervisor.record.save()

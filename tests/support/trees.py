@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from holdfast_agent.movement.tree_movement import moved
+from holdfast_agent.movement.tree_movement import moved, sign_of_life
 from holdfast_agent.movement.tree_reader import Machine, TreeReader
 from holdfast_agent.movement.tree_sample import TreeSample
 from holdfast_agent.movement.tree_watch import Stillness
@@ -88,15 +88,25 @@ class Tree:
             assert time.monotonic() < deadline_s, seen
             seen.append(self.move())
 
-    def wait_for_stillness(self, still_s: float = 1.2) -> None:
-        """Wait until nothing has moved for ``still_s`` seconds."""
+    def wait_for_sign(self, kind: str) -> None:
+        """Wait for a sign of life of this kind."""
+        before = self.look()
+        deadline_s = time.monotonic() + PATIENCE_S
+        while (seen := sign_of_life(before, now := self.look())) != kind:
+            assert time.monotonic() < deadline_s, seen
+            before = now
+            time.sleep(LOOK_S)
+
+    def wait_for_stillness(self, still_s: float = 1.2, *, signs: bool = True) -> None:
+        """Wait until nothing has moved for ``still_s`` seconds, and without ``signs`` no sign of life has come."""
         stillness = Stillness()
         deadline_s = time.monotonic() + PATIENCE_S
         seen: list[str] = []
         while True:
             began_s = time.monotonic()
             view = stillness.observe(self.look(), began_s=began_s, ended_s=time.monotonic())
-            if view.still_s >= still_s:
+            has_signs = view.sign_of_life != "" and view.sign_age_s < still_s
+            if view.still_s >= still_s and (signs or not has_signs):
                 return
             seen.append(view.moved)
             assert began_s < deadline_s, seen

@@ -43,7 +43,8 @@ def _movement(rank: Rank) -> str:
     return (
         "== movement in the process tree since the last progress\n"
         f"still for {seen.still_s:.1f} s, last moved: {seen.moved or 'nothing seen'},"
-        f" traced: {'yes' if seen.traced else 'no'}, live child processes: {seen.workers}\n\n"
+        f" traced: {'yes' if seen.traced else 'no'}, live child processes: {seen.workers},"
+        f" sign of life: {f'{seen.sign_of_life} {seen.sign_age_s:.1f} s ago' if seen.sign_of_life else 'none'}\n\n"
     )
 
 

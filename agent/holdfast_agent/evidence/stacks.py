@@ -111,6 +111,7 @@ async def take_all(rank: Rank, folder: EvidenceFolder, *, native: bool, patience
 
 async def _native(rank: Rank, folder: EvidenceFolder, patience_s: float) -> tuple[Thread, ...] | None:
     rank.held_for_stacks = True
+    rank.pauses_total += 1
     try:
         return await _dump(rank, folder, "--native", patience_s)
     finally:

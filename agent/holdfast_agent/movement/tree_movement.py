@@ -14,6 +14,9 @@ DISK = "disk"
 NETWORK = "network"
 PROCESSES = "processes"
 
+WAKES = "wakes"
+WRITES = "writes"
+
 CPU_SHARE = 0.015
 """A thread that computes for more than this share of the time moves. gloo's thread, which polls a hundred times a
 second, needs 0.0036; the hooks' reporter needs 0.0044."""
@@ -61,6 +64,23 @@ def moved(before: TreeSample, after: TreeSample, *, since: TreeSample | None = N
     if before.processes.keys() != after.processes.keys() or any(_has_changed(old, new) for old, new in pairs):
         return PROCESSES
     return ""
+
+
+def sign_of_life(before: TreeSample, after: TreeSample) -> str:
+    """Return what a script does that waits with pauses and that is too little for a movement: WAKES or WRITES; or "".
+
+    Of a rank that hangs, the training thread sleeps without a break, and nobody writes. Other threads do not count:
+    those of torch, gloo, NCCL and gRPC wake in a rhythm in every rank.
+    """
+    both = before.processes.keys() & after.processes
+    if any(_has_written(before.processes[each], after.processes[each]) for each in both):
+        return WRITES
+    return WAKES if after.turns > before.turns > 0 else ""
+
+
+def _has_written(old: ProcessSample, new: ProcessSample) -> bool:
+    io = new.io.minus(old.io)
+    return io.written_bytes > _WAKE_UP_BYTES * io.writes
 
 
 def _trains(old: TreeSample, new: TreeSample) -> bool:

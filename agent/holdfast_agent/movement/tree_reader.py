@@ -88,6 +88,8 @@ class TreeReader:
         self._proc = proc
         self._before: Mapping[Process, ProcessSample] = {}
         self._helpers: dict[Process, bool] = {}
+        self._programs: dict[Process, bool] = {}
+        self._command = self._command_of(root)
         self._newest_call = ""
 
     def read(self, machine: Machine) -> TreeSample | None:
@@ -118,6 +120,7 @@ class TreeReader:
             workers=self._workers(processes),
             at_s=at_s,
             training_s=training.ran_s if training is not None else 0.0,
+            turns=(training.turns or 0 if training is not None else 0) + self._programs_turns(processes),
         )
 
     def _process(self, stat: ProcessStat, before: ProcessSample | None) -> ProcessSample | None:
@@ -214,12 +217,28 @@ class TreeReader:
         self._helpers = {each: self._helpers.get(each, False) or self._is_helper(each) for each in candidates}
         return sum(not is_helper for is_helper in self._helpers.values())
 
+    def _programs_turns(self, processes: Mapping[Process, ProcessSample]) -> int:
+        """Return the turns of the main threads of other programs. Workers of a data loader poll for work even then when
+        their rank hangs, and are no other program: they are forked, or started by ``multiprocessing``.
+        """
+        before = self._programs
+        self._programs = {each: before[each] if each in before else self._is_program(each) for each in processes}
+        mains = (processes[each].threads.get(each[0]) for each, is_one in self._programs.items() if is_one)
+        return sum(main.turns or 0 for main in mains if main is not None)
+
+    def _is_program(self, process: Process) -> bool:
+        words = self._command_of(process)
+        return words not in ("", self._command) and "multiprocessing" not in words and not self._is_helper(process)
+
     def _is_helper(self, process: Process) -> bool:
+        return any(helper in self._command_of(process) for helper in _HELPERS)
+
+    def _command_of(self, process: Process) -> str:
+        """Return the command line of a process, up to a limit; empty: it has ended."""
         try:
-            words = read_file(f"{self._proc}/{process[0]}/cmdline")
+            return read_file(f"{self._proc}/{process[0]}/cmdline")
         except OSError:
-            return False
-        return any(helper in words for helper in _HELPERS)
+            return ""
 
 
 def _thread(folder: str, before: ThreadSample | None) -> ThreadSample:

@@ -87,3 +87,6 @@ class TreeSample:
     """Monotonic time of the sample."""
     training_s: float = 0.0
     """CPU seconds of the training thread so far."""
+    turns: int = 0
+    """Number of times that the training thread, and the main threads of programs that the script has started, have got
+    a core; 0 if the kernel does not count."""

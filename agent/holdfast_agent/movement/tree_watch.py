@@ -5,7 +5,7 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 
-from holdfast_agent.movement.tree_movement import moved
+from holdfast_agent.movement.tree_movement import moved, sign_of_life
 from holdfast_agent.movement.tree_reader import Machine, TreeReader, UnknownError
 from holdfast_agent.movement.tree_sample import TreeSample
 from holdfast_agent.node import Node
@@ -34,13 +34,18 @@ class Stillness:
         self._before: TreeSample | None = None
         self._since: TreeSample | None = None
         self._since_s = 0.0
+        self._signed_s = 0.0
+        self._pauses = 0
         self._view = TreeView()
 
-    def observe(self, sample: TreeSample, *, began_s: float, ended_s: float) -> TreeView:
+    def observe(self, sample: TreeSample, *, began_s: float, ended_s: float, pauses: int = 0) -> TreeView:
         """Take in a sample that was read between two moments; return the new view.
 
         Reading takes time. So a stillness counts from the end of the first sample to the beginning of the last one.
+        ``pauses``: number of times so far that this agent itself has woken the threads.
         """
+        sign = sign_of_life(self._before, sample) if self._before is not None and pauses == self._pauses else ""
+        self._signed_s, self._pauses = began_s if sign else self._signed_s, pauses
         move = moved(self._before, sample, since=self._since) if self._before is not None else ""
         if self._before is None or move or sample.traced:
             self._since, self._since_s = sample, ended_s
@@ -50,6 +55,8 @@ class Stillness:
             moved=move or self._view.moved,
             traced=sample.traced,
             workers=sample.workers,
+            sign_of_life=sign or self._view.sign_of_life,
+            sign_age_s=max(0.0, began_s - self._signed_s) if sign or self._view.sign_of_life else 0.0,
         )
         return self._view
 
@@ -150,7 +157,9 @@ class TreeWatch:
             return
         if sample is None or not watched.is_current or watched.rank.held_for_stacks:
             return
-        watched.rank.tree = watched.stillness.observe(sample, began_s=began_s, ended_s=self._node.clock_s)
+        watched.rank.tree = watched.stillness.observe(
+            sample, began_s=began_s, ended_s=self._node.clock_s, pauses=watched.rank.pauses_total
+        )
 
     def _fail(self, watched: _Watched, reason: str) -> None:
         self._node.tree_look_failures_total += 1

@@ -35,6 +35,10 @@ class TreeView:
     """Whether a process that this agent did not start traces the tree."""
     workers: int = 0
     """Number of live processes that the rank has started."""
+    sign_of_life: str = ""
+    """Newest sign of life, other than a movement; empty: none was seen."""
+    sign_age_s: float = 0.0
+    """Seconds since then."""
 
 
 @dataclass
@@ -53,6 +57,10 @@ class Rank:
     process_state: str = ""
     held_for_stacks: bool = False
     """Whether py-spy pauses the process now: the process state then says nothing about the rank."""
+    pauses_total: int = 0
+    """Number of times that it has done so, which wakes the threads."""
+    parent: tuple[int, int] | None = None
+    """Pid and start time of the process that has started a rank of another launcher; None: not known."""
     is_killed: bool = False
     """Whether this agent has killed the process because the rank hangs: as it dies, it leaves the state "stopped"."""
     thread: ThreadStatus = field(default_factory=ThreadStatus)
@@ -338,6 +346,8 @@ class Rank:
             moved=self.tree.moved,
             traced=self.tree.traced,
             workers=self.tree.workers,
+            sign_of_life=self.tree.sign_of_life,
+            sign_age_s=self.tree.sign_age_s,
             left_training=self.has_left_training,
             blocked_on=self.blocked_on,
             launched_world_size=self.launched_world_size,

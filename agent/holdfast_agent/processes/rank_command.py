@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import warnings
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
@@ -68,6 +69,15 @@ def start_problem(command: Sequence[str], folder: Path) -> str:
     if kind == "module" and is_this_python(program):
         return _module_problem(target, folder)
     return ""
+
+
+def torch_problem() -> str:
+    """Return one line if this Python has no torch, with which the agent starts ranks, else ""."""
+    if importlib.util.find_spec("torch") is not None:
+        return ""
+    return (
+        f"ranks need torch, and {sys.executable} has none: install torch there, or the extra trainer of holdfast-torch"
+    )
 
 
 def _script_and_arguments(command: Sequence[str]) -> Sequence[str]:

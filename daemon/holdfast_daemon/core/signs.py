@@ -16,6 +16,13 @@ _BUSY_WAIT = "cpu"
 """How a rank on a GPU waits for its device: it spins."""
 
 
+_PAUSE_RATIO = 3.0
+"""How long a pause between two signs of life may be, as a multiple of the time in which they came: a script that tries
+again with growing pauses doubles or triples each."""
+
+_SEEN = {"wakes": "it woke", "writes": "it wrote something"}
+
+
 @dataclass(frozen=True)
 class Judgement:
     """Whether a standstill has lasted long enough for a restart."""
@@ -94,6 +101,8 @@ def _mismatch(view: View, verdict: store.Verdict, patience: RestartPatience) -> 
     if view.mismatched_call is not None:
         return Judgement(True, Sign.CERTAIN, "the calls of ranks do not match")
     members = [view.known_ranks[rank] for rank in verdict.culprits if rank in view.known_ranks]
+    if not members:  # recorders show that calls differ, and not whose is wrong
+        return by_time_alone(view, patience)
     if set(view.wait_analysis.cycle) == set(verdict.culprits):
         # One that moves may be on its way to the call that the others wait for.
         if all(_is_still(rank) for rank in members):
@@ -151,7 +160,7 @@ def _culprit(view: View, number: int, patience: RestartPatience) -> Judgement:
         return _WAIT
     hidden = _may_wait_for(view, rank, patience)
     may_be_likely = is_waited_for and not rank.traced and phase not in PAUSES and not hidden
-    if may_be_likely and _still_for(rank, patience.likely_s(phase)):
+    if may_be_likely and _still_for(rank, patience.likely_s(phase)) and not _may_wake(rank):
         return Judgement(True, Sign.LIKELY, _nothing_moves([rank]))
     return _slowest(view, [rank, *hidden], patience)
 
@@ -197,7 +206,8 @@ def _slowest(view: View, ranks: list[store.RankState], patience: RestartPatience
 
 def _by_time(rank: store.RankState, patience: RestartPatience) -> Judgement:
     least_s, phase = patience.time_alone_s(rank.progress.phase), phase_name(rank.progress.phase)
-    reason = f"rank {rank.rank} has made no progress in {phase} for {rank.stalled_s:.0f} s, longer than {least_s:.0f} s"
+    lasted = f"rank {rank.rank} has made no progress in {phase} for {rank.stalled_s:.0f} s, longer than {least_s:.0f} s"
+    reason = f"{lasted}{_last_sign(rank)}"
     return Judgement(rank.stalled_s >= least_s, Sign.NONE, reason)
 
 
@@ -214,4 +224,13 @@ def _still_for(rank: store.RankState, least_s: float) -> bool:
 
 def _nothing_moves(ranks: list[store.RankState]) -> str:
     first = max(ranks, key=lambda rank: rank.still_s)
-    return f"nothing has moved in the processes of rank {first.rank} for {first.still_s:.0f} s"
+    return f"nothing has moved in the processes of rank {first.rank} for {first.still_s:.0f} s{_last_sign(first)}"
+
+
+def _may_wake(rank: store.RankState) -> bool:
+    """Whether the rank has shown signs of life in this stall, and the next one may still come: it waits with pauses."""
+    return bool(rank.sign_of_life) and rank.sign_age_s < _PAUSE_RATIO * (rank.stalled_s - rank.sign_age_s)
+
+
+def _last_sign(rank: store.RankState) -> str:
+    return f", and {_SEEN[rank.sign_of_life]} {rank.sign_age_s:.0f} s ago" if rank.sign_of_life in _SEEN else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.movement.tree_movement import CPU, DISK, PROCESSES
+from holdfast_agent.movement.tree_movement import CPU, DISK, PROCESSES, WAKES, WRITES
 from holdfast_agent.movement.tree_reader import Machine, TreeReader
 from holdfast_checkpoint import processes
 from tests.support.trees import Tree, running
@@ -106,6 +106,39 @@ while not lock.acquire(timeout=1.0): pass
 """
     with running(polls) as process:
         Tree(process.pid).wait_for_stillness(still_s=3.0)
+
+
+def pausing(how: str) -> str:
+    """Return a script of which something sleeps again and again: how it does so."""
+    return f"""
+import os, subprocess, sys, threading, time
+def pause(say=""):
+    while True:
+        time.sleep(0.2)
+        if say: print(say, flush=True)
+print('ready', flush=True)
+{how}
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "sign"),
+    [
+        ("pause()", WAKES),
+        ("threading.Thread(target=pause, args=('503 Slow Down, attempt 7',)).start()", WRITES),
+        ("subprocess.run([sys.executable, '-c', 'import time\\nwhile True: time.sleep(0.2)'])", WAKES),
+    ],
+)
+def test_a_script_that_waits_with_pauses_shows_a_sign_of_life(how: str, sign: str) -> None:
+    with running(pausing(how)) as process:
+        Tree(process.pid).wait_for_sign(sign)
+
+
+@pytest.mark.parametrize("how", ["threading.Thread(target=pause).start()", "os.fork() or pause()"])
+def test_threads_and_forked_workers_that_poll_are_no_sign_of_life(how: str) -> None:
+    with running(pausing(how)) as process:
+        Tree(process.pid).wait_for_stillness(signs=False)
 
 
 HOOKS_THREAD = """

@@ -256,12 +256,12 @@ async def test_a_process_that_computes_is_still_while_it_is_stopped_and_has_move
 
 
 def sample(
-    at_s: float, *, call: str = "202", traced: bool = False, ran_s: float = 1.0, io: IoCounters = NO_IO
+    at_s: float, *, call: str = "202", traced: bool = False, ran_s: float = 1.0, io: IoCounters = NO_IO, turns: int = 0
 ) -> TreeSample:
     stat = parse_stat(10, stat_line(10))
     assert stat is not None
     process = ProcessSample(replace(stat, cpu_s=ran_s), io=io)
-    return TreeSample({(10, 7): process}, {}, call=call, traced=traced, workers=0, at_s=at_s)
+    return TreeSample({(10, 7): process}, {}, call=call, traced=traced, workers=0, at_s=at_s, turns=turns)
 
 
 def test_stillness_lasts_from_the_end_of_one_look_to_the_beginning_of_a_later_one() -> None:
@@ -271,6 +271,17 @@ def test_stillness_lasts_from_the_end_of_one_look_to_the_beginning_of_a_later_on
     assert stillness.observe(sample(2.0), began_s=2.0, ended_s=2.5).still_s == 1.5
     assert stillness.observe(sample(3.0, call="0 0x1"), began_s=3.0, ended_s=3.5) == TreeView(moved="cpu")
     assert stillness.observe(sample(4.0, call="0 0x1"), began_s=4.0, ended_s=4.5) == TreeView(0.5, moved="cpu")
+
+
+def test_a_wake_up_is_a_sign_of_life_unless_this_agent_has_caused_it() -> None:
+    stillness = Stillness()
+    stillness.observe(sample(0.0, turns=5), began_s=0.0, ended_s=0.0)
+    woken = stillness.observe(sample(1.0, turns=6), began_s=1.0, ended_s=1.0)
+    assert (woken.sign_of_life, woken.sign_age_s, woken.still_s) == ("wakes", 0.0, 1.0)
+    paused = stillness.observe(sample(2.0, turns=9), began_s=2.0, ended_s=2.0, pauses=1)
+    assert (paused.sign_of_life, paused.sign_age_s) == ("wakes", 1.0)
+    asleep = stillness.observe(sample(3.0, turns=9), began_s=3.0, ended_s=3.0, pauses=1)
+    assert (asleep.sign_age_s, asleep.still_s) == (2.0, 3.0)
 
 
 def test_time_in_which_a_debugger_is_attached_is_no_stillness() -> None:
@@ -294,7 +305,7 @@ def test_a_line_of_a_log_and_wake_ups_are_no_movement_but_a_trickle_is() -> None
     for second, io in enumerate(wakes):
         now = io.plus(line) if second >= 10 else io
         view = stillness.observe(sample(second, io=now), began_s=second, ended_s=second)
-    assert view == TreeView(still_s=59.0)
+    assert view == TreeView(still_s=59.0, sign_of_life="writes", sign_age_s=49.0)
     trickle = [wakes[-1].plus(IoCounters(written_bytes=200 + 60 * second, writes=1 + second)) for second in range(60)]
     longest_s = 0.0
     for second, io in enumerate(trickle, 60):
@@ -303,4 +314,5 @@ def test_a_line_of_a_log_and_wake_ups_are_no_movement_but_a_trickle_is() -> None
     assert view.moved == "disk"
     assert longest_s < 10.0
     from_disk = trickle[-1].plus(IoCounters(disk_bytes=1))
-    assert stillness.observe(sample(120, io=from_disk), began_s=120, ended_s=120) == TreeView(moved="disk")
+    view = stillness.observe(sample(120, io=from_disk), began_s=120, ended_s=120)
+    assert (view.moved, view.still_s) == ("disk", 0.0)

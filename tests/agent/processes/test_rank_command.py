@@ -1,12 +1,13 @@
 """Which commands are refused before a rank exists, and which are left alone because it is not certain."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from holdfast_agent.processes.rank_command import launcher_problem, start_problem
+from holdfast_agent.processes.rank_command import launcher_problem, start_problem, torch_problem
 
 
 @pytest.fixture
@@ -171,3 +172,11 @@ def test_the_script_in_the_command_of_a_shell_is_found(outer: tuple[str, ...], i
 )
 def test_other_commands_are_no_launchers(command: str) -> None:
     assert launcher_problem(command.split()) == ""
+
+
+def test_a_python_without_torch_starts_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert torch_problem() == ""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert torch_problem() == (
+        f"ranks need torch, and {sys.executable} has none: install torch there, or the extra trainer of holdfast-torch"
+    )

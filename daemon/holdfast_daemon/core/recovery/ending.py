@@ -5,7 +5,6 @@ from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
 from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.recovery import checkpoint_commands, proven_steps, standstills
-from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_daemon.core.restart_patience import RestartPatience
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.loss_tiers import ends_badly
@@ -36,23 +35,24 @@ def finish(tick: Tick, phase: "store.RunPhase", outcome: str, *, is_state_good: 
         if not record.HasField("bad_loss") and ends_badly(tick.state.spec, record.loss_counts):
             doubtful = proven_steps.first_doubtful(tick)
             record.bad_loss.CopyFrom(store.BadLoss(from_step=doubtful, reason=_BAD_END, since_unix_s=tick.now))
-    if is_state_good and (phase == store.RUN_PHASE_FAILED or _lacks_last_checkpoint(tick)):
+    if is_state_good and (phase == store.RUN_PHASE_FAILED or _has_left_early(tick)):
         checkpoint_commands.persist_newest_snapshot(tick)  # agents end only when what they write is on disk
     tick.enter(phase)
     _send_finish(tick)
 
 
-def _lacks_last_checkpoint(tick: Tick) -> bool:
-    """Whether a rank left early without a last checkpoint: its state was that of no step, or it had no free slot."""
-    newest, exits = tick.record.newest_step, [rank.exit for rank in tick.ranks.values() if rank.HasField("exit")]
-    # A rank whose loop has ended is idle. The report of its last step may still be on its way.
-    if any(one.step > newest and one.phase != common.PHASE_IDLE for one in exits):
-        return True
-    # A loop that names no end does not know which step is its last, and so takes no checkpoint at its end.
-    if any(not one.steps_until for one in exits):
-        return True
-    is_early = any(one.steps_until > newest + 1 for one in exits)
-    return is_early and newest_common_snapshot(tick.state.members, tick.world_size) < newest
+def _has_left_early(tick: Tick) -> bool:
+    """Whether a rank left before the end of its loop, or had a loop that names no end.
+
+    Then nobody knows whether its newest state is on its way to a checkpoint. What is on its way is not written twice.
+    """
+    newest = tick.record.newest_step
+    for ended in (rank.exit for rank in tick.ranks.values() if rank.HasField("exit")):
+        # A rank whose loop has ended is idle. The report of its last step may still be on its way.
+        done = max(newest, ended.step) if ended.phase == common.PHASE_IDLE else newest
+        if not ended.steps_until or ended.steps_until > done + 1:
+            return True
+    return False
 
 
 def end_after_training(tick: Tick) -> bool:

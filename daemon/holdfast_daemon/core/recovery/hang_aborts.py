@@ -54,7 +54,11 @@ def await_reaction(tick: Tick) -> None:
     if alive and tick.now - tick.state.sent_unix_s > RESEND_S:
         _send(tick, alive)
     waited_s = tick.now - incident.abort.sent_unix_s
-    if waited_s >= REACTION_PATIENCE_S and tick.once("no reaction of the launcher"):
+    if not incident.abort.reaction and any(node.relaunched for node in tick.state.nodes.values()):
+        with incidents.edit(tick, incident) as edited:
+            edited.abort.reaction, edited.abort.after_s = store.LAUNCHER_REACTION_RESTARTED, waited_s
+            edited.actions.add(unix_s=tick.now, what=aborts.reaction(edited.abort))
+    elif not incident.abort.reaction and waited_s >= REACTION_PATIENCE_S and tick.once("no reaction of the launcher"):
         numbers = [asked.rank for asked in alive]
         incidents.add_line(tick, incident, aborts.no_reaction(incident.abort, numbers, waited_s))
 
@@ -64,7 +68,7 @@ def see_generation(tick: Tick, generation: int) -> None:
     incident = incidents.open_one(tick)
     if incident is None:
         return
-    if not incident.HasField("abort") or incident.abort.reaction:
+    if not incident.HasField("abort") or (incident.abort.reaction and incident.abort.generation):
         incidents.add_line(tick, incident, f"the launcher started generation {generation}")
         return
     with incidents.edit(tick, incident) as edited:

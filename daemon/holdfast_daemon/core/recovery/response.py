@@ -22,6 +22,8 @@ def respond(tick: Tick, finding: Finding) -> None:
         finish(tick, store.RUN_PHASE_FAILED, verdict.message)
     elif standstills.is_one(finding):
         _stand_still(tick, finding)
+    elif (reported := standstills.explaining(tick, verdict)) is not None:
+        _give_up_waiting(tick, finding, reported)
     elif tick.state.spec.mode == store.MODE_ACT and finding.stops_the_run:
         standstills.drop(tick, f"another verdict explains it: {verdict.message}")
         with tick.edit_record() as record:
@@ -68,6 +70,22 @@ def _stand_still(tick: Tick, finding: Finding) -> None:
         record.uncertain_restarts = repeats
     _recover(tick, finding, standstills.take_over(tick, finding.verdict))
     incidents.add_line_to_open(tick, f"restart: {judged.reason}")
+
+
+def _give_up_waiting(tick: Tick, finding: Finding, reported: store.Incident) -> None:
+    """Handle the ends of ranks that waited for the culprits of a standstill: these stay the culprits."""
+    if tick.once(f"{reported.id} has consequences"):
+        incidents.add_line(tick, reported, f"consequence: {finding.verdict.message}")
+    if tick.state.spec.mode != store.MODE_ACT:
+        tick.state = replace(tick.state, left_down_by=tick.state.left_down_by | {reported.verdict.kind})
+        ledger.note_verdict(tick, reported.last_progress_unix_s)
+        return
+    with tick.edit_record() as record:
+        record.restart_is_uncertain = False
+    verdict = store.Verdict()
+    verdict.CopyFrom(reported.verdict)
+    cause = Finding(verdict=verdict, last_progress_unix_s=reported.last_progress_unix_s)
+    _recover(tick, cause, standstills.take_over(tick, verdict))
 
 
 def _recover(tick: Tick, finding: Finding, reported: store.Incident | None) -> None:

@@ -20,7 +20,7 @@ SIMULTANEOUS_S = 0.5
 def add_to_open(tick: Tick) -> None:
     """Add ranks that have failed by themselves to the verdict of the open incident, if that is a death."""
     incident = incidents.open_one(tick)
-    if incident is None or incident.verdict.kind != store.VERDICT_KIND_DEAD_RANK:
+    if incident is None or incident.verdict.kind != store.VERDICT_KIND_DEAD_RANK or incident.verdict.death.awaited:
         return
     known = {end.rank for end in incident.verdict.death.ends}
     first_unix_s = min((tick.ranks[rank].exit.exited_unix_s for rank in known if rank in tick.ranks), default=0.0)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from holdfast_daemon.core import incidents, signs
 from holdfast_daemon.core.detection import view_of
+from holdfast_daemon.core.detectors.deaths import death
 from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.detectors.view import is_stopped
 from holdfast_daemon.core.kinds import HANGS
@@ -136,6 +137,8 @@ def settle(tick: Tick, *, is_seen: bool) -> None:
     current = present(tick)
     if current is None or is_seen or view_of(tick).late:
         return  # ranks are late although no detector has found anything in this tick: none of them has moved
+    if tick.state.first_exit_unix_s:
+        return  # a rank has failed: that none is late any more is no movement
     lasted_s = max(0.0, tick.now - current.last_progress_unix_s)
     _know(tick, current.verdict, lasted_s)
     incidents.resolve(tick, current, f"the run moves again after {lasted_s:.0f} s, without a restart")
@@ -166,6 +169,20 @@ def drop(tick: Tick, what: str) -> None:
         incidents.resolve(tick, current, what, state=store.INCIDENT_STATE_NOTED)
         with tick.edit_record() as record:
             record.standstill_incident = ""
+
+
+def explaining(tick: Tick, verdict: store.Verdict) -> store.Incident | None:
+    """Return the incident of the present standstill if it explains the deaths that ``verdict`` is about.
+
+    Its culprits were named before any rank ended. The others waited for them, and have given up since: torch's own
+    timeout, the abort of a watchdog, a lost connection, or the launcher's signal after these. An end of another kind
+    is a fault of its own. So is any, if nobody was named.
+    """
+    current = present(tick)
+    if current is None or not current.verdict.culprits or verdict.kind != store.VERDICT_KIND_DEAD_RANK:
+        return None
+    exits = [rank.exit for rank in tick.ranks.values() if rank.HasField("exit")]
+    return current if all(map(death.may_follow_from_a_hang, exits)) else None
 
 
 def present(tick: Tick) -> store.Incident | None:

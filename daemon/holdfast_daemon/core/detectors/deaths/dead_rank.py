@@ -1,6 +1,6 @@
 """A rank has ended although the run continues: how, where, and whether it is the cause or a victim."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,9 +8,11 @@ from holdfast_daemon.core.detectors.deaths import death, failed_start
 from holdfast_daemon.core.detectors.deaths.aborted_call import aborted_call, names_are_in
 from holdfast_daemon.core.detectors.deaths.early_leave import early_leavers, has_left_out_calls
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
+from holdfast_daemon.core.detectors.deaths.peer_loss import named_absent
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View, is_stopped
+from holdfast_daemon.core.waits.wait_graph import analyse
 from holdfast_proto.v1 import store_pb2 as store
 
 SETTLE_S = 0.3
@@ -36,7 +38,8 @@ class DeadRank(Detector):
         verdict = failed_start.launcher_verdict(view) or _verdict(view)
         if verdict is None:
             return DetectorResult(self)
-        ended_unix_s = view.ranks[verdict.culprits[0]].exit.exited_unix_s or view.now
+        first = verdict.death.ends[0].rank if verdict.death.ends else verdict.culprits[0]
+        ended_unix_s = view.ranks[first].exit.exited_unix_s or view.now
         return DetectorResult(self, (Finding(verdict=verdict, last_progress_unix_s=min(view.now, ended_unix_s)),))
 
 
@@ -62,15 +65,43 @@ def _verdict(view: View) -> store.Verdict | None:
         )
     if not _has_settled(view, first, len(exits)) or _is_mismatch(view, first):
         return None
-    stopped = _stopped(view, culprits)
+    awaited = _awaited(view, exits) if death.lost_peer(first) else []
+    stopped = [] if awaited else _stopped(view, culprits)
     return store.Verdict(
         kind=store.VERDICT_KIND_DEAD_RANK,
-        culprits=[*culprits, *(rank.rank for rank in stopped)],
+        culprits=awaited or [*culprits, *(rank.rank for rank in stopped)],
         confidence_ratio=1.0 if first.HasField("signal") else 0.9,
         step=first.step,
         phase=first.phase,
-        death=store.DeathDetail(ends=ends, stopped=stopped),
+        death=store.DeathDetail(
+            ends=ends, stopped=stopped, awaited=[hang.held_rank(view, number) for number in awaited]
+        ),
     )
+
+
+def _awaited(view: View, exits: Mapping[int, store.RankExit]) -> list[int]:
+    """Return the ranks for which those that ended have waited in vain. They live, and held the others up.
+
+    Before the first call no counter shows them: then it is those that the last words name, or all that have not ended.
+    """
+    alive = {number for number, rank in view.ranks.items() if not (rank.HasField("exit") or rank.left_training)}
+    if not alive or view.missing_nodes or view.all_stopped:
+        return []
+    named = {number for ended in exits.values() for number in named_absent(ended.last_words)}
+    in_calls = alive & set(analyse({number: _before_its_end(rank) for number, rank in view.ranks.items()}).roots)
+    if in_calls or any(ended.step >= 0 for ended in exits.values()):
+        return sorted(in_calls or alive & named)
+    return sorted(alive & named or alive)
+
+
+def _before_its_end(rank: store.RankState) -> store.RankState:
+    """Return a rank as it was when it still waited in its last call."""
+    alive = store.RankState()
+    alive.CopyFrom(rank)
+    if alive.HasField("exit"):
+        alive.ClearField("exit")
+        alive.life = store.LIFE_RUNNING
+    return alive
 
 
 def _stopped(view: View, culprits: Collection[int]) -> list[store.HeldRank]:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from holdfast_daemon.core.detectors.deaths.peer_loss import (
     bytes_expected_and_got,
     connection_lost,
-    exception_line,
     met_another_size,
-    names_an_exception,
     raised_outside_torch,
 )
+from holdfast_daemon.core.detectors.deaths.raised import exception_line, names_an_exception
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1 import store_pb2
 
@@ -19,6 +18,8 @@ _SAID_CHARACTERS = 2000
 # Signals with which a process also ends as a consequence: NCCL's watchdog aborts a rank whose peer is gone,
 # launchers terminate the other ranks when one has failed.
 _SECONDARY_SIGNALS = {signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE}
+
+_LAUNCHERS_SIGNALS = _SECONDARY_SIGNALS - {signal.SIGABRT}
 
 _DIRECT_SIGNALS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
@@ -53,6 +54,13 @@ def is_clean(rank_exit: store_pb2.RankExit) -> bool:
 def lost_peer(rank_exit: store_pb2.RankExit) -> bool:
     """Return whether the rank ended because another had."""
     return _cause(rank_exit) == store_pb2.END_CAUSE_LOST_PEER
+
+
+def may_follow_from_a_hang(rank_exit: store_pb2.RankExit) -> bool:
+    """Return whether a rank that hangs may have brought this end about: by a timeout, or by the launcher after it."""
+    if lost_peer(rank_exit):
+        return True
+    return rank_exit.signal in _LAUNCHERS_SIGNALS and not names_an_exception(rank_exit.last_words)
 
 
 def speaks_for_itself(rank_exit: store_pb2.RankExit) -> bool:

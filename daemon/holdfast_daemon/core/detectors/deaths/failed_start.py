@@ -8,7 +8,7 @@ such as a data file that is not there: it may come back.
 import re
 from collections.abc import Mapping
 
-from holdfast_daemon.core.detectors.deaths.peer_loss import exception_line
+from holdfast_daemon.core.detectors.deaths.raised import exception_line
 from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import store_pb2 as store
 

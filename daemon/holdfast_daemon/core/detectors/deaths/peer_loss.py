@@ -1,28 +1,40 @@
 """Tells from a rank's last words whether it ended because a peer did.
 
-One death makes every peer fail within milliseconds, with the messages below. Python's own ConnectionResetError or
-BrokenPipeError is not among them: it comes from the user's sockets (a data store, a tracker), while
-torch raises RuntimeError and its own Dist...Error.
+One death makes every peer fail within milliseconds. torch says so by exceptions of its own types, or by a RuntimeError
+in words that nobody else uses. Words such as "connection reset by peer" are those of data stores and trackers too: they
+count only if torch raised them. The frame tells that, or a place in gloo's source: C++ has no frame of its own.
 """
 
 import re
 
-_PEER_LOST = re.compile(
-    r"connection (?:was likely )?(?:closed|reset|refused|aborted)"  # gloo, TCPStore
-    r"|broken pipe|socket closed"
-    r"|(?:recv|send)(?:Bytes|Value\w*)? failed|failed to recv, got 0 bytes"  # TCPStore
-    r"|remote process exit|ncclRemoteError|NCCL communicator was aborted"
-    r"|timed out waiting \d+ ?ms for (?:recv|send)"  # gloo: the peer has fallen silent
-    r"|watchdog caught collective operation timeout|wait timeout after \d+ ?ms",
+from holdfast_daemon.core.detectors.deaths.raised import Raised, last_chain
+
+_OWN_WORDS = re.compile(
+    r"(?:recv|send)(?:Bytes|Value\w*)? failed|failed to recv, got 0 bytes"  # TCPStore
+    r"|ncclRemoteError|NCCL communicator was aborted|watchdog caught collective operation timeout"
+    r"|timed out waiting \d+ ?ms for (?:recv|send)|application timeout caused pair closure"  # gloo
+    r"|failed to pass monitoredBarrier|detected mismatch between collectives on ranks"
+    r"|wait timeout after \d+ ?ms|waiting for clients\. \d+/\d+ clients joined|client socket has timed out",
     re.IGNORECASE,
 )
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+_ANYBODYS_WORDS = re.compile(
+    r"connection (?:was likely )?(?:closed|reset|refused|aborted)|broken pipe|socket (?:closed|timeout)"
+    r"|remote process exit",
+    re.IGNORECASE,
+)
+_PLACE_IN_GLOO = re.compile(r"\[[^\]\n]*\.cc:\d+\]")
+_ABSENT = re.compile(
+    r"keys: /default_pg/\S*/(?P<of_key>\d+)$"  # where gloo expects the address of that rank
+    r"|Ranks? (?P<at_barrier>\d+(?:, ?\d+)*) failed to pass monitoredBarrier"
+    r"|retrieving ncclUniqueId from \[(?P<of_nccl>\d+)\]",
+    re.MULTILINE,
+)
+_NO_STORE = re.compile(r"client socket has (?:timed out|failed to connect)")
 _OTHER_SIZE = re.compile(r"op\.preamble\.length|gloo::EnforceNotMet")
 _SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (?P<got>\d+) vs (?P<expected>\d+)")
-_FILE = re.compile(r'^  File "(?P<path>[^"]+)"', re.MULTILINE)
-_NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt)(?::|$)")
-_NAME_ALONE = re.compile(r"[\w.]+:")
-_EXCEPTION = re.compile(r"(?P<module>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Za-z_]\w*)(?::|$)")
+_TORCH = "/torch/"
+_LOADER = "/torch/utils/data/"
+"""Raises what the user's own dataset raised."""
 
 
 def connection_lost(last_words: str) -> bool:
@@ -30,17 +42,27 @@ def connection_lost(last_words: str) -> bool:
 
     Of chained exceptions the first decides: what comes after it is its consequence.
     """
-    message = _first_message(last_words)
-    exception = _EXCEPTION.match(message)
-    if exception and not _from_torch(exception["name"]):
+    first = _first(last_words)
+    if first.name and not first.thrown and not (first.name == "RuntimeError" or _is_of_torch(first.name)):
         return False
-    return _PEER_LOST.search(message) is not None
+    if _OWN_WORDS.search(first.message):
+        return True
+    return _ANYBODYS_WORDS.search(first.message) is not None and _was_raised_by_torch(first)
 
 
 def raised_outside_torch(last_words: str) -> bool:
     """Return whether ``last_words`` are a traceback that ends outside of torch: no peer can have caused that."""
-    paths = _FILE.findall(last_words)
-    return bool(paths) and "/torch/" not in paths[-1] and not connection_lost(last_words)
+    path = _first(last_words).path
+    return path != "" and _TORCH not in path and not connection_lost(last_words)
+
+
+def named_absent(last_words: str) -> set[int]:
+    """Return the ranks for which ``last_words`` say that the others have waited in vain; empty: they name none."""
+    message = _first(last_words).message
+    if _NO_STORE.search(message):
+        return {0}  # its process has the store in which all meet
+    found = _ABSENT.search(message)
+    return {int(number) for number in re.findall(r"\d+", found[found.lastgroup or 0])} if found else set()
 
 
 def met_another_size(last_words: str) -> bool:
@@ -54,55 +76,15 @@ def bytes_expected_and_got(last_words: str) -> tuple[int, int] | None:
     return None if sizes is None else (int(sizes["expected"]), int(sizes["got"]))
 
 
-def exception_line(last_words: str) -> str:
-    """Return the line that names the last exception, such as "ValueError: bad sample"; the last line without one.
-
-    A message that begins below the exception's name is moved up to it.
-    """
-    lines = _lines(last_words)
-    starts = _exception_starts(lines)
-    if not starts:
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
-    line = lines[starts[-1]].strip()
-    below = next((line.strip() for line in lines[starts[-1] + 1 :] if line.strip()), "")
-    return f"{line} {below}".rstrip() if _NAME_ALONE.fullmatch(line) else line
+def _first(last_words: str) -> Raised:
+    return next(iter(last_chain(last_words)), Raised(last_words.strip()))
 
 
-def names_an_exception(last_words: str) -> bool:
-    """Return whether the line of :func:`exception_line` names an exception: after a traceback, or by its own name."""
-    return bool(_exception_starts(_lines(last_words)) or _NAMED.match(exception_line(last_words)))
+def _was_raised_by_torch(one: Raised) -> bool:
+    is_in_torch = (_TORCH in one.path and _LOADER not in one.path) or (one.name == "RuntimeError" and not one.path)
+    is_of_torch = _is_of_torch(one.name) or one.thrown.startswith(("gloo::", "c10::"))
+    return is_in_torch or is_of_torch or _PLACE_IN_GLOO.search(one.message) is not None
 
 
-def _lines(last_words: str) -> list[str]:
-    return _RANK_PREFIX.sub("", last_words).splitlines()
-
-
-def _exception_starts(lines: list[str]) -> list[int]:
-    """Return where exceptions are named: at the lines at the margin that follow the frames of a traceback.
-
-    A warning also has an indented line, with the source code. After that, whatever the script prints is at the margin.
-    """
-    starts, has_frames = [], False
-    for i, line in enumerate(lines):
-        if line[:1].isspace():
-            has_frames = has_frames or _FILE.match(line) is not None
-            continue
-        is_after_indented = i > 0 and lines[i - 1][:1].isspace()
-        if is_after_indented and (has_frames or _NAMED.match(line)):
-            starts.append(i)
-        has_frames = False
-    return starts
-
-
-def _first_message(last_words: str) -> str:
-    lines = _lines(last_words.strip())
-    starts = _exception_starts(lines)
-    if not starts:
-        return "\n".join(lines)
-    message = lines[starts[0] :]
-    end = message.index("") if "" in message else len(message)
-    return "\n".join(message[:end])
-
-
-def _from_torch(name: str) -> bool:
-    return name == "RuntimeError" or name.startswith(("Dist", "nccl"))
+def _is_of_torch(name: str) -> bool:
+    return name.startswith(("Dist", "nccl"))

@@ -184,3 +184,39 @@ def test_ranks_that_somebody_has_paused_all_together_are_not_named_beside_a_deat
     assert culprits(ranks) == [2]
     ranks[0].process_state = "S"
     assert culprits(ranks) == [2, 1, 3]
+
+
+NO_KEY = "Traceback\ntorch.distributed.DistStoreError: wait timeout after 20000ms, keys: /default_pg/0//cpu//0/2"
+NOT_ALL = "Traceback\ntorch.distributed.DistStoreError: Timed out after 61 s waiting for clients. 2/4 clients joined."
+SILENT = "Traceback\nRuntimeError: [unbound_buffer.cc:81] Timed out waiting 12000ms for recv operation to complete"
+
+
+def gave_up(words: str, *numbers: int, step: int = -1) -> Ranks:
+    """Return ranks of which some have given up waiting for others. ``step``: -1 in init."""
+    ranks = Ranks()
+    for number in numbers:
+        ranks.end(number, at=NOW - UNEXPLAINED_PATIENCE_S - 0.01, code=1, last_words=words)
+        ranks[number].exit.step = step
+    return ranks
+
+
+@pytest.mark.parametrize(("words", "named"), [(NO_KEY, [2]), (NOT_ALL, [2, 3])])
+def test_who_never_came_to_init_is_named_and_not_those_that_gave_up(words: str, named: list[int]) -> None:
+    ranks = gave_up(words, 0, 1)
+    ranks[2].progress.CopyFrom(common.Progress(step=-1, phase=common.PHASE_INIT))
+    assert culprits(ranks) == named
+    found = ranks.verdict(DeadRank())
+    assert found is not None
+    assert found.message.startswith("ranks 0, 1 gave up waiting for rank")
+    assert "rank 2" in found.message.partition("; ")[2]
+
+
+def test_a_rank_that_holds_the_others_up_is_named_if_their_timeouts_come_first() -> None:
+    ranks = gave_up(SILENT, 0, 1, 3, step=50)
+    ranks.group("0", {0: 11, 1: 11, 2: 10, 3: 11}, 10)
+    assert culprits(ranks) == [2]
+
+
+def test_if_no_living_rank_is_known_to_hold_them_up_those_that_ended_are_named() -> None:
+    ranks = gave_up(SILENT, 0, 1, 3, step=50)
+    assert culprits(ranks) == [0, 1, 3]

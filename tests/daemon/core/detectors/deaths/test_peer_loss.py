@@ -2,7 +2,8 @@
 
 import pytest
 
-from holdfast_daemon.core.detectors.deaths.peer_loss import connection_lost, exception_line, names_an_exception
+from holdfast_daemon.core.detectors.deaths.peer_loss import connection_lost, raised_outside_torch
+from holdfast_daemon.core.detectors.deaths.raised import exception_line
 
 FRAMES = """Traceback (most recent call last):
   File "train.py", line 18, in <module>
@@ -38,6 +39,16 @@ GLOO_CLOSED = (
         "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0]"
         " via c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer",
         "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cpu//0/3",
+        "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 2/4 clients joined.",
+        "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to"
+        " (10.0.0.1, 29500).",
+        "torch.distributed.DistBackendError: [2] is setting up NCCL communicator and retrieving ncclUniqueId from [0]"
+        " via c10d key-value store by key '0:1', but store->get('0:1') got error: wait timeout after 600000ms",
+        "RuntimeError: [Rank 0]: Ranks 2 failed to pass monitoredBarrier in 10000 ms",
+        "RuntimeError: Application timeout caused pair closure",
+        "RuntimeError: Socket Timeout",
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective:"
+        " CollectiveFingerPrint(SequenceNumber=7, OpType=BARRIER)",
     ],
 )
 def test_message_of_torch_about_a_lost_peer_is_recognised(message: str) -> None:
@@ -100,39 +111,49 @@ def test_traceback_cut_at_its_start_is_understood() -> None:
     assert connection_lost((FRAMES + GLOO_CLOSED)[60:])
 
 
-def test_exception_line_of_a_data_loader_worker_is_the_error_in_the_worker() -> None:
-    words = (
-        FRAMES + "RuntimeError: Caught ValueError in DataLoader worker process 0.\n"
-        "Original Traceback (most recent call last):\n"
-        '  File "data.py", line 3, in __getitem__\n    raise ValueError("bad sample")\nValueError: bad sample\n'
-    )
-    assert exception_line(words) == "ValueError: bad sample"
+USERS_FRAME = """Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    batch = next(batches)
+  File "site-packages/streaming/download.py", line 88, in get
+    raise RuntimeError(reason)
+"""
 
 
-def test_exception_line_of_a_long_message_is_its_first_line() -> None:
-    assert exception_line(FRAMES + "ValueError: two things are wrong:\nfirst\nsecond\n") == (
-        "ValueError: two things are wrong:"
-    )
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RuntimeError: s3://bucket/shard-0017: Connection reset by peer",
+        "RuntimeError: upload of events failed: broken pipe",
+        "RuntimeError: Connection refused by tracking server http://mlflow:5000",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    ],
+)
+def test_what_the_users_own_code_raises_is_no_lost_peer_whatever_its_words(message: str) -> None:
+    assert not connection_lost(USERS_FRAME + message)
+    assert raised_outside_torch(USERS_FRAME + message)
+
+
+def test_an_error_that_the_loader_passes_on_is_the_datasets_own() -> None:
+    loader = FRAMES.replace("torch/distributed/distributed_c10d.py", "torch/utils/data/dataloader.py")
+    original = USERS_FRAME.replace("Traceback", "Original Traceback") + "RuntimeError: Connection reset by peer\n"
+    words = loader + "RuntimeError: Caught RuntimeError in DataLoader worker process 0.\n" + original
+    assert not connection_lost(words)
+    assert raised_outside_torch(words)
+    assert not connection_lost(loader + "RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed.")
+
+
+def test_a_wait_in_the_users_own_line_loses_a_peer_by_the_words_of_gloo() -> None:
+    waits = USERS_FRAME.replace("raise RuntimeError(reason)", "work.wait()")
+    assert connection_lost(waits + GLOO_CLOSED)
+    assert not raised_outside_torch(waits + GLOO_CLOSED)
+
+
+def test_an_error_that_was_only_logged_decides_nothing() -> None:
+    assert connection_lost(USERS_FRAME + "ValueError: bad sample, skipped\nstep 7\n" + FRAMES + GLOO_CLOSED)
 
 
 WARNING = "train.py:31: UserWarning: Converting a tensor to a scalar\n  hooks.report(loss=float(loss))\n"
 
 
-def test_what_is_printed_after_a_warning_is_no_exception() -> None:
-    words = WARNING + "step 1: loss 3.0\nstep 2: loss 2.9\n"
-    assert not names_an_exception(words)
-    assert exception_line(words) == "step 2: loss 2.9"
-    assert exception_line(words + FRAMES + "TrainingFailed: step 3\n") == "TrainingFailed: step 3"
-
-
 def test_a_warning_before_the_error_does_not_hide_a_lost_peer() -> None:
     assert connection_lost(WARNING + "step 1: loss 3.0\n\n" + FRAMES + GLOO_CLOSED)
-
-
-def test_a_traceback_of_which_only_the_last_line_is_left_is_understood() -> None:
-    assert exception_line("    work.wait()\nRuntimeError: boom\nleaked semaphores\n") == "RuntimeError: boom"
-
-
-def test_exception_line_without_a_traceback_is_the_last_line() -> None:
-    assert exception_line("loading\nsnapshot_every must be at least 1\n\n") == "snapshot_every must be at least 1"
-    assert exception_line("") == ""
