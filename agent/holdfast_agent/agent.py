@@ -94,7 +94,7 @@ class Agent:
             keep("events", link.send_events),
             keep("commands", receive),
             keep("tick", self.tick, longest_pause_s=TICK_PAUSE_S),
-            keep("checkpoints", self.checkpoints.inventory.refresh),
+            keep("checkpoints", lambda: self.checkpoints.inventory.refresh(self.checkpoints.saver.report_loss)),
             keep("process_trees", TreeWatch(node).run),
             keep("stalls", StallWatch(node).run),
         ]

@@ -21,7 +21,7 @@ from holdfast_agent.metrics_collector import AgentCollector
 from holdfast_agent.node import Node
 from holdfast_agent.options import AgentOptions
 from holdfast_agent.processes import agent_record
-from holdfast_agent.processes.rank_command import launcher_problem, start_problem
+from holdfast_agent.processes.rank_command import launcher_problem, start_problem, torch_problem
 from holdfast_agent.rank_supervisor import RankSupervisor, sweep
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
@@ -157,7 +157,9 @@ def _link(options: AgentOptions) -> StoreLink:
 
 def _expect_startable(spec: store.RunSpec, node: str) -> None:
     """Raise AgentError if this node cannot start the run's command. It may exist on the other nodes only."""
-    problem = spec.command and (launcher_problem(spec.command) or start_problem(spec.command, Path.cwd()))
+    problem = spec.command and (
+        launcher_problem(spec.command) or start_problem(spec.command, Path.cwd()) or torch_problem()
+    )
     if problem:
         raise AgentError(f"node {node} cannot train: {problem}")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from holdfast_agent.processes.rank_command import launcher_problem, start_problem
+from holdfast_agent.processes.rank_command import launcher_problem, start_problem, torch_problem
 from holdfast_cli.errors import ConfigurationError
 from holdfast_hooks import ConfigurationError as RefusedConfiguration
 
@@ -13,7 +13,7 @@ _MODULE = ("-m", "holdfast_trainer")
 
 def check_starts(command: Sequence[str]) -> None:
     """Raise ConfigurationError, in one line, if no rank on this machine could start ``command``."""
-    problem = launcher_problem(command) or start_problem(command, Path.cwd())
+    problem = launcher_problem(command) or start_problem(command, Path.cwd()) or torch_problem()
     if problem:
         raise ConfigurationError(problem)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
@@ -81,14 +81,21 @@ class CheckpointInventory:
             return self.secondary.remote.load_manifest(step)
         return self.primary.load_manifest(step)
 
-    async def refresh(self) -> None:
-        """Look every few seconds, forever: other nodes commit checkpoints too."""
+    async def refresh(self, report_loss: Callable[[int], None]) -> None:
+        """Look every few seconds, forever: other nodes commit checkpoints too, and people remove folders.
+
+        ``report_loss`` is called with the newest step of those that have vanished since the look before.
+        """
+        known: set[int] = set()
         while True:
             await asyncio.sleep(REFRESH_S)
             try:
                 await asyncio.to_thread(self.look)
             except CheckpointError as error:
                 log.warning("the checkpoints cannot be listed: %s", error)
+            if self.vanished - known:
+                report_loss(max(self.vanished - known))
+            known = set(self.vanished)
 
     def begin_history(self, history: store.History) -> None:
         """Continue in ``history``, and begin it if no other node has. Raises CheckpointError."""

@@ -23,7 +23,7 @@ class KnownCheckpoints:
     def __init__(self, location: str, file: Path | None = None) -> None:
         self._location = location
         self._file = file
-        self._known = self._load()
+        self._known = self._written = self._load()
 
     @property
     def history(self) -> int:
@@ -56,13 +56,14 @@ class KnownCheckpoints:
     def note(self, history: int, steps: Collection[int]) -> None:
         """Remember the steps that exist or should come back. Raises CheckpointError if the file cannot be written."""
         known = _Known(self._location, history, tuple(sorted(steps)))
-        if known == self._known or not (steps or self._known.history):
+        if known == self._written or not (steps or self._known.history):
             return
         self._known = known
         if self._file is not None:
             with write_errors(self._file.parent):
                 make_directory(self._file.parent)
                 write_file(self._file, json.dumps(asdict(known)).encode())
+        self._written = known  # after an error, the next call writes it
 
     def enter(self, history: int, parent_step: int) -> None:
         """Note a new history that continues after ``parent_step`` of the present one. Raises CheckpointError."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from holdfast_agent.checkpoints.inventory import CheckpointInventory
@@ -19,7 +20,7 @@ from holdfast_checkpoint.codec.registry import Compression
 from holdfast_checkpoint.errors import CheckpointCommitted, CheckpointError
 from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_checkpoint.priority import lower_priority
-from holdfast_proto.snapshot import Header, SlotState
+from holdfast_proto.snapshot import Header, SlotState, SnapshotError
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ Emit = Callable[[store.Event], None]
 Result = TypeVar("Result")
 
 _COMMIT_LOOK_S = 0.2
+_SHORTAGE_LOOK_S = 0.5
+"""Pause before another look at a slot that could not be opened for lack of descriptors or memory."""
 _RECORD_PATIENCE_S = 30.0
 _UPLOADS = 4
 """Concurrent uploads; each takes up to 32 MiB of memory."""
@@ -103,43 +106,69 @@ class ShardSaver:
 
     def schedule_pinned(self, rank: int, world_size: int) -> None:
         """Write what a rank has pinned and could not report."""
-        for path in self._memory.slots(rank):
-            header = self._memory.header(path)
+        try:
+            headers = [self._memory.header(path) for path in self._memory.slots(rank)]
+        except (OSError, MemoryError) as error:
+            # The rank may have ended: without another look, no report would ever have its slot written and released.
+            log.warning("the slots of rank %d cannot be read yet: %s", rank, error)
+            asyncio.get_running_loop().call_later(_SHORTAGE_LOOK_S, self.schedule_pinned, rank, world_size)
+            return
+        for header in headers:
             if header is not None and must_be_written(header):
                 self.schedule(rank, header.step, world_size)
 
     async def _write(self, rank: int, step: int, world_size: int) -> None:
-        primary = self._inventory.primary
-        slot = self._memory.slot_holding(rank, step)
-        header = self._memory.header(slot) if slot is not None else None
-        is_pinned = must_be_written(header)
+        memory = self._memory
         try:
-            if header is not None and is_pinned:  # a report that arrives twice finds the shard written
-                base_step = await self._in_order(lambda: self._base(header, world_size))
-                await self._workers.run(
-                    "write",
-                    directory=primary.step_directory(step),
-                    slot=str(slot),
-                    run=self._inventory.run,
-                    world_size=world_size,
-                    base_step=base_step,
-                    compression=self._compression,
-                )
-                await asyncio.get_running_loop().run_in_executor(self._uploads, primary.publish, step, rank)
-                await self._in_order(lambda: self._commit(step, world_size))
-        except CheckpointCommitted as error:
-            log.info("rank %d: %s", rank, error)
-        except CheckpointError as error:
-            if self._memory.slot_holding(rank, step) == slot:
-                self._fail(step, str(error))
-            else:
-                log.info("checkpoint of step %d is withdrawn: the run has gone back to an earlier step", step)
+            slot = await self._patiently(rank, lambda: memory.slot_holding(rank, step))
+            header = None if slot is None else await self._patiently(rank, lambda: memory.header(slot))
+            if slot is None or header is None or not must_be_written(header):
+                return  # a report that arrives twice finds the shard written
+            try:
+                await self._write_shard(slot, header, world_size)
+            except CheckpointCommitted as error:
+                log.info("rank %d: %s", rank, error)
+            except Exception as error:  # noqa: BLE001  whatever it is, the rank must get its slot back
+                if await self._patiently(rank, lambda: memory.slot_holding(rank, step)) == slot:
+                    self._fail(step, _reason(error))
+                else:
+                    log.info("checkpoint of step %d is withdrawn: the run has gone back to an earlier step", step)
+            # Each rank gets its slot back by itself. While the shards of other ranks are still being written, ranks may
+            # for the moment of a copy have no step in common. Then a restart uses the last checkpoint.
+            await self._patiently(rank, lambda: memory.release(rank, step))
         finally:
             del self._pending[rank, step]
-            if is_pinned:
-                # Each rank gets its slot back by itself. While the shards of other ranks are still being written, ranks
-                # may for the moment of a copy have no step in common. Then a restart uses the last checkpoint.
-                self._memory.release(rank, step)
+
+    async def _write_shard(self, slot: Path, header: Header, world_size: int) -> None:
+        """Write and publish the shard in a pinned slot; commit the checkpoint if it is the last one."""
+        primary, rank, step = self._inventory.primary, header.rank, header.step
+        base_step = await self._in_order(lambda: self._base(header, world_size))
+        await self._workers.run(
+            "write",
+            directory=primary.step_directory(step),
+            slot=str(slot),
+            run=self._inventory.run,
+            world_size=world_size,
+            base_step=base_step,
+            compression=self._compression,
+        )
+        await asyncio.get_running_loop().run_in_executor(self._uploads, primary.publish, step, rank)
+        await self._in_order(lambda: self._commit(step, world_size))
+
+    async def _patiently(self, rank: int, look: Callable[[], Result]) -> Result:
+        """Return what ``look`` at the slots of ``rank`` finds, once there are descriptors and memory for it.
+
+        A slot that stayed pinned after a shortage would be the end of all checkpoints: the rank pins one at a time.
+        """
+        is_first = True
+        while True:
+            try:
+                return look()
+            except (OSError, MemoryError) as error:
+                if is_first:
+                    log.warning("the slots of rank %d cannot be opened, the agent tries again: %s", rank, error)
+                is_first = False
+                await asyncio.sleep(_SHORTAGE_LOOK_S)
 
     def _in_order(self, job: Callable[[], Result]) -> "asyncio.Future[Result]":
         """Run a job on the one thread that commits and prunes, after those that were given to it before."""
@@ -187,6 +216,14 @@ class ShardSaver:
         self.counters.attempts += 1
         self.counters.failures += 1
         log.error("checkpoint of step %d failed: %s", step, reason)
+        self._emit(store.Event(checkpoint_failed=store.CheckpointFailed(step=step, reason=reason)))
+
+    def report_loss(self, step: int) -> None:
+        """Report that the files of a committed checkpoint are gone, though this agent has not pruned it."""
+        inventory = self._inventory
+        fix = f"mount that place again, or put them back{inventory.known.way_out}"
+        reason = f"its files are gone from {inventory.primary.path}: {fix}"
+        log.error("checkpoint of step %d: %s", step, reason)
         self._emit(store.Event(checkpoint_failed=store.CheckpointFailed(step=step, reason=reason)))
 
     async def begin_history(self, history: store.History) -> None:
@@ -244,3 +281,9 @@ class ShardSaver:
         self._workers.close()
         for threads in (self._uploads, self._commits):
             threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, (CheckpointError, SnapshotError)):
+        return str(error)
+    return f"it could not be written ({error!r}): raise the agent's limits (ulimit -n, ulimit -u) or free memory"

@@ -31,6 +31,7 @@ _ERRORS: dict[str, type[Exception]] = {
 }
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _LAST_ATTEMPT = 2
+_LIMITS = "raise the agent's limits (ulimit -n, ulimit -u) or free memory"
 
 
 class CheckpointWorkers:
@@ -55,10 +56,15 @@ class CheckpointWorkers:
         """Run a task of ``worker.py`` on a checkpoint's ``directory``.
 
         A worker that dies is replaced, and the job is tried once more. Raises the error of the task, or
-        CheckpointError if the second worker dies too.
+        CheckpointError if the second worker dies too, or if none can be started.
         """
         job = {"task": task, "arguments": {"directory": str(directory), **arguments}}
-        await asyncio.get_running_loop().run_in_executor(self._threads, self._run, job, directory)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._run, job, directory)
+        except RuntimeError as error:
+            # The pool keeps the job for a later thread. By then the slot may hold another snapshot.
+            job.clear()
+            raise CheckpointError(f"no thread for a checkpoint worker ({error}): {_LIMITS}") from error
 
     def close(self) -> None:
         """Kill the workers, whatever they do."""
@@ -70,6 +76,8 @@ class CheckpointWorkers:
             worker.end()
 
     def _run(self, job: dict[str, Any], directory: Path) -> None:
+        if not job:
+            return
         for attempt in range(1, _LAST_ATTEMPT + 1):
             worker = self._worker()
             try:
@@ -109,10 +117,7 @@ class _Worker:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | _ONE_THREAD
             )
         except OSError as error:
-            raise CheckpointError(
-                f"cannot start a checkpoint worker: {error.strerror}: raise the limit of processes (ulimit -u) or free"
-                " memory"
-            ) from error
+            raise CheckpointError(f"cannot start a checkpoint worker: {error.strerror}: {_LIMITS}") from error
         self.pid = self._process.pid
 
     def ask(self, job: dict[str, Any]) -> dict[str, str]:

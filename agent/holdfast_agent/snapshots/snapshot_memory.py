@@ -1,5 +1,6 @@
 """The slots of a node's ranks: in memory that outlives the ranks, or on disk if memory is too small."""
 
+import errno
 import logging
 import mmap
 import os
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 LEAST_SLOTS = 2
 """Least number of slots of a rank; on disk also the largest."""
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+"""Errors that say nothing about a directory: another one would not help."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +92,17 @@ class SnapshotMemory:
         """Return ``slots`` of at least ``bytes_per_slot`` for ``rank``: those it has, or new ones if they are small.
 
         A rank with too few slots gets more if there is room. Old slots with a complete snapshot stay readable until
-        :meth:`keep_only` drops them, or until a later call finds two complete snapshots in the new slots.
+        :meth:`keep_only` drops them, or until a later call finds two complete snapshots in the new slots. A refusal is
+        for now: the caller may ask again.
         """
         nbytes = -(-max(bytes_per_slot, DATA_OFFSET) // mmap.PAGESIZE) * mmap.PAGESIZE
+        try:
+            return self._grant(rank, nbytes, ranks_on_node, slots)
+        except OSError as error:
+            reason = f"slots cannot be created now ({error}): raise the agent's limits (ulimit -n) or free memory"
+            return SlotAllocation(paths=(), on_disk=self.on_disk, needed_bytes=0, free_bytes=0, reason=reason)
+
+    def _grant(self, rank: int, nbytes: int, ranks_on_node: int, slots: int) -> SlotAllocation:
         with self._lock:
             if self.slots(rank) and self._current(rank)[0].nbytes >= nbytes:
                 self._add_slots(rank, slots)
@@ -102,7 +113,10 @@ class SnapshotMemory:
             if self._refusal is None:
                 return self._answer(self.slots(rank))
             problem = self._allocate_on_disk(rank, nbytes)
-            return self._answer([] if problem else self.slots(rank), problem)
+            answer = self._answer([] if problem else self.slots(rank), problem)
+            if not any(file.path.parent == self._disk for files in self._files.values() for file in files):
+                self._refusal = None  # the disk has none either, so the next request may find room in memory again
+            return answer
 
     def slots(self, rank: int) -> list[Path]:
         """Return the slots that ``rank`` writes to, by number; empty: it has none yet."""
@@ -193,6 +207,8 @@ class SnapshotMemory:
             make_private(self._memory)
             self._allocate(rank, self._memory, nbytes, slots)
         except OSError as error:
+            if error.errno in _SHORTAGES:
+                raise
             reason = f"snapshots cannot be kept in {self.shm_directory} ({error}): set --shm-directory to another one"
             return _Refusal(reason, needed, free)
         return None

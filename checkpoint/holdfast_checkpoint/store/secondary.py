@@ -128,7 +128,7 @@ class Secondary:
             try:
                 self._copy_all()
                 delays_s = self._backoff.delays_s()
-            except (CheckpointError, OSError) as error:
+            except (CheckpointError, OSError, RuntimeError, MemoryError) as error:  # RuntimeError: no new thread
                 wait_s = next(delays_s)
                 log.warning("checkpoints are not copied to the secondary, next try in %.1f s: %s", wait_s, error)
             if not self._wake.is_set():
@@ -185,7 +185,7 @@ class Secondary:
             if indexes is None or not remote.commit(manifest, indexes):
                 return False
             self.remote.prune(manifest, self._kept, marked=wanted)
-        except (CheckpointError, OSError):
+        except (CheckpointError, OSError, RuntimeError, MemoryError):
             self.failures_total += 1
             raise
         return True

@@ -18,6 +18,9 @@ LONGEST_BACKOFF_S = 5.0
 FINAL_CODES = (ExitCode.CONFIGURATION, ExitCode.CHECKPOINTS_UNAVAILABLE)
 """Exit codes after which another start would end in the same way."""
 STEADY_S = 10.0
+FAILED_STARTS = 2
+"""Failed starts in a row after which a component begins without its data, if it can."""
+_ENDED_FROM_OUTSIDE = (0, -signal.SIGTERM, -signal.SIGKILL)
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,8 @@ class ComponentSpec:
     """Its umask; -1: that of this process."""
     is_vital: bool = True
     """Whether the run ends if the component cannot run at all. Otherwise it is started again and again."""
+    begin_anew: Callable[[], str] | None = None
+    """Sets aside the data that it may fail to load, and returns a line about that. Raises OSError."""
 
 
 class Component:
@@ -63,12 +68,15 @@ class Component:
         """Whether its work is done."""
         self.suspended = False
         """Whether it stays down once it dies."""
+        self.begun_anew = ""
+        """Line about the data that was set aside last; empty: none was."""
         self._wanted = True
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
         self._start_at_s = 0.0
         self._backoff_s = 0.0
+        self._failed_starts = 0
         self._log_offset = 0
 
     @property
@@ -161,6 +169,20 @@ class Component:
         else:
             last = self.newest_line() if code > 0 else ""
             self._schedule(describe_exit(code) + (f" ({last})" if last else ""), now_s)
+            self._count_failed_start(code, now_s - self._started_s)
+
+    def _count_failed_start(self, code: int, uptime_s: float) -> None:
+        """Have it begin without its data after FAILED_STARTS in a row."""
+        has_failed = code not in _ENDED_FROM_OUTSIDE and uptime_s < STEADY_S
+        self._failed_starts = self._failed_starts + 1 if has_failed else 0
+        # Once in a row of failures: if it fails without data too, another reason is behind it.
+        if self._failed_starts == FAILED_STARTS and self.spec.begin_anew is not None:
+            try:
+                self.begun_anew = self.spec.begin_anew()
+            except OSError as error:
+                log.warning("%s: its data cannot be set aside: %s", self.spec.name, error)
+            else:
+                log.warning("%s: %s", self.spec.name, self.begun_anew)
 
     def _schedule(self, what: str, now_s: float) -> None:
         uptime_s = now_s - self._started_s

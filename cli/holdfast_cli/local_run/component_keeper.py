@@ -40,7 +40,7 @@ class ComponentKeeper:
                 raise kind(_OWN_NAME.sub("", component.fatal))
 
     def notes(self) -> list[str]:
-        """Return one line for each component that was started again or is down."""
+        """Return one line for each component that was started again or is down, and for data that was set aside."""
         lines = []
         for name, component in self.components.items():
             # Without a restart, one that has just ended has not been looked at yet: it may have ended as it should.
@@ -48,6 +48,8 @@ class ComponentKeeper:
                 down = "" if component.pid is not None or component.done else ", is down"
                 times = "once" if component.restarts == 1 else f"{component.restarts} times"
                 lines.append(f"{name}: started again {times}{down}")
+            if component.begun_anew:
+                lines.append(f"{name}: {component.begun_anew}")
         return lines
 
     def close(self, patience_s: float) -> None:

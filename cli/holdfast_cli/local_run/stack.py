@@ -17,7 +17,7 @@ from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.local_run.redis_server import UMASK, answers, find_server, server_command
 from holdfast_cli.local_run.store import connect, publish_run
 from holdfast_cli.local_run.supervised_folder import SupervisedFolder
-from holdfast_cli.run_folder.paths import empty_redis_data
+from holdfast_cli.run_folder.paths import empty_redis_data, set_aside_redis_data
 from holdfast_cli.run_folder.sweep import MARKER
 from holdfast_proto.endpoint import Endpoint, read_endpoint
 from holdfast_proto.run_files import process_log
@@ -58,7 +58,7 @@ class LocalStack:
             paths = self._paths
             empty_redis_data(paths)  # an earlier run's state is useless: its ranks are gone
             command = server_command(find_server(), paths.redis_data, paths.redis_socket)
-            self._add("redis", command, umask=UMASK)
+            self._add("redis", command, umask=UMASK, begin_anew=partial(set_aside_redis_data, paths))
         self.wait_for_redis()
         self._publish(spec)
         self.begin_daemon()
@@ -132,6 +132,7 @@ class LocalStack:
         umask: int = -1,
         *,
         is_vital: bool = True,
+        begin_anew: Callable[[], str] | None = None,
     ) -> None:
         self._keeper.add(
             ComponentSpec(
@@ -143,6 +144,7 @@ class LocalStack:
                 end_signal=end_signal,
                 umask=umask,
                 is_vital=is_vital,
+                begin_anew=begin_anew,
             )
         )
 

@@ -7,6 +7,7 @@ from google.protobuf.message import DecodeError
 
 from holdfast_cli.control import has_ended
 from holdfast_cli.run_folder.record import RunRecord
+from holdfast_daemon.core.attention import explains_the_end
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.incidents.story import STORY, StoryError, parse_story
 from holdfast_proto.message_json import enum_word
@@ -61,6 +62,9 @@ def as_left(status: RunStatus, *, observed: bool) -> RunStatus:
             rank.step, rank.phase = max(rank.step, left.newest_step), PHASE_UNSPECIFIED
     if left.HasField("newest_incident"):
         left.newest_incident.state = state_at_end(left.newest_incident)
+    left.ClearField("urgent_incident")
+    if explains_the_end(left.newest_incident, left.phase):
+        left.urgent_incident.CopyFrom(left.newest_incident)
     return left
 
 

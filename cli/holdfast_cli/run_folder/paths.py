@@ -125,6 +125,19 @@ def empty_redis_data(paths: RunPaths) -> None:
     paths.redis_data.mkdir(mode=0o700)
 
 
+def set_aside_redis_data(paths: RunPaths) -> str:
+    """Rename the data that the run's own Redis cannot load, so that it begins empty; return a line about it.
+
+    Daemon and agents write again what was in it. Raises OSError.
+    """
+    number = 1
+    while (aside := paths.redis_data.with_name(f"redis-damaged-{number}")).exists():
+        number += 1
+    paths.redis_data.rename(aside)
+    paths.redis_data.mkdir(mode=0o700)
+    return f"its data could not be loaded and is set aside in {aside}: it begins empty, nothing to do"
+
+
 def make_runtime_directory() -> Path:
     """Create a directory for sockets (mode 0700) whose path is short enough for them."""
     return Path(tempfile.mkdtemp(prefix=RUNTIME_PREFIX, dir=_place_for_sockets()))

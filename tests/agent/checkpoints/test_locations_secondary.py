@@ -12,9 +12,11 @@ from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, C
 from holdfast_checkpoint.format.shard_index import index_path, shard_path
 from holdfast_checkpoint.format.slot_shard import write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
+from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
 from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 from holdfast_proto.snapshot import Slot
+from tests.support.coroutines import wait_until
 from tests.support.nodes import RUN, node_checkpoints
 from tests.support.object_places import QUICK, Place
 
@@ -112,6 +114,20 @@ def test_copy_that_was_cut_off_continues_file_by_file_in_the_next_process(
         "rank-00001.json",
         "manifest.json",
     ]
+
+
+def test_copies_continue_after_a_time_without_new_threads(
+    opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    snapshots.commit(checkpoints, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectCheckpoints, "put_shard", refuse)
+        secondary = opened()
+        wait_until(lambda: secondary.failures_total, "a copy fails")
+    assert copied(secondary) == [10]
 
 
 def test_secondary_keeps_its_own_number_and_what_they_build_on(

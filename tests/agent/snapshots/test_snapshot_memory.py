@@ -321,3 +321,24 @@ def test_room_keeps_a_reserve(small_tmpfs: Path) -> None:
     room = memory_room(small_tmpfs)
     assert (1 << 20) * 9 // 10 < room.free_bytes < 1 << 20
     assert room.limit == str(small_tmpfs)
+
+
+def test_a_request_without_a_free_descriptor_is_refused_and_the_next_one_gets_memory(
+    memory: SnapshotMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        refused = memory.grant(0, 64 * KIB, ranks_on_node=1)
+    assert refused.paths == ()
+    assert "Too many open files" in refused.reason
+    assert "raise the agent's limits (ulimit -n)" in refused.reason
+    granted = memory.grant(0, 64 * KIB, ranks_on_node=1)
+    assert (len(granted.paths), granted.on_disk, granted.reason) == (2, False, "")
+
+
+def test_memory_is_tried_again_after_a_request_that_fitted_nowhere(memory: SnapshotMemory) -> None:
+    assert memory.grant(0, PETABYTE, ranks_on_node=1).paths == ()
+    assert not memory.grant(0, 64 * KIB, ranks_on_node=1).on_disk

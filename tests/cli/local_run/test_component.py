@@ -1,12 +1,13 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.local_run.component import LONGEST_BACKOFF_S, ComponentSpec, next_backoff_s
+from holdfast_cli.local_run.component import FAILED_STARTS, LONGEST_BACKOFF_S, Component, ComponentSpec, next_backoff_s
 from holdfast_cli.local_run.component_keeper import ComponentKeeper
 from holdfast_cli.run_folder.processes import identify
 from tests.support.coroutines import wait_until
@@ -24,13 +25,16 @@ Spec = Callable[..., ComponentSpec]
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Spec:
-    def build(code: str, is_final: Callable[[int], bool] = lambda _: False) -> ComponentSpec:
+    def build(
+        code: str, is_final: Callable[[int], bool] = lambda _: False, begin_anew: Callable[[], str] | None = None
+    ) -> ComponentSpec:
         return ComponentSpec(
             name="dummy",
             command=[sys.executable, "-c", code],
             log=tmp_path / "dummy.log",
             environment={"DUMMY": "value"},
             is_final=is_final,
+            begin_anew=begin_anew,
         )
 
     return build
@@ -98,6 +102,44 @@ def test_a_component_that_fails_is_started_again_and_one_line_says_why(
     lines = [record.getMessage() for record in caplog.records if "exited with code 1" in record.getMessage()]
     assert "dummy exited with code 1 (holdfast agent: no free port) after" in lines[0]
     assert "next start in 0.2 s" in lines[0]
+
+
+def test_a_component_that_cannot_load_its_data_begins_without_it_after_two_starts(
+    keeper: ComponentKeeper, spec: Spec, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    data.touch()
+
+    def begin_anew() -> str:
+        data.rename(tmp_path / "aside")
+        return "its data is set aside"
+
+    code = f"import pathlib, sys, time; sys.exit('torn') if pathlib.Path({str(data)!r}).exists() else time.sleep(600)"
+    component = keeper.add(spec(code, begin_anew=begin_anew))
+    wait_until(lambda: component.restarts == 2 and component.pid, "it runs without its data")
+    assert keeper.notes() == ["dummy: started again 2 times", "dummy: its data is set aside"]
+    assert "dummy: its data is set aside" in caplog.messages
+
+
+def test_data_stay_where_a_component_is_killed_and_where_they_cannot_be_set_aside(
+    keeper: ComponentKeeper, spec: Spec, caplog: pytest.LogCaptureFixture
+) -> None:
+    def begin_anew() -> str:
+        raise OSError("Read-only file system")
+
+    component = keeper.add(spec("import time; time.sleep(600)", begin_anew=begin_anew))
+    for _ in range(FAILED_STARTS):
+        first = wait_until(lambda: component.pid, "start")
+        component.kill()
+        wait_until(partial(has_another_pid, component, first), "restart")
+    assert "set aside" not in caplog.text
+    failing = keeper.add(spec("raise SystemExit(1)", begin_anew=begin_anew))
+    wait_until(lambda: failing.restarts > FAILED_STARTS, "it is started again all the same")
+    assert caplog.messages.count("dummy: its data cannot be set aside: Read-only file system") == 1
+
+
+def has_another_pid(component: Component, pid: int) -> bool:
+    return component.pid not in (None, pid)
 
 
 def test_a_component_whose_work_is_done_is_not_started_again(keeper: ComponentKeeper, spec: Spec) -> None:

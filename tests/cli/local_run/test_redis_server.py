@@ -1,3 +1,4 @@
+import contextlib
 import importlib.util
 import subprocess
 from collections.abc import Iterator
@@ -6,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.local_run.component import ComponentSpec
+from holdfast_cli.local_run.component_keeper import ComponentKeeper
 from holdfast_cli.local_run.redis_server import answers, find_server, server_command
 from holdfast_cli.local_run.store import check_url, connect
+from holdfast_cli.run_folder.paths import RunPaths, set_aside_redis_data
 from tests.support.coroutines import wait_until
 
 
@@ -83,6 +87,41 @@ def test_our_server_answers_on_a_private_socket_and_on_no_port(server_url: str) 
     settings = {name: client.config_get(name)[name] for name in ("port", "appendonly", "appendfsync", "save")}
     client.close()
     assert settings == {"port": "0", "appendonly": "yes", "appendfsync": "everysec", "save": ""}
+
+
+def test_our_server_begins_empty_when_the_end_of_its_file_is_zeroed(short_directory: Path) -> None:
+    paths = RunPaths(short_directory / "run", short_directory, short_directory, "node")
+    paths.redis_data.mkdir(parents=True)
+    url = f"unix://{paths.redis_socket}"
+    keeper = ComponentKeeper()
+    server = keeper.add(
+        ComponentSpec(
+            name="redis",
+            command=server_command(find_server(), paths.redis_data, paths.redis_socket),
+            log=short_directory / "redis.log",
+            environment={},
+            is_final=lambda _: False,
+            begin_anew=lambda: set_aside_redis_data(paths),
+        )
+    )
+    try:
+        wait_until(lambda: answers(url), "PING")
+        with contextlib.closing(connect(url)) as client:
+            client.set("key", "value")
+        server.suspended = True
+        server.kill()
+        (file,) = paths.redis_data.glob("*/*.incr.aof")
+        written = file.read_bytes()
+        file.write_bytes(written[:-10] + bytes(4096))
+        server.suspended = False
+        wait_until(lambda: answers(url), "PING")
+        with contextlib.closing(connect(url)) as client:
+            assert client.dbsize() == 0
+        (kept,) = paths.directory.glob("redis-damaged-1/*/*.incr.aof")
+        assert kept.read_bytes().startswith(written[:-10])
+        assert f"set aside in {paths.directory / 'redis-damaged-1'}: it begins empty" in keeper.notes()[-1]
+    finally:
+        keeper.close(5.0)
 
 
 def test_nothing_answers_where_no_server_is(tmp_path: Path) -> None:
