@@ -72,6 +72,11 @@ class ControlClient:
         request = control_pb2.ListIncidentsRequest(run=self._run)
         return list(self._call("ListIncidents", request, control_pb2.ListIncidentsResponse).incidents)
 
+    def acknowledge(self, incident: str) -> None:
+        """Say that people know of the incident with this id."""
+        request = control_pb2.AcknowledgeIncidentRequest(run=self._run, incident=incident)
+        self._call("AcknowledgeIncident", request, control_pb2.AcknowledgeIncidentResponse)
+
     def daemon(self) -> control_pb2.DaemonStatus:
         """Return how the daemon itself is."""
         return self._call("GetDaemon", control_pb2.GetDaemonRequest(), control_pb2.DaemonStatus)

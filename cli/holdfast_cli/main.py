@@ -68,6 +68,7 @@ ENTRIES = (
     Entry("config check", runs.CheckConfigFlags, "config:check"),
     Entry("notify test", watching.NotifyTestFlags, "notify:test_channels"),
     Entry("incidents show", watching.ShowIncidentFlags, "incidents:show"),
+    Entry("incidents ack", watching.AcknowledgeIncidentFlags, "incidents:acknowledge"),
     Entry("incidents export", watching.ExportIncidentFlags, "incidents:export"),
     Entry("dashboards export", services.ExportDashboardsFlags, "dashboards:export"),
     Entry("checkpoint now", checkpoints.TakeCheckpointFlags, "checkpoint:now"),

@@ -58,11 +58,11 @@ def test_the_table_names_every_code() -> None:
 
 
 def test_a_run_whose_last_checkpoint_failed_names_the_newest_good_one(checkpoints: CheckpointDirectory) -> None:
-    status = RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=30)
+    status = RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=20)
     assert "finished" in closing_line(status, str(checkpoints.path))
     status.failed_checkpoint = 15
     assert "finished" in closing_line(status, str(checkpoints.path)), "a newer one is there"
-    status.failed_checkpoint = 30
+    status.newest_step = status.failed_checkpoint = 30
     with pytest.raises(
         LastCheckpointError, match="of step 30 was not written: that of step 20 is the newest"
     ) as raised:
@@ -113,13 +113,15 @@ def test_the_last_line_names_no_checkpoint_that_does_not_exist(tmp_path: Path) -
     assert line.endswith(" · no checkpoint was written")
 
 
-def test_the_last_line_counts_the_steps_that_no_checkpoint_holds(
+def test_a_run_whose_last_steps_no_checkpoint_holds_says_which_and_has_a_code_of_its_own(
     checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
     status = ended(1000, done=24, in_step=24, newest_snapshot=19)
-    assert closing_line(status, str(checkpoints.path)).endswith("; 3 steps are in no checkpoint")
+    with pytest.raises(LastCheckpointError, match=r"; steps 21 to 23 are in no checkpoint$"):
+        closing_line(status, str(checkpoints.path))
     nowhere = str(tmp_path / "none")
-    assert closing_line(status, nowhere).endswith(" · no checkpoint was written; 24 steps are in no checkpoint")
+    with pytest.raises(LastCheckpointError, match=r" · no checkpoint was written; steps 0 to 23 are in no checkpoint$"):
+        closing_line(status, nowhere)
     status.newest_snapshot = -1  # the script has given no state to save
     assert closing_line(status, nowhere).endswith(" · no checkpoint was written")
 
@@ -127,9 +129,11 @@ def test_the_last_line_counts_the_steps_that_no_checkpoint_holds(
 def test_ranks_that_left_in_different_steps_are_said_to_have_done_so(checkpoints: CheckpointDirectory) -> None:
     status = ended(300, done=21, in_step=20)
     status.ranks.add(rank=1).exit.CopyFrom(RankExit(code=0, step=299, phase=PHASE_IDLE, steps_until=300))
-    line = closing_line(status, str(checkpoints.path))
+    with pytest.raises(LastCheckpointError) as caught:
+        closing_line(status, str(checkpoints.path))
+    line = str(caught.value)
     assert line.startswith("r finished: the ranks left training in different steps, 20 to 299 ")
-    assert line.endswith("; 279 steps are in no checkpoint")
+    assert line.endswith("; steps 21 to 299 are in no checkpoint")
     status = ended(300, done=21, in_step=20)
     status.ranks.add(rank=1)  # nobody waited for its exit
     assert "after 21 of 300 steps" in closing_line(status, str(checkpoints.path))

@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from google.protobuf.message import Message
+
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import (
+    AcknowledgeRequest,
     CheckpointAnswered,
     CheckpointRequest,
     CoreState,
@@ -127,6 +130,12 @@ class SimulatedRun:
                     self.requests.answer(FaultAnswered(fault))
                 case StacksRequest(id=name, ranks=ranks):
                     self.requests.answer(self._stacks(name, ranks))
+                case AcknowledgeRequest(incident=name):
+                    acknowledged = store.Incident()
+                    acknowledged.CopyFrom(self.incidents[name])
+                    acknowledged.acknowledged_unix_s = self.now
+                    self.incidents[name] = acknowledged
+                    self._edit()
                 case StopRequest():
                     self.end("stopped by an operator", store.RUN_PHASE_FAILED)
         self.requests.settle(requests, ())
@@ -205,6 +214,17 @@ class SimulatedRun:
             self._edit()
         return incident
 
+    def turn_nan(self) -> store.Incident:
+        """Let the loss be not finite from the present step on, which has an incident."""
+        assert self.state is not None
+        incident = self.judge(0, store.VERDICT_KIND_NON_FINITE, store.INCIDENT_STATE_NOTED)
+        incident.loss_tier = store.LOSS_TIER_NON_FINITE
+        del incident.verdict.waits[:]
+        incident.verdict.message = f"loss is not finite since step {self._step}"
+        incident.verdict.non_finite.good_checkpoint = 20
+        self._edit(loss_counts=store.LossCounts(nonfinite_since=self._step))
+        return incident
+
     def begin_generation(self) -> None:
         """Restart the ranks; nodes report the new ones with the next :meth:`advance`."""
         assert self.state is not None
@@ -239,7 +259,10 @@ class SimulatedRun:
         record = store.CoordinatorState()
         record.CopyFrom(self.state.record)
         for name, value in fields.items():
-            setattr(record, name, value)
+            if isinstance(value, Message):
+                getattr(record, name).CopyFrom(value)
+            else:
+                setattr(record, name, value)
         self.state = replace(self.state, record=record, incidents=dict(self.incidents))
 
     def _publish(self, seconds: float) -> None:

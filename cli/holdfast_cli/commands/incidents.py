@@ -1,11 +1,16 @@
-"""``holdfast incidents``: what went wrong, the whole story of one incident, and that story in one file."""
+"""``holdfast incidents``: what went wrong, the story of one incident, that story in one file, and that it is known."""
 
 from pathlib import Path
 
 from rich.console import Console
 
 from holdfast_cli.errors import CommandError
-from holdfast_cli.flags.watching import ExportIncidentFlags, IncidentsFlags, ShowIncidentFlags
+from holdfast_cli.flags.watching import (
+    AcknowledgeIncidentFlags,
+    ExportIncidentFlags,
+    IncidentsFlags,
+    ShowIncidentFlags,
+)
 from holdfast_cli.incidents.files import export_incident, read_files
 from holdfast_cli.incidents.story import incident_story, incident_table
 from holdfast_cli.run_folder.ended import load_earlier_incidents, load_incidents
@@ -43,6 +48,16 @@ def show(flags: ShowIncidentFlags) -> None:
         print_json({**to_json(incident), "stacks": stacks, "folder": str(folder), "files": files.names})
     else:
         Console().print(incident_story(cleaned(incident), files))
+
+
+def acknowledge(flags: AcknowledgeIncidentFlags) -> None:
+    """Acknowledge one incident of a run that has not ended."""
+    target = find_target(flags.directory, flags.run, flags.control)
+    if target.ended:
+        raise CommandError(f"run {target.run} has ended: its incidents ask for no attention any more")
+    incident, _ = _find(flags.identity, flags.directory, flags.run, flags.control)
+    target.connect().acknowledge(incident.id)
+    print(f"incident {incident.id} is acknowledged")
 
 
 def export(flags: ExportIncidentFlags) -> None:

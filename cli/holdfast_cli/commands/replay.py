@@ -6,8 +6,8 @@ import typer
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.flags.watching import ReplayFlags
-from holdfast_cli.incidents.wait_tree import ranks_text
 from holdfast_cli.views.output import print_json
+from holdfast_daemon.core.naming import ranks_named
 from holdfast_daemon.core.texts.incident_lines import enum_phrase
 from holdfast_daemon.incidents import replay as core_replay
 from holdfast_daemon.incidents.folder import RecordingError, read_recording
@@ -43,6 +43,6 @@ def _lines(result: core_replay.Replay) -> Iterator[str]:
 
 def _verdict_line(verdict: Verdict) -> str:
     kind = enum_phrase(VerdictKind, verdict.kind)
-    culprits = f" of {ranks_text(verdict.culprits)}" if verdict.culprits else ""
+    culprits = f" of {ranks_named(sorted(verdict.culprits))}" if verdict.culprits else ""
     call = f" at call {verdict.seq} of group {verdict.group}" if verdict.group else ""
     return f"{kind}{culprits}{call}: {verdict.message}"

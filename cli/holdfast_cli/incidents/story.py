@@ -12,7 +12,14 @@ from rich.text import Text
 from holdfast_cli.incidents.files import IncidentFiles
 from holdfast_cli.incidents.wait_tree import wait_trees
 from holdfast_daemon.core.texts.activities import does
-from holdfast_daemon.core.texts.incident_lines import enum_phrase, incident_line, outcome_line, verdict_word
+from holdfast_daemon.core.texts.incident_lines import (
+    enum_phrase,
+    incident_line,
+    outcome_line,
+    places_text,
+    verdict_word,
+    what_line,
+)
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.common_pb2 import PendingCall
 from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source, StackSummary
@@ -28,9 +35,8 @@ def incident_table(incidents: Sequence[Incident]) -> RenderableType:
     table.add_column("what")
     for incident in incidents:
         state = enum_phrase(IncidentState, incident.state)
-        what = incident.verdict.message or verdict_word(incident)
         # As texts: rich reads strings as markup, and names in them come from the run.
-        table.add_row(Text(incident.id), _clock(incident.detected_unix_s), state, Text(what))
+        table.add_row(Text(incident.id), _clock(incident.detected_unix_s), state, Text(what_line(incident)))
     return table
 
 
@@ -41,6 +47,7 @@ def incident_story(incident: Incident, files: IncidentFiles) -> RenderableType:
     for name, value in (
         ("kind", verdict_word(incident)),
         ("ranks", _ranks(incident)),
+        ("processes", places_text(incident) or "-"),
         ("where", _where(incident)),
         ("confidence", f"{verdict.confidence_ratio:.0%}"),
         ("generation", str(incident.generation)),

@@ -8,7 +8,7 @@ from holdfast_cli.reports.markup import Markup, element, joined, table
 from holdfast_cli.reports.redaction import Redaction, without_receivers
 from holdfast_cli.reports.run_source import RunFacts
 from holdfast_cli.reports.wording import clock, duration, short_number, size
-from holdfast_daemon.core.texts.incident_lines import enum_phrase, verdict_word
+from holdfast_daemon.core.texts.incident_lines import enum_phrase, verdict_word, what_line
 from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source
 
 Parts = Sequence[Markup]
@@ -159,7 +159,7 @@ def _story(incident: Incident, redaction: Redaction) -> Markup:
     if incident.recovered_unix_s:
         facts.append(("resumed at", _resumed(incident)))
     parts = [
-        element("h3", f"{incident.id}: {redaction.text(verdict.message or verdict_word(incident))}"),
+        element("h3", f"{incident.id}: {redaction.text(what_line(incident))}"),
         element("dl", *(joined([element("dt", name), element("dd", text)]) for name, text in facts)),
     ]
     why = [*verdict.calls, *(end.said for end in verdict.death.ends if end.said)]

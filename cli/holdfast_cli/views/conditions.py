@@ -40,7 +40,7 @@ def describe(rank: RankView, judged: Condition) -> str:
     if judged is Condition.DEAD:
         return f"dead: {_cause_of_death(rank)}"
     if judged is Condition.STOPPED:
-        return f"stopped for {rank.stalled_s:.1f} s"
+        return f"{'held by a debugger' if rank.process_state == 't' else 'stopped'} for {rank.stalled_s:.1f} s"
     if judged is Condition.STALLED:
         return f"no progress for {rank.stalled_s:.1f} s"
     return judged.name.lower()

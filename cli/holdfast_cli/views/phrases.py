@@ -65,6 +65,11 @@ def is_loss_finite(status: RunStatus) -> bool:
     return not status.HasField("nonfinite_since") and math.isfinite(status.loss)
 
 
+def is_loss_alarming(status: RunStatus) -> bool:
+    """Return whether the newest reported loss is not finite, and no operator has acknowledged that."""
+    return not is_loss_finite(status) and not status.loss_is_acknowledged
+
+
 def loss_phrase(status: RunStatus) -> str:
     """Return the newest loss, or since when it is not finite."""
     if is_loss_finite(status):

@@ -13,6 +13,7 @@ from rich.text import Text
 from holdfast_cli.control import has_ended
 from holdfast_cli.views.conditions import Condition, condition, describe
 from holdfast_cli.views.phrases import (
+    is_loss_alarming,
     is_loss_finite,
     kept_line,
     logged_line,
@@ -47,7 +48,7 @@ _STYLES = {
     Condition.FINISHED: "green",
 }
 _PHASE_STYLES = {"running": "bold green", "finished": "bold green", "failed": "bold red"}
-_BAD = "bold red"
+_BAD, _ODD = "bold red", "bold yellow"
 _ACTIONS_SHOWN = 6
 _WIDEST = 1000
 """Columns in which any table of ranks can be measured."""
@@ -75,8 +76,13 @@ def render(status: RunStatus, surroundings: Surroundings) -> RenderableType:
 
 
 def phase_style(status: RunStatus) -> str:
-    """Return the style of the phase of a run. A run whose loss is not finite is bad, whatever its phase is called."""
-    return _PHASE_STYLES.get(phase_word(status), "bold yellow") if is_loss_finite(status) else _BAD
+    """Return the style of the phase of a run. A run whose loss is not finite is bad, whatever its phase is called.
+
+    If an operator has acknowledged that, it is only odd.
+    """
+    if is_loss_finite(status):
+        return _PHASE_STYLES.get(phase_word(status), _ODD)
+    return _BAD if has_ended(status) or is_loss_alarming(status) else _ODD
 
 
 def progress_text(status: RunStatus, total_steps: int | None) -> Text:

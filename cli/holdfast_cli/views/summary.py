@@ -18,7 +18,10 @@ from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, VERDICT_KIND_B
 
 
 def closing_line(status: RunStatus, checkpoints: str) -> str:
-    """Return the result of a finished run. Raises LastCheckpointError if its last checkpoint failed."""
+    """Return the result of a finished run.
+
+    Raises LastCheckpointError if its last checkpoint failed, or if its last steps are in none.
+    """
     if status.HasField("failed_checkpoint"):
         usable = usable_steps(checkpoints, status.run)
         if status.failed_checkpoint > max(usable, default=-1):
@@ -26,15 +29,13 @@ def closing_line(status: RunStatus, checkpoints: str) -> str:
                 f"run {status.run} finished, but the checkpoint of step {status.failed_checkpoint} was not written:"
                 f" {_newest(usable, checkpoints)}. `holdfast incidents` says why"
             )
-    return " · ".join(
-        [
-            f"{status.run} {_how_it_ended(status)}",
-            *measures(status),
-            f"restarts {status.restarts}",
-            f"incidents {status.incidents}",
-            _kept(status, checkpoints),
-        ]
-    )
+    kept, lost = _kept(status, checkpoints)
+    how = f"{status.run} {_how_it_ended(status)}"
+    counts = [f"restarts {status.restarts}", f"incidents {status.incidents}"]
+    line = " · ".join([how, *measures(status), *counts, kept])
+    if lost:
+        raise LastCheckpointError(f"{line}; {lost}")
+    return line
 
 
 def _how_it_ended(status: RunStatus) -> str:
@@ -57,20 +58,21 @@ def _how_it_ended(status: RunStatus) -> str:
     return f"finished: the script left training after {done} of {number_of(until, 'step')}{resumed}"
 
 
-def _kept(status: RunStatus, checkpoints: str) -> str:
-    """Return the newest checkpoint that can be used, and its place."""
+def _kept(status: RunStatus, checkpoints: str) -> tuple[str, str]:
+    """Return the newest checkpoint that can be used with its place, and which steps are in none; "": all are in one."""
     try:
         usable = usable_steps(checkpoints, status.run)
     except CommandError:  # the place cannot be read just now, and the run has finished all the same
-        return f"checkpoints in {checkpoints}"
+        return f"checkpoints in {checkpoints}", ""
     newest = usable[-1] if usable else -1
     last = max((status.newest_step, *(_last_step(rank.exit) for rank in status.ranks if rank.HasField("exit"))))
     # A run without any snapshot has given Holdfast no state to save.
     missing = last - newest if usable or status.newest_snapshot >= 0 else 0
     kept = f"newest checkpoint: step {newest}, in {checkpoints}" if usable else "no checkpoint was written"
     if missing <= 0:
-        return kept
-    return f"{kept}; {number_of(missing, 'step')} {'is' if missing == 1 else 'are'} in no checkpoint"
+        return kept, ""
+    which = f"step {last} is" if missing == 1 else f"steps {newest + 1} to {last} are"
+    return kept, f"{which} in no checkpoint"
 
 
 def _last_step(rank_exit: RankExit) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from holdfast_daemon.console.pages.checkpoint_pages import release_checkpoint
+from holdfast_daemon.console.pages.incident_pages import find_incident
 from holdfast_daemon.console.pages.run_frame import refusals
 from holdfast_daemon.console.ranks.taken_stacks import TakenStacks
 from holdfast_daemon.console.serving.guard import RefusedRequestError
@@ -43,6 +44,7 @@ class Actions:
             "release": self._release,
             "inject": self._inject,
             "stacks": self._take_stack,
+            "acknowledge": self._acknowledge,
         }
         if action not in handlers:
             raise RefusedRequestError(404, f"there is no action {action[:40]!r}: use {', '.join(handlers)}")
@@ -118,6 +120,17 @@ class Actions:
         if problem:
             raise RefusedRequestError(409, f"there is no stack of rank {number}: {problem}")
         return f"the stack of rank {number} is taken"
+
+    async def _acknowledge(self, run: WatchedRun, fields: Fields) -> str:
+        _check_names(fields, ("incident",))
+        incident = find_incident(run.state, str(fields.get("incident", "")))
+
+        async def acknowledge() -> str:
+            return await run.requests.acknowledge(incident.id)
+
+        if refusal := await self._on_loop(acknowledge):
+            raise RefusedRequestError(409, refusal)
+        return f"incident {incident.id} is acknowledged"
 
     async def _on_loop(self, ask: Callable[[], Coroutine[Any, Any, _Answer]], patience_s: float = ANSWER_S) -> _Answer:
         """Ask on the daemon's loop, where the run is led, and wait for the answer on ours."""

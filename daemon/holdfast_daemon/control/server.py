@@ -108,6 +108,20 @@ class ControlService(control_pb2_grpc.ControlServicer):
         return control.ListIncidentsResponse(incidents=[incidents[name] for name in sorted(incidents)])
 
     @_guarded
+    async def AcknowledgeIncident(  # noqa: N802
+        self, request: control.AcknowledgeIncidentRequest, context: "grpc.aio.ServicerContext"
+    ) -> control.AcknowledgeIncidentResponse:
+        """Note that an operator knows of an incident."""
+        shell = await self._leading(request.run, context)
+        if shell.state is None or request.incident not in shell.state.incidents:
+            what = f"run {shell.run_name} has no incident {request.incident[:80]!r}"
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"{what}: `holdfast incidents` lists them")
+        refusal = await shell.requests.acknowledge(request.incident)
+        if refusal:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+        return control.AcknowledgeIncidentResponse()
+
+    @_guarded
     async def TakeCheckpoint(  # noqa: N802
         self, request: control.TakeCheckpointRequest, context: "grpc.aio.ServicerContext"
     ) -> control.TakeCheckpointResponse:

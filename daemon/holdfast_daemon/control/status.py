@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast_daemon.core.accounting.ledger import time_use
+from holdfast_daemon.core.attention import is_loss_acknowledged, urgent_incident
 from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_daemon.core.model import CoreState, present_step, ranks_of
 from holdfast_daemon.core.rank_means import gpu_use_sum, own_time_sum
@@ -88,6 +89,10 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         status.nonfinite_since = counts.nonfinite_since
     if counts.HasField("finite_step"):
         status.finite_loss_step = counts.finite_step
+    status.loss_is_acknowledged = is_loss_acknowledged(state)
+    urgent = urgent_incident(state, now)
+    if urgent is not None:
+        status.urgent_incident.CopyFrom(urgent)
     if state.incidents:
         status.newest_incident.CopyFrom(state.incidents[max(state.incidents)])
     return status

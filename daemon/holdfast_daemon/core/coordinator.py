@@ -7,6 +7,7 @@ from holdfast_daemon.core import absorb, fault_requests, incidents, live_request
 from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.model import (
+    AcknowledgeRequest,
     Action,
     CheckpointRequest,
     CoreState,
@@ -81,3 +82,5 @@ def _serve(tick: Tick, request: Request) -> None:
             live_requests.serve_profile(tick, request)
         case LauncherEnded(code=code):
             hang_aborts.see_launcher_end(tick, code)
+        case AcknowledgeRequest(incident=identity):
+            incidents.acknowledge(tick, identity)

@@ -39,11 +39,15 @@ def _name_call(verdict: store.Verdict, call: common.PendingCall) -> None:
 
 def _places_of(verdict: store.Verdict, rank: int) -> Iterator[store.CallPlace]:
     """Yield the calls of a verdict's detail in which a rank is."""
-    yield from (held.missed for held in verdict.hang.ranks if rank in held.waiters)
-    yield from (held.missed for held in verdict.death.stopped if rank in held.waiters)
+    yield from (held.missed for held in _held(verdict) if rank in held.waiters)
     yield from (side.call for side in verdict.mismatch.sides if rank in side.ranks)
     if verdict.HasField("transport"):
         yield verdict.transport.call
+
+
+def _held(verdict: store.Verdict) -> Iterator[store.HeldRank]:
+    """Yield the ranks that live and hold others up."""
+    yield from (*verdict.hang.ranks, *verdict.death.stopped, *verdict.death.awaited)
 
 
 def _is_in_first_place(verdict: store.Verdict, rank: int) -> bool:
@@ -57,7 +61,7 @@ def _is_in_first_place(verdict: store.Verdict, rank: int) -> bool:
 
 
 def _add_stack(verdict: store.Verdict, stack: store.StackSummary) -> None:
-    for held in (*verdict.hang.ranks, verdict.standstill.only, *verdict.death.stopped):
+    for held in (*_held(verdict), verdict.standstill.only, verdict.standstill.example):
         if held.rank == stack.rank and held.state == store.HELD_STATE_PRESENT:
             held.activity = held.activity or stack.activity
             if stack.HasField("blocked_on") and not held.HasField("blocked_on"):
@@ -72,7 +76,7 @@ def _add_stack(verdict: store.Verdict, stack: store.StackSummary) -> None:
 
 def _add_place(verdict: store.Verdict, place: store.RankPlace) -> None:
     """Correct where a stopped rank is: its black box is more exact than its last report."""
-    for held in (*verdict.hang.ranks, *verdict.death.stopped):
+    for held in _held(verdict):
         if held.rank == place.rank and held.activity == common.ACTIVITY_STOPPED:
             held.step, held.phase = place.step, place.phase
     if verdict.HasField("hang") and list(verdict.culprits[:1]) == [place.rank]:

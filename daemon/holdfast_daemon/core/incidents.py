@@ -148,7 +148,35 @@ def edit(tick: Tick, incident: store.Incident) -> Iterator[store.Incident]:
     _save(tick, edited)
 
 
+def acknowledge(tick: Tick, identity: str) -> None:
+    """Note that an operator knows of an incident. One that the leader does not know is left alone: it may be old."""
+    current = tick.state.incidents.get(identity)
+    if current is not None and not current.acknowledged_unix_s:
+        with edit(tick, current) as incident:
+            incident.acknowledged_unix_s = tick.now
+            incident.actions.add(unix_s=tick.now, what="acknowledged by an operator")
+
+
+def _place_culprits(tick: Tick, incident: store.Incident) -> None:
+    """Write into an incident where its culprits run: evidence may name other ones than the first verdict did.
+
+    Nothing is known about the ranks of an earlier generation any more.
+    """
+    named = list(incident.verdict.culprits)
+    if incident.generation != tick.record.generation or [place.rank for place in incident.culprits] == named:
+        return
+    places: dict[int, store.CulpritPlace] = {}
+    for name in tick.record.nodes:
+        node = tick.state.nodes.get(name) or tick.state.heard_of.get(name)
+        if node is not None and node.generation == incident.generation:
+            places |= {rank.rank: store.CulpritPlace(rank=rank.rank, node=name, pid=rank.pid) for rank in node.ranks}
+    del incident.culprits[:]
+    incident.culprits.extend(places.get(rank, store.CulpritPlace(rank=rank)) for rank in named)
+    incident.nodes = len(tick.record.nodes)
+
+
 def _save(tick: Tick, incident: store.Incident) -> None:
+    _place_culprits(tick, incident)
     tick.state = replace(tick.state, incidents={**tick.state.incidents, incident.id: incident})
     tick.actions.append(SaveIncident(incident))
 

@@ -60,7 +60,17 @@ class LauncherEnded:
     code: int
 
 
-Request: TypeAlias = CheckpointRequest | StopRequest | FaultRequest | StacksRequest | ProfileRequest | LauncherEnded
+@dataclass(frozen=True)
+class AcknowledgeRequest:
+    """An operator says that an incident is known."""
+
+    incident: str
+    """Its id."""
+
+
+Request: TypeAlias = (
+    CheckpointRequest | StopRequest | FaultRequest | StacksRequest | ProfileRequest | LauncherEnded | AcknowledgeRequest
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,16 +33,21 @@ def activity_name(activity: "Activity") -> str:
     return enum_word(Activity, activity)
 
 
-def listed(names: Iterable[int | str]) -> str:
-    """Return ranks or nodes as a list: the first few, and how many more."""
+def listed(names: Iterable[int | str], number: int = 0) -> str:
+    """Return ranks or nodes as a list: the first few, and how many more.
+
+    ``number``: how many there are, if that is more than ``names``.
+    """
     every = list(names)
-    shown = ", ".join(map(str, every[:_NAMES_SHOWN]))
-    return f"{shown} and {len(every) - _NAMES_SHOWN} more" if len(every) > _NAMES_SHOWN else shown
+    shown = every[:_NAMES_SHOWN]
+    more = max(number, len(every)) - len(shown)
+    text = ", ".join(map(str, shown))
+    return f"{text} and {more} more" if more else text
 
 
-def ranks_named(ranks: Sequence[int]) -> str:
-    """Return ``rank 3``, or ``ranks 3, 5``; of many ranks the first few."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {listed(ranks)}"
+def ranks_named(ranks: Sequence[int], number: int = 0) -> str:
+    """Return ``rank 3``, or ``ranks 3, 5``; of many ranks the first few. ``number``: as of :func:`listed`."""
+    return f"rank {ranks[0]}" if max(number, len(ranks)) == 1 else f"ranks {listed(ranks, number)}"
 
 
 def gib(nbytes: float) -> str:

@@ -25,6 +25,7 @@ def status_fields(state: CoreState, now: float) -> dict[str, Any]:
     status = status_of(state, now, store_up=True)
     status.ClearField("ranks")  # before they are turned into JSON, because there may be thousands
     status.ClearField("newest_incident")
+    status.ClearField("urgent_incident")
     fields = to_json(status)
     del fields["ranks"]
     return {**fields, "slowest_ranks": _slowest(state), "nodes": list(state.record.nodes)}

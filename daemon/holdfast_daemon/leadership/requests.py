@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Collection, Iterable
+from typing import TypeAlias
 
 from holdfast_daemon.core.model import (
+    AcknowledgeRequest,
     CheckpointAnswered,
     CheckpointRequest,
     FaultAnswered,
@@ -16,6 +18,9 @@ from holdfast_daemon.core.model import (
     StopRequest,
 )
 from holdfast_proto.v1.fault_pb2 import Fault
+
+_TakenIn: TypeAlias = StopRequest | LauncherEnded | AcknowledgeRequest
+"""Requests that need no more than to be taken in."""
 
 _FAILED = "the daemon failed on this request: its log says why"
 
@@ -30,8 +35,7 @@ class Requests:
         self._faults: list[tuple[Fault, asyncio.Future[FaultAnswered]]] = []
         self._live: dict[str, asyncio.Future[LiveAnswered]] = {}
         """Request id -> answer to a request for stacks or a profile."""
-        self._stops: list[tuple[StopRequest | LauncherEnded, asyncio.Future[str]]] = []
-        """Requests that need no more than to be taken in."""
+        self._taken_in: list[tuple[_TakenIn, asyncio.Future[str]]] = []
 
     async def checkpoint(self) -> CheckpointAnswered:
         """Ask for a checkpoint; return the step at which it will be, or why there is none."""
@@ -51,9 +55,13 @@ class Requests:
         """Report the end of an observed run's launcher. The future holds what that of :meth:`stop` does."""
         return self._tell(LauncherEnded(code))
 
-    def _tell(self, request: StopRequest | LauncherEnded) -> "asyncio.Future[str]":
+    def acknowledge(self, incident: str) -> "asyncio.Future[str]":
+        """Say that an operator knows of an incident. The future holds what that of :meth:`stop` does."""
+        return self._tell(AcknowledgeRequest(incident))
+
+    def _tell(self, request: _TakenIn) -> "asyncio.Future[str]":
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._stops.append((request, answer))
+        self._taken_in.append((request, answer))
         self._new.append(request)
         return answer
 
@@ -91,8 +99,8 @@ class Requests:
         for request in shown:
             reason = _FAILED if any(one is request for one in failed) else ""
             match request:
-                case StopRequest() | LauncherEnded():
-                    self._answer_stop(request, reason)
+                case StopRequest() | LauncherEnded() | AcknowledgeRequest():
+                    self._answer_taken_in(request, reason)
                 case CheckpointRequest() if reason:
                     self.answer(CheckpointAnswered(-1, reason))
                 case FaultRequest(fault=fault) if reason:
@@ -128,11 +136,11 @@ class Requests:
             self.answer(FaultAnswered(fault, reason))
         for name in self._live:
             self.answer(LiveAnswered(name, reason))
-        for request, _ in list(self._stops):
-            self._answer_stop(request, reason)
+        for request, _ in list(self._taken_in):
+            self._answer_taken_in(request, reason)
 
-    def _answer_stop(self, request: StopRequest | LauncherEnded, reason: str) -> None:
-        for waiter in [one for one in self._stops if one[0] is request]:
-            self._stops.remove(waiter)
+    def _answer_taken_in(self, request: _TakenIn, reason: str) -> None:
+        for waiter in [one for one in self._taken_in if one[0] is request]:
+            self._taken_in.remove(waiter)
             if not waiter[1].done():
                 waiter[1].set_result(reason)

@@ -13,6 +13,23 @@ LONGEST_TEXT = 1000
 """Most characters of one text in a notice. What a rank says last can be much longer."""
 MOST_NOTICES = 50
 """Most notices in a message. Older ones of a larger group are only counted."""
+_CULPRITS_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A rank that an incident names, and its process."""
+
+    rank: int
+    node: str = ""
+    """Empty: not known."""
+    pid: int = 0
+    """0: not known."""
+
+    def __str__(self) -> str:
+        """Return ``rank 5 (node-2, pid 4711)``, as far as it is known."""
+        known = ", ".join(filter(None, (self.node, f"pid {self.pid}" if self.pid else "")))
+        return f"rank {self.rank} ({known})" if known else f"rank {self.rank}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +48,7 @@ class Notice:
     """What happened, in one line."""
     next: str
     """What to do next, in one line."""
-    ranks: tuple[int, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
     step: int = -1
     """Step in which it happened; -1: before the first, or not known."""
     generation: int = 0
@@ -40,6 +57,11 @@ class Notice:
     """Address in the console; empty: `see` alone says where to look."""
     see: str
     """Command that shows more."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The culprits by number."""
+        return tuple(culprit.rank for culprit in self.culprits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +104,7 @@ def _lines(message: Message) -> list[str]:
             part
             for part in (
                 f"run {message.run}",
-                ranks_text(notice.ranks),
+                culprits_text(notice.culprits),
                 f"step {notice.step}" if notice.step >= 0 else "",
                 f"reported by {message.host}",
             )
@@ -94,19 +116,22 @@ def _lines(message: Message) -> list[str]:
     return lines[:-1] if not lines[-1] else lines
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Return "rank 3" or "ranks 3, 4", the first few of many; "" without any."""
-    if not ranks:
-        return ""
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+def culprits_text(culprits: Sequence[Culprit]) -> str:
+    """Return where the culprits run, of many the first few; "" without any."""
+    more = len(culprits) - _CULPRITS_SHOWN
+    return ", ".join(map(str, culprits[:_CULPRITS_SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
 def as_json(message: Message) -> dict[str, Any]:
     """Return what the channels `webhook` and `command` get. docs/notifications.md describes it."""
     data = {"version": VERSION, **asdict(message), "text": message.text}
-    data["notices"] = [{**asdict(notice), "ranks": list(notice.ranks)} for notice in message.notices]
+    data["notices"] = [notice_as_json(notice) for notice in message.notices]
     return data
+
+
+def notice_as_json(notice: Notice) -> dict[str, Any]:
+    """Return a notice as :func:`as_json` has it."""
+    return {**asdict(notice), "ranks": list(notice.ranks)}
 
 
 def from_json(data: Mapping[str, Any]) -> Message:
@@ -131,7 +156,10 @@ def notice_from_json(data: Mapping[str, Any]) -> Notice:
     """Return the notice of a JSON object. Raises KeyError, TypeError or ValueError for other data."""
     known = {field.name for field in fields(Notice)}
     values = {name: value for name, value in data.items() if name in known}
-    return Notice(**{**values, "ranks": tuple(int(rank) for rank in values["ranks"])})
+    # Files of earlier versions have ranks alone.
+    culprits = data["culprits"] if "culprits" in data else [{"rank": rank} for rank in data["ranks"]]
+    named = tuple(Culprit(int(one["rank"]), str(one.get("node", "")), int(one.get("pid", 0))) for one in culprits)
+    return Notice(**{**values, "culprits": named})
 
 
 def shortened(text: str, most: int = LONGEST_TEXT) -> str:

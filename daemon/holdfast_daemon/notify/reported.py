@@ -5,11 +5,11 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast_daemon.notify.message import Message, Notice, as_json, from_json, notice_from_json
+from holdfast_daemon.notify.message import Message, Notice, as_json, from_json, notice_as_json, notice_from_json
 from holdfast_proto.atomic_file import replace_file
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def reported_text(reported: Reported) -> str:
             "statuses": reported.statuses,
             "forgotten": reported.forgotten,
             "has_ended": reported.has_ended,
-            "grouped": [asdict(notice) for notice in reported.grouped],
+            "grouped": [notice_as_json(notice) for notice in reported.grouped],
             "queued": {name: [as_json(message) for message in messages] for name, messages in reported.queued.items()},
         }
     )

@@ -6,7 +6,7 @@ from urllib.parse import quote
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR, kind_name
 from holdfast_daemon.core.texts.advice import next_line
 from holdfast_daemon.core.texts.secrets import without_secrets
-from holdfast_daemon.notify.message import Notice, shortened
+from holdfast_daemon.notify.message import Culprit, Notice, shortened
 from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -61,7 +61,7 @@ class RunWording:
             kind=kind_name(verdict.kind),
             what=_safe(self._what(incident, status)),
             next=_safe(self._next(incident, status)),
-            ranks=tuple(verdict.culprits),
+            culprits=_culprits(incident),
             step=verdict.step,
             generation=incident.generation,
             unix_s=incident.recovered_unix_s or _last_action_unix_s(incident, status),
@@ -79,7 +79,7 @@ class RunWording:
             kind=kind_name(incident.verdict.kind),
             what=_safe(f"{incident.verdict.message}: {last}"),
             next=f"{self._how_to_end()}, or let it continue.",
-            ranks=tuple(incident.verdict.culprits),
+            culprits=_culprits(incident),
             step=incident.verdict.step,
             generation=incident.generation,
             unix_s=incident.actions[-1].unix_s if incident.actions else incident.detected_unix_s,
@@ -163,6 +163,15 @@ class RunWording:
         if status in _CLOSED_NEXT:
             return _CLOSED_NEXT[status]
         return next_line(incident, self.spec)
+
+
+def _culprits(incident: store.Incident) -> tuple[Culprit, ...]:
+    """Return the culprits with their places; an incident of an earlier version has none."""
+    places = {place.rank: place for place in incident.culprits}
+    return tuple(
+        Culprit(rank, places[rank].node, places[rank].pid) if rank in places else Culprit(rank)
+        for rank in incident.verdict.culprits
+    )
 
 
 def _safe(text: str) -> str:

@@ -34,6 +34,7 @@ _THROTTLES = 16
 _NEWEST_HISTORY = 2**31
 """A restart may add one to it, and the field has 32 bits."""
 _MOVED = frozenset({"", "cpu", "disk", "network", "processes"})
+_SIGNS_OF_LIFE = frozenset({"", "wakes", "writes"})
 _ROOM_BYTES = 4 * NAME_CHARACTERS + 48
 """For what follows the members in the message of a group: three numbers, a source and a description of up to 255
 characters."""
@@ -156,6 +157,7 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         and 0.0 <= rank.silent_s <= LONGEST_S
         and 0.0 <= rank.busy_s <= LONGEST_S
         and 0.0 <= rank.still_s <= LONGEST_S
+        and 0.0 <= rank.sign_age_s <= LONGEST_S
         and 0.0 <= rank.own_wait_s <= LONGEST_S
         and 0.0 <= rank.device_own_s <= LONGEST_S
         and rank.device_steps <= LARGEST_COUNT
@@ -169,6 +171,7 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         and len(rank.process_state) <= 1
         and len(rank.thread_state) <= 1
         and rank.moved in _MOVED
+        and rank.sign_of_life in _SIGNS_OF_LIFE
         and len(rank.device) <= NAME_CHARACTERS
         and len(rank.coordinates) <= _COORDINATES
     ):
@@ -228,7 +231,7 @@ def _check_progress(progress: common.Progress, world_size: int) -> None:
 
 def _name_bad_value(rank: store.RankState) -> None:
     check_known(rank.life, LIVES, "life")
-    for field in ("stalled_s", "silent_s", "busy_s", "still_s", "own_wait_s", "device_own_s"):
+    for field in ("stalled_s", "silent_s", "busy_s", "still_s", "sign_age_s", "own_wait_s", "device_own_s"):
         check_seconds(getattr(rank, field), field)
     check_unix_s(rank.first_step_ended_unix_s, "first_step_ended_unix_s")
     if not 0 <= rank.steps_done <= LARGEST_COUNT:
@@ -245,5 +248,7 @@ def _name_bad_value(rank: store.RankState) -> None:
     check_text(rank.thread_state, "thread_state", 1)
     if rank.moved not in _MOVED:
         raise RefusedError(f"moved is {rank.moved[:80]!r}")
+    if rank.sign_of_life not in _SIGNS_OF_LIFE:
+        raise RefusedError(f"sign_of_life is {rank.sign_of_life[:80]!r}")
     check_text(rank.device, "device", NAME_CHARACTERS)
     check_length(rank.coordinates, "coordinates", _COORDINATES)

@@ -162,6 +162,12 @@ def check_incident(incident: store.Incident, run: str, key: str) -> None:
         check_unix_s(action.unix_s, "actions.unix_s")
         check_text(action.what, "actions.what")
     check_files(incident.evidence, "evidence")
+    check_length(incident.culprits, "culprits", MOST_RANKS)
+    for place in incident.culprits:
+        check_rank(place.rank, MOST_RANKS, "culprits")
+        if place.node:
+            check_node_name(place.node, "culprits.node")
+    check_unix_s(incident.acknowledged_unix_s, "acknowledged_unix_s")
     _check_abort(incident.abort)
     _check_verdict(incident.verdict)
 

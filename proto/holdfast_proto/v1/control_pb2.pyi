@@ -27,6 +27,18 @@ class ListIncidentsResponse(_message.Message):
     incidents: _containers.RepeatedCompositeFieldContainer[_store_pb2.Incident]
     def __init__(self, incidents: _Optional[_Iterable[_Union[_store_pb2.Incident, _Mapping]]] = ...) -> None: ...
 
+class AcknowledgeIncidentRequest(_message.Message):
+    __slots__ = ("run", "incident")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    INCIDENT_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    incident: str
+    def __init__(self, run: _Optional[str] = ..., incident: _Optional[str] = ...) -> None: ...
+
+class AcknowledgeIncidentResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class TakeCheckpointRequest(_message.Message):
     __slots__ = ("run",)
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -250,7 +262,7 @@ class RunSettings(_message.Message):
     def __init__(self, mode: _Optional[_Union[_store_pb2.Mode, str]] = ..., ranks_per_node: _Optional[int] = ..., on_hang: _Optional[_Union[_store_pb2.HangAction, str]] = ..., injection_allowed: bool = ..., checkpoint_directory: _Optional[str] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "planned_steps", "refused", "time_use_s", "wall_s", "nonfinite_since", "finite_loss_step", "stopped_by_loss", "refused_ranks", "settings", "time_left_s", "checkpoints", "logged")
+    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "planned_steps", "refused", "time_use_s", "wall_s", "nonfinite_since", "finite_loss_step", "stopped_by_loss", "urgent_incident", "loss_is_acknowledged", "refused_ranks", "settings", "time_left_s", "checkpoints", "logged")
     class TimeUseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -292,6 +304,8 @@ class RunStatus(_message.Message):
     NONFINITE_SINCE_FIELD_NUMBER: _ClassVar[int]
     FINITE_LOSS_STEP_FIELD_NUMBER: _ClassVar[int]
     STOPPED_BY_LOSS_FIELD_NUMBER: _ClassVar[int]
+    URGENT_INCIDENT_FIELD_NUMBER: _ClassVar[int]
+    LOSS_IS_ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_RANKS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     TIME_LEFT_S_FIELD_NUMBER: _ClassVar[int]
@@ -331,9 +345,11 @@ class RunStatus(_message.Message):
     nonfinite_since: int
     finite_loss_step: int
     stopped_by_loss: _store_pb2.LossTier
+    urgent_incident: _store_pb2.Incident
+    loss_is_acknowledged: bool
     refused_ranks: _containers.RepeatedScalarFieldContainer[str]
     settings: RunSettings
     time_left_s: float
     checkpoints: _containers.RepeatedScalarFieldContainer[int]
     logged: _containers.RepeatedCompositeFieldContainer[_common_pb2.LoggedNumber]
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., planned_steps: _Optional[int] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ..., nonfinite_since: _Optional[int] = ..., finite_loss_step: _Optional[int] = ..., stopped_by_loss: _Optional[_Union[_store_pb2.LossTier, str]] = ..., refused_ranks: _Optional[_Iterable[str]] = ..., settings: _Optional[_Union[RunSettings, _Mapping]] = ..., time_left_s: _Optional[float] = ..., checkpoints: _Optional[_Iterable[int]] = ..., logged: _Optional[_Iterable[_Union[_common_pb2.LoggedNumber, _Mapping]]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., planned_steps: _Optional[int] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ..., nonfinite_since: _Optional[int] = ..., finite_loss_step: _Optional[int] = ..., stopped_by_loss: _Optional[_Union[_store_pb2.LossTier, str]] = ..., urgent_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., loss_is_acknowledged: bool = ..., refused_ranks: _Optional[_Iterable[str]] = ..., settings: _Optional[_Union[RunSettings, _Mapping]] = ..., time_left_s: _Optional[float] = ..., checkpoints: _Optional[_Iterable[int]] = ..., logged: _Optional[_Iterable[_Union[_common_pb2.LoggedNumber, _Mapping]]] = ...) -> None: ...

@@ -44,6 +44,11 @@ class ControlStub(object):
                 request_serializer=holdfast__proto_dot_v1_dot_control__pb2.ListIncidentsRequest.SerializeToString,
                 response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.ListIncidentsResponse.FromString,
                 _registered_method=True)
+        self.AcknowledgeIncident = channel.unary_unary(
+                '/holdfast.v1.Control/AcknowledgeIncident',
+                request_serializer=holdfast__proto_dot_v1_dot_control__pb2.AcknowledgeIncidentRequest.SerializeToString,
+                response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.AcknowledgeIncidentResponse.FromString,
+                _registered_method=True)
         self.TakeCheckpoint = channel.unary_unary(
                 '/holdfast.v1.Control/TakeCheckpoint',
                 request_serializer=holdfast__proto_dot_v1_dot_control__pb2.TakeCheckpointRequest.SerializeToString,
@@ -92,6 +97,13 @@ class ControlServicer(object):
 
     def ListIncidents(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AcknowledgeIncident(self, request, context):
+        """Says that people know of an incident: one that stops nothing then asks for no more attention.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -158,6 +170,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.ListIncidents,
                     request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.ListIncidentsRequest.FromString,
                     response_serializer=holdfast__proto_dot_v1_dot_control__pb2.ListIncidentsResponse.SerializeToString,
+            ),
+            'AcknowledgeIncident': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcknowledgeIncident,
+                    request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.AcknowledgeIncidentRequest.FromString,
+                    response_serializer=holdfast__proto_dot_v1_dot_control__pb2.AcknowledgeIncidentResponse.SerializeToString,
             ),
             'TakeCheckpoint': grpc.unary_unary_rpc_method_handler(
                     servicer.TakeCheckpoint,
@@ -249,6 +266,33 @@ class Control(object):
             '/holdfast.v1.Control/ListIncidents',
             holdfast__proto_dot_v1_dot_control__pb2.ListIncidentsRequest.SerializeToString,
             holdfast__proto_dot_v1_dot_control__pb2.ListIncidentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcknowledgeIncident(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/holdfast.v1.Control/AcknowledgeIncident',
+            holdfast__proto_dot_v1_dot_control__pb2.AcknowledgeIncidentRequest.SerializeToString,
+            holdfast__proto_dot_v1_dot_control__pb2.AcknowledgeIncidentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -560,7 +560,7 @@ class GpuState(_message.Message):
     def __init__(self, gpu: _Optional[int] = ..., uuid: _Optional[str] = ..., fault: _Optional[_Union[GpuFault, _Mapping]] = ..., throttles: _Optional[_Iterable[str]] = ..., utilization_sum: _Optional[float] = ..., utilization_samples: _Optional[int] = ...) -> None: ...
 
 class RankState(_message.Message):
-    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "recorders", "planned_steps", "gpu", "start_ticks")
+    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "recorders", "planned_steps", "gpu", "start_ticks", "sign_of_life", "sign_age_s")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -610,6 +610,8 @@ class RankState(_message.Message):
     PLANNED_STEPS_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
     START_TICKS_FIELD_NUMBER: _ClassVar[int]
+    SIGN_OF_LIFE_FIELD_NUMBER: _ClassVar[int]
+    SIGN_AGE_S_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     life: Life
@@ -645,10 +647,12 @@ class RankState(_message.Message):
     planned_steps: int
     gpu: GpuState
     start_ticks: int
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., planned_steps: _Optional[int] = ..., gpu: _Optional[_Union[GpuState, _Mapping]] = ..., start_ticks: _Optional[int] = ...) -> None: ...
+    sign_of_life: str
+    sign_age_s: float
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., planned_steps: _Optional[int] = ..., gpu: _Optional[_Union[GpuState, _Mapping]] = ..., start_ticks: _Optional[int] = ..., sign_of_life: _Optional[str] = ..., sign_age_s: _Optional[float] = ...) -> None: ...
 
 class NodeState(_message.Message):
-    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "refused_ranks", "history", "damaged_checkpoints", "awaits_files")
+    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "relaunched", "refused_ranks", "history", "damaged_checkpoints", "awaits_files")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -666,6 +670,7 @@ class NodeState(_message.Message):
     CHECKPOINT_GENERATION_FIELD_NUMBER: _ClassVar[int]
     LEAVE_IN_S_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    RELAUNCHED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_RANKS_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
@@ -687,11 +692,12 @@ class NodeState(_message.Message):
     checkpoint_generation: int
     leave_in_s: float
     world_size: int
+    relaunched: bool
     refused_ranks: str
     history: int
     damaged_checkpoints: _containers.RepeatedScalarFieldContainer[int]
     awaits_files: bool
-    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ..., world_size: _Optional[int] = ..., refused_ranks: _Optional[str] = ..., history: _Optional[int] = ..., damaged_checkpoints: _Optional[_Iterable[int]] = ..., awaits_files: bool = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ..., world_size: _Optional[int] = ..., relaunched: bool = ..., refused_ranks: _Optional[str] = ..., history: _Optional[int] = ..., damaged_checkpoints: _Optional[_Iterable[int]] = ..., awaits_files: bool = ...) -> None: ...
 
 class Mean(_message.Message):
     __slots__ = ("sum", "count")
@@ -1235,21 +1241,23 @@ class FinishRun(_message.Message):
     def __init__(self, outcome: _Optional[str] = ..., succeeded: bool = ..., patience_s: _Optional[float] = ..., bad_loss: _Optional[_Union[BadLoss, _Mapping]] = ...) -> None: ...
 
 class WaitEdge(_message.Message):
-    __slots__ = ("waiter", "awaited", "group", "seq", "op")
+    __slots__ = ("waiter", "awaited", "group", "seq", "op", "waiters")
     WAITER_FIELD_NUMBER: _ClassVar[int]
     AWAITED_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     OP_FIELD_NUMBER: _ClassVar[int]
+    WAITERS_FIELD_NUMBER: _ClassVar[int]
     waiter: int
     awaited: int
     group: str
     seq: int
     op: str
-    def __init__(self, waiter: _Optional[int] = ..., awaited: _Optional[int] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ...) -> None: ...
+    waiters: int
+    def __init__(self, waiter: _Optional[int] = ..., awaited: _Optional[int] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., waiters: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op", "activity", "node", "calls", "death", "hang", "standstill", "mismatch", "transport", "lost_node", "late_exit", "data_share", "throughput", "memory", "allocator", "checkpoint", "program", "launcher", "loss_spike", "loss_rise", "missing_loss", "gradient_explosion", "overflow", "duplicate_samples", "non_finite", "straggler", "corruption", "device_call", "loss_divergence")
+    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op", "activity", "node", "calls", "waiting_ranks", "death", "hang", "standstill", "mismatch", "transport", "lost_node", "late_exit", "data_share", "throughput", "memory", "allocator", "checkpoint", "program", "launcher", "loss_spike", "loss_rise", "missing_loss", "gradient_explosion", "overflow", "duplicate_samples", "non_finite", "straggler", "corruption", "device_call", "loss_divergence")
     KIND_FIELD_NUMBER: _ClassVar[int]
     CULPRITS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -1263,6 +1271,7 @@ class Verdict(_message.Message):
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_RANKS_FIELD_NUMBER: _ClassVar[int]
     DEATH_FIELD_NUMBER: _ClassVar[int]
     HANG_FIELD_NUMBER: _ClassVar[int]
     STANDSTILL_FIELD_NUMBER: _ClassVar[int]
@@ -1301,6 +1310,7 @@ class Verdict(_message.Message):
     activity: _common_pb2.Activity
     node: str
     calls: _containers.RepeatedScalarFieldContainer[str]
+    waiting_ranks: int
     death: DeathDetail
     hang: HangDetail
     standstill: StandstillDetail
@@ -1326,7 +1336,7 @@ class Verdict(_message.Message):
     corruption: CorruptionDetail
     device_call: DeviceCallDetail
     loss_divergence: LossDivergenceDetail
-    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ..., death: _Optional[_Union[DeathDetail, _Mapping]] = ..., hang: _Optional[_Union[HangDetail, _Mapping]] = ..., standstill: _Optional[_Union[StandstillDetail, _Mapping]] = ..., mismatch: _Optional[_Union[MismatchDetail, _Mapping]] = ..., transport: _Optional[_Union[TransportDetail, _Mapping]] = ..., lost_node: _Optional[_Union[LostNodeDetail, _Mapping]] = ..., late_exit: _Optional[_Union[LateExitDetail, _Mapping]] = ..., data_share: _Optional[_Union[DataShareDetail, _Mapping]] = ..., throughput: _Optional[_Union[ThroughputDetail, _Mapping]] = ..., memory: _Optional[_Union[MemoryDetail, _Mapping]] = ..., allocator: _Optional[_Union[AllocatorDetail, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointDetail, _Mapping]] = ..., program: _Optional[_Union[ProgramDetail, _Mapping]] = ..., launcher: _Optional[_Union[LauncherDetail, _Mapping]] = ..., loss_spike: _Optional[_Union[LossSpikeDetail, _Mapping]] = ..., loss_rise: _Optional[_Union[LossRiseDetail, _Mapping]] = ..., missing_loss: _Optional[_Union[MissingLossDetail, _Mapping]] = ..., gradient_explosion: _Optional[_Union[GradientExplosionDetail, _Mapping]] = ..., overflow: _Optional[_Union[OverflowDetail, _Mapping]] = ..., duplicate_samples: _Optional[_Union[DuplicateSamplesDetail, _Mapping]] = ..., non_finite: _Optional[_Union[NonFiniteDetail, _Mapping]] = ..., straggler: _Optional[_Union[StragglerDetail, _Mapping]] = ..., corruption: _Optional[_Union[CorruptionDetail, _Mapping]] = ..., device_call: _Optional[_Union[DeviceCallDetail, _Mapping]] = ..., loss_divergence: _Optional[_Union[LossDivergenceDetail, _Mapping]] = ...) -> None: ...
+    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ..., waiting_ranks: _Optional[int] = ..., death: _Optional[_Union[DeathDetail, _Mapping]] = ..., hang: _Optional[_Union[HangDetail, _Mapping]] = ..., standstill: _Optional[_Union[StandstillDetail, _Mapping]] = ..., mismatch: _Optional[_Union[MismatchDetail, _Mapping]] = ..., transport: _Optional[_Union[TransportDetail, _Mapping]] = ..., lost_node: _Optional[_Union[LostNodeDetail, _Mapping]] = ..., late_exit: _Optional[_Union[LateExitDetail, _Mapping]] = ..., data_share: _Optional[_Union[DataShareDetail, _Mapping]] = ..., throughput: _Optional[_Union[ThroughputDetail, _Mapping]] = ..., memory: _Optional[_Union[MemoryDetail, _Mapping]] = ..., allocator: _Optional[_Union[AllocatorDetail, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointDetail, _Mapping]] = ..., program: _Optional[_Union[ProgramDetail, _Mapping]] = ..., launcher: _Optional[_Union[LauncherDetail, _Mapping]] = ..., loss_spike: _Optional[_Union[LossSpikeDetail, _Mapping]] = ..., loss_rise: _Optional[_Union[LossRiseDetail, _Mapping]] = ..., missing_loss: _Optional[_Union[MissingLossDetail, _Mapping]] = ..., gradient_explosion: _Optional[_Union[GradientExplosionDetail, _Mapping]] = ..., overflow: _Optional[_Union[OverflowDetail, _Mapping]] = ..., duplicate_samples: _Optional[_Union[DuplicateSamplesDetail, _Mapping]] = ..., non_finite: _Optional[_Union[NonFiniteDetail, _Mapping]] = ..., straggler: _Optional[_Union[StragglerDetail, _Mapping]] = ..., corruption: _Optional[_Union[CorruptionDetail, _Mapping]] = ..., device_call: _Optional[_Union[DeviceCallDetail, _Mapping]] = ..., loss_divergence: _Optional[_Union[LossDivergenceDetail, _Mapping]] = ...) -> None: ...
 
 class DeviceCallDetail(_message.Message):
     __slots__ = ("what", "why", "next", "suspects", "recorders", "world_size")
@@ -1389,12 +1399,14 @@ class RankEnd(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., cause: _Optional[_Union[EndCause, str]] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., said: _Optional[str] = ..., out_of_memory: bool = ..., expected_bytes: _Optional[int] = ..., got_bytes: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., raised: bool = ..., gpu_fault: _Optional[_Union[GpuFault, _Mapping]] = ...) -> None: ...
 
 class DeathDetail(_message.Message):
-    __slots__ = ("ends", "stopped")
+    __slots__ = ("ends", "stopped", "awaited")
     ENDS_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
     ends: _containers.RepeatedCompositeFieldContainer[RankEnd]
     stopped: _containers.RepeatedCompositeFieldContainer[HeldRank]
-    def __init__(self, ends: _Optional[_Iterable[_Union[RankEnd, _Mapping]]] = ..., stopped: _Optional[_Iterable[_Union[HeldRank, _Mapping]]] = ...) -> None: ...
+    awaited: _containers.RepeatedCompositeFieldContainer[HeldRank]
+    def __init__(self, ends: _Optional[_Iterable[_Union[RankEnd, _Mapping]]] = ..., stopped: _Optional[_Iterable[_Union[HeldRank, _Mapping]]] = ..., awaited: _Optional[_Iterable[_Union[HeldRank, _Mapping]]] = ...) -> None: ...
 
 class HeldRank(_message.Message):
     __slots__ = ("rank", "state", "activity", "frame", "step", "phase", "missed", "waiters", "elsewhere", "blocked_on", "gpu_fault")
@@ -1431,7 +1443,7 @@ class HangDetail(_message.Message):
     def __init__(self, ranks: _Optional[_Iterable[_Union[HeldRank, _Mapping]]] = ..., in_start: bool = ...) -> None: ...
 
 class StandstillDetail(_message.Message):
-    __slots__ = ("most", "ranks", "world_size", "all_stopped", "step", "phase", "only")
+    __slots__ = ("most", "ranks", "world_size", "all_stopped", "step", "phase", "only", "example")
     MOST_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -1439,6 +1451,7 @@ class StandstillDetail(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ONLY_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLE_FIELD_NUMBER: _ClassVar[int]
     most: int
     ranks: int
     world_size: int
@@ -1446,7 +1459,8 @@ class StandstillDetail(_message.Message):
     step: int
     phase: _common_pb2.Phase
     only: HeldRank
-    def __init__(self, most: _Optional[int] = ..., ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., all_stopped: bool = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., only: _Optional[_Union[HeldRank, _Mapping]] = ...) -> None: ...
+    example: HeldRank
+    def __init__(self, most: _Optional[int] = ..., ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., all_stopped: bool = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., only: _Optional[_Union[HeldRank, _Mapping]] = ..., example: _Optional[_Union[HeldRank, _Mapping]] = ...) -> None: ...
 
 class MismatchSide(_message.Message):
     __slots__ = ("ranks", "call", "step", "peer", "expected_bytes", "got_bytes", "missed_calls", "left", "past", "frame")
@@ -1673,7 +1687,7 @@ class DuplicateSamplesDetail(_message.Message):
     def __init__(self, indices: _Optional[_Iterable[int]] = ..., earlier_step: _Optional[int] = ...) -> None: ...
 
 class NonFiniteDetail(_message.Message):
-    __slots__ = ("quantity", "ranks", "finite_ranks", "world_size", "module", "parameter", "also")
+    __slots__ = ("quantity", "ranks", "finite_ranks", "world_size", "module", "parameter", "also", "good_checkpoint")
     QUANTITY_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     FINITE_RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -1681,6 +1695,7 @@ class NonFiniteDetail(_message.Message):
     MODULE_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_FIELD_NUMBER: _ClassVar[int]
     ALSO_FIELD_NUMBER: _ClassVar[int]
+    GOOD_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     quantity: str
     ranks: _containers.RepeatedScalarFieldContainer[int]
     finite_ranks: int
@@ -1688,7 +1703,8 @@ class NonFiniteDetail(_message.Message):
     module: str
     parameter: str
     also: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, quantity: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., finite_ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., module: _Optional[str] = ..., parameter: _Optional[str] = ..., also: _Optional[_Iterable[str]] = ...) -> None: ...
+    good_checkpoint: int
+    def __init__(self, quantity: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., finite_ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., module: _Optional[str] = ..., parameter: _Optional[str] = ..., also: _Optional[_Iterable[str]] = ..., good_checkpoint: _Optional[int] = ...) -> None: ...
 
 class StragglerDetail(_message.Message):
     __slots__ = ("kind", "own_s", "usual_s", "by_peers", "throttles", "gpu", "utilization_ratio", "peers_utilization_ratio", "side")
@@ -1750,8 +1766,18 @@ class IncidentAction(_message.Message):
     what: str
     def __init__(self, unix_s: _Optional[float] = ..., what: _Optional[str] = ...) -> None: ...
 
+class CulpritPlace(_message.Message):
+    __slots__ = ("rank", "node", "pid")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    node: str
+    pid: int
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+
 class Incident(_message.Message):
-    __slots__ = ("id", "run", "generation", "verdict", "last_progress_unix_s", "detected_unix_s", "recovered_unix_s", "reached_step", "resumed_step", "lost_steps", "source", "state", "actions", "evidence", "notify", "loss_tier", "abort", "lost_unknown")
+    __slots__ = ("id", "run", "generation", "verdict", "last_progress_unix_s", "detected_unix_s", "recovered_unix_s", "reached_step", "resumed_step", "lost_steps", "source", "state", "actions", "evidence", "notify", "loss_tier", "culprits", "nodes", "acknowledged_unix_s", "abort", "lost_unknown")
     ID_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -1768,6 +1794,9 @@ class Incident(_message.Message):
     EVIDENCE_FIELD_NUMBER: _ClassVar[int]
     NOTIFY_FIELD_NUMBER: _ClassVar[int]
     LOSS_TIER_FIELD_NUMBER: _ClassVar[int]
+    CULPRITS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     LOST_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     id: str
@@ -1786,9 +1815,12 @@ class Incident(_message.Message):
     evidence: _containers.RepeatedScalarFieldContainer[str]
     notify: bool
     loss_tier: LossTier
+    culprits: _containers.RepeatedCompositeFieldContainer[CulpritPlace]
+    nodes: int
+    acknowledged_unix_s: float
     abort: HangAbort
     lost_unknown: bool
-    def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ..., notify: bool = ..., loss_tier: _Optional[_Union[LossTier, str]] = ..., abort: _Optional[_Union[HangAbort, _Mapping]] = ..., lost_unknown: bool = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ..., notify: bool = ..., loss_tier: _Optional[_Union[LossTier, str]] = ..., culprits: _Optional[_Iterable[_Union[CulpritPlace, _Mapping]]] = ..., nodes: _Optional[int] = ..., acknowledged_unix_s: _Optional[float] = ..., abort: _Optional[_Union[HangAbort, _Mapping]] = ..., lost_unknown: bool = ...) -> None: ...
 
 class CoordinatorState(_message.Message):
     __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage", "standstill_incident", "uncertain_restarts", "restart_is_uncertain", "known_pauses", "longest_phase_s", "history", "trained", "failed_reads", "read_again_unix_s", "reads_incident", "history_is_known", "failed_checkpoint", "refused", "pinned", "wanted", "time_use", "loss_counts", "proven", "bad_loss", "counts_anew")

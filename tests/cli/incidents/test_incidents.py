@@ -117,6 +117,26 @@ def test_the_story_says_where_the_culprit_was(step: int, group: str, where: str)
     assert line.removeprefix("where").strip() == where
 
 
+def test_the_story_names_node_and_process_of_each_culprit() -> None:
+    told = incident()
+    told.culprits.add(rank=2, node="node-2", pid=4711)
+    told.nodes = 2
+    console = Console(file=io.StringIO(), width=160)
+    console.print(incident_story(told, IncidentFiles((), (), (), ())))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert lines[0].rstrip() == "rank 2 is stopped in forward_backward of step 7 (rank 2: node-2, pid 4711) [recovered]"
+    assert any(line.split()[:1] == ["processes"] and "rank 2: node-2, pid 4711" in line for line in lines)
+
+
+def test_an_incident_of_an_ended_run_need_not_be_acknowledged(folder: Path, tmp_path: Path) -> None:
+    result = holdfast("incidents", "ack", "1", "--directory", str(tmp_path))
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "holdfast: run tiny has ended: its incidents ask for no attention any more\n",
+    )
+
+
 def test_the_story_as_json_names_folder_and_files(folder: Path, tmp_path: Path) -> None:
     story = json.loads(holdfast("incidents", "show", IDENTITY, "--json", "--directory", str(tmp_path)).stdout)
     assert story["verdict"]["culprits"] == [2]

@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from holdfast_cli.incidents.wait_tree import ranks_text, wait_trees
+from holdfast_cli.incidents.wait_tree import wait_trees
 from holdfast_proto.v1.store_pb2 import WaitEdge
 
 
@@ -29,6 +29,10 @@ def test_a_cycle_is_drawn_once_round() -> None:
     ]
 
 
-def test_of_many_ranks_the_first_are_named() -> None:
-    assert ranks_text(range(100)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more"
-    assert ranks_text([4]) == "rank 4"
+def test_ranks_that_wait_without_an_edge_of_their_own_are_counted() -> None:
+    output = io.StringIO()
+    edges = [WaitEdge(waiter=rank, awaited=5, group="dp", seq=8, op="all_reduce", waiters=63) for rank in range(5)]
+    edges[0].op = "gloo:all_reduce"  # of one rank alone, the recorder was read
+    (tree,) = wait_trees(edges)
+    Console(file=output, width=100).print(tree)
+    assert output.getvalue().splitlines()[1:] == ["└── ranks 0, 1, 2, 3, 4 and 58 more in gloo:all_reduce 8 of dp"]

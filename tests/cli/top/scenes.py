@@ -75,4 +75,5 @@ def hung(culprit: int = CULPRIT) -> RunStatus:
             actions=[IncidentAction(unix_s=NOW - 11.6, what="gathered evidence of 32 ranks")],
         )
     )
+    status.urgent_incident.CopyFrom(status.newest_incident)
     return status

@@ -134,6 +134,7 @@ async def test_hostile_texts_neither_steer_the_terminal_nor_are_read_as_markup(w
         wait.group = wait.op = HOSTILE
     status.newest_incident.actions.add(what=HOSTILE)
     status.newest_incident.evidence.append(HOSTILE)
+    status.urgent_incident.CopyFrom(status.newest_incident)
     async with watch(status, size=(100, 50)) as top:
         await top.shows("message [bold red]x[/]")
         raw = [top.screen_text]

@@ -187,6 +187,40 @@ def test_a_hang_is_the_loudest_thing_and_names_the_culprit(page: Page, console: 
     expect(page.get_by_role("region", name="Text of rank-00005.stack.txt")).to_contain_text("all_reduce")
 
 
+def test_a_run_whose_loss_is_not_finite_stays_red_until_its_incident_is_acknowledged(
+    page: Page, console: SimulatedConsole
+) -> None:
+    console.on_loop(console.run.turn_nan)
+    console.on_loop(lambda: console.run.advance(3600.0))
+    go(page, console, RUN)
+    verdict = page.locator(".verdict.bad")
+    expect(verdict.locator(".next")).to_contain_text("--continue-from 20")
+    expect(page.locator(".state-line")).to_contain_text("trains, but its loss is not finite since step")
+    verdict.get_by_role("button", name="Acknowledge").click()
+    expect(page.locator(".verdict")).to_have_count(0)
+    expect(page.locator(".state-line .badge")).to_have_class(re.compile("attention"))
+
+
+def test_a_wait_of_very_many_ranks_is_counted_and_the_page_names_node_and_process_of_the_culprit(
+    page: Page, console: SimulatedConsole
+) -> None:
+    def judge() -> str:
+        incident = console.run.judge(5)
+        incident.culprits.add(rank=5, node="node-2", pid=4711)
+        incident.nodes, incident.verdict.waiting_ranks = 2, 999
+        for edge in incident.verdict.waits:
+            edge.waiters = 999
+        return incident.id
+
+    go(page, console, f"{RUN}/incidents/{console.on_loop(judge)}")
+    expect(page.locator(".verdict h2")).to_contain_text("(rank 5: node-2, pid 4711)")
+    expect(page.locator("dl.numbers")).to_contain_text("rank 5: node-2, pid 4711")
+    expect(page.locator("figcaption")).to_have_text("999 ranks wait, in the end for rank 5.")
+    expect(page.locator("svg .waiter text").first).to_have_text("999 ranks")
+    page.get_by_text("As a table").click()
+    expect(page.get_by_role("row", name=re.compile("ranks 0-4, 6, 7 and 992 more .*rank 5"))).to_be_visible()
+
+
 def test_the_culprit_of_a_hang_is_on_the_page_within_two_seconds_of_the_verdict(
     page: Page, console: SimulatedConsole
 ) -> None:

@@ -65,7 +65,14 @@ def test_the_list_of_runs_and_the_page_of_one(console: SimulatedConsole) -> None
     assert frame["progress"] == {"ratio": 0.001, "left_s": 4995}
     assert frame["rank_counts"] == {"starting": 0, "running": 8, "exited": 0, "stalled": 0}
     assert frame["telemetry"]["loss"] == pytest.approx(row["loss"], rel=1e-3)
-    assert frame["actions"] == {"checkpoint": "", "stop": "", "release": "", "inject": "", "stacks": ""}
+    assert frame["actions"] == {
+        "checkpoint": "",
+        "stop": "",
+        "release": "",
+        "inject": "",
+        "stacks": "",
+        "acknowledge": "",
+    }
     assert frame["attention"] is None
     assert [one["id"] for one in frame["incidents_list"]] == ["0001-hung-collective"]
     assert (frame["newest_checkpoint"], frame["checkpoints"]["committed"]) == (20, [10, 20])
@@ -79,6 +86,38 @@ def test_a_number_that_is_not_finite_is_told_from_one_that_is_not_reported(conso
     assert console.get("/api/runs")["runs"][0]["nonfinite"] == ["loss", "grad_norm"]
     console.on_loop(lambda: console.run.report(loss=2.0, grad_norm=None))
     assert console.get(RUN)["nonfinite"] == []
+
+
+def test_a_run_whose_loss_is_not_finite_is_bad_until_an_operator_acknowledges_it(console: SimulatedConsole) -> None:
+    incident = console.on_loop(console.run.turn_nan)
+    console.on_loop(lambda: console.run.advance(3600.0))
+    frame = console.get(RUN)
+    assert (frame["health"], frame["attention"]["incident"]) == ("bad", incident.id)
+    assert frame["attention"]["next"].endswith("start it again with --continue-from 20.")
+    assert frame["state_text"] == "trains, but its loss is not finite since step 10"
+    assert console.get("/api/runs")["runs"][0]["health"] == "bad"
+    assert frame["attention"]["can_be_acknowledged"]
+    answer = console.get(f"{RUN}/actions/acknowledge", body={"incident": incident.id})
+    assert answer == {"done": f"incident {incident.id} is acknowledged"}
+    frame = console.get(RUN)
+    assert (frame["health"], frame["attention"]) == ("attention", None)
+    assert not console.get(f"{RUN}/incidents/{incident.id}")["can_be_acknowledged"]
+
+
+def test_an_incident_shows_where_its_culprits_run_and_how_many_wait(console: SimulatedConsole) -> None:
+    incident = console.on_loop(lambda: console.run.judge(3))
+    incident.culprits.add(rank=3, node="node-2", pid=4711)
+    incident.nodes = 2
+    for edge in incident.verdict.waits:
+        edge.waiters = 999
+    incident.verdict.waiting_ranks = 999
+    page = console.get(f"{RUN}/incidents/{incident.id}")
+    assert page["what"].endswith(" (rank 3: node-2, pid 4711)")
+    assert page["places"] == [{"rank": 3, "node": "node-2", "pid": 4711}]
+    assert page["waiting_ranks"] == 999
+    waits = "ranks 0, 1, 2, 4, 5, 6, 7 and 992 more wait for rank 3 in gloo:all_reduce"
+    assert any(line.startswith(waits) for line in page["why"])
+    assert console.get(RUN)["attention"]["what"] == page["what"]
 
 
 def test_what_the_script_logs_has_its_own_names(console: SimulatedConsole) -> None:
@@ -140,7 +179,14 @@ def test_incidents_their_story_and_evidence(console: SimulatedConsole, tmp_path:
     assert [one["id"] for one in console.get(f"{RUN}/incidents")["incidents"]] == [opened.id, "0001-hung-collective"]
     story = console.get(f"{RUN}/incidents/{opened.id}")
     assert (story["kind"], story["kind_text"], story["culprits"]) == ("hung_collective", "hung collective", [2])
-    assert story["waits"][0] == {"waiter": 0, "awaited": 2, "group": "dp", "seq": 21, "op": "gloo:all_reduce"}
+    assert story["waits"][0] == {
+        "waiter": 0,
+        "awaited": 2,
+        "group": "dp",
+        "seq": 21,
+        "op": "gloo:all_reduce",
+        "waiters": 0,
+    }
     assert story["why"][0] == "ranks 0, 1, 3, 4, 5, 6, 7 wait for rank 2 in gloo:all_reduce 21 of dp"
     assert story["next"].startswith("Holdfast restarts the run if it can. ")
     assert story["runbook"] == "docs/runbook.md#run-hung"

@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,23 @@ async def test_a_standby_answers_questions_and_refuses_requests(folder: Path) ->
             await stub.TakeCheckpoint(pb.TakeCheckpointRequest())
         with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
             await stub.StopRun(pb.StopRunRequest())
+
+
+async def test_an_incident_is_acknowledged_and_one_that_is_unknown_refused(
+    store_server: StoreServer, tmp_path: Path, folder: Path
+) -> None:
+    publish_spec(store_server)
+    async with daemon(tmp_path, store_server) as it, FakeAgent(store_server.url) as agent:
+        await train(it, agent)
+        async with operating(folder, it.shell) as stub:
+            assert it.shell.state is not None
+            known = store.Incident(id="0001-straggler", run=RUN, state=store.INCIDENT_STATE_NOTED)
+            it.shell.state = replace(it.shell.state, incidents={known.id: known})
+            with refused(grpc.StatusCode.NOT_FOUND, "run run has no incident '7': `holdfast incidents` lists them"):
+                await stub.AcknowledgeIncident(pb.AcknowledgeIncidentRequest(incident="7"))
+            await stub.AcknowledgeIncident(pb.AcknowledgeIncidentRequest(incident=known.id))
+            answer = await stub.ListIncidents(pb.ListIncidentsRequest())
+            assert answer.incidents[0].acknowledged_unix_s > 0.0
 
 
 @pytest.mark.parametrize("reason", ["", "too late"])

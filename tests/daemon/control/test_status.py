@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from holdfast_daemon.control.status import status_of
 from holdfast_daemon.core.model import StopRequest
 from holdfast_proto.time_use import USES
+from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import OWN_TIME_SOURCE_HOST, OWN_TIME_SOURCE_NONE
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RankExit
@@ -155,3 +158,17 @@ def test_the_settings_say_what_holdfast_may_do_to_the_run() -> None:
     assert (seen.settings.mode, seen.settings.ranks_per_node) == (spec.mode, 2)
     assert seen.settings.injection_allowed == spec.injection_allowed
     assert seen.settings.checkpoint_directory == spec.checkpoint_directory
+
+
+def test_terminals_learn_which_incident_is_urgent_and_that_a_bad_loss_is_acknowledged() -> None:
+    world = World(nodes=1, ranks_per_node=2)
+    world.until("starting")
+    world.train(3)
+    world.state.record.loss_counts.nonfinite_since = 3
+    noted = store.Incident(id="0001-non-finite", state=store.INCIDENT_STATE_NOTED, loss_tier=store.LOSS_TIER_NON_FINITE)
+    noted.verdict.step = 3
+    world.state = replace(world.state, incidents={noted.id: noted})
+    world.now += 3600.0
+    assert (status(world).urgent_incident.id, status(world).loss_is_acknowledged) == (noted.id, False)
+    noted.acknowledged_unix_s = world.now
+    assert (status(world).HasField("urgent_incident"), status(world).loss_is_acknowledged) == (False, True)

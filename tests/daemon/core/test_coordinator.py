@@ -4,6 +4,7 @@ import math
 
 from holdfast_daemon.core.model import CheckpointRequest, StopRequest
 from holdfast_daemon.core.naming import kind_name
+from holdfast_daemon.core.texts.incident_lines import places_text, what_line
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
 
@@ -294,3 +295,41 @@ def test_a_rank_that_leaves_early_is_named_and_not_those_that_lose_it() -> None:
         world.end(number, code=1, last_words=f"Traceback\n{lost}")
     world.tick(seconds=0.5)
     assert next(iter(world.incidents[0].verdict.culprits)) == 2
+
+
+def test_an_incident_says_where_its_culprits_ran_and_keeps_that_after_the_restart() -> None:
+    world = World(nodes=2, ranks_per_node=2)
+    world.until("starting")
+    world.train(3)
+    world.end(3, signal=9)
+    world.until("starting")
+    for rank in world.node_states["node1"].ranks:
+        rank.pid += 1000
+    world.train(2)
+    (incident,) = world.incidents
+    assert incident.generation < world.state.record.generation
+    assert list(incident.culprits) == [store.CulpritPlace(rank=3, node="node1", pid=103)]
+    assert what_line(incident).endswith(" (rank 3: node1, pid 103)")
+    incident.nodes = 1
+    assert what_line(incident) == incident.verdict.message
+
+
+def test_an_incident_of_a_lost_node_says_what_its_ranks_last_were() -> None:
+    world = World(nodes=2, ranks_per_node=4)
+    world.until("starting")
+    world.train(3)
+    world.hang(7)
+    del world.node_states["node1"]
+    for _ in range(1000):
+        if world.incidents:
+            break
+        for node in world.node_states.values():
+            for rank in node.ranks:
+                rank.stalled_s += 1.0
+        world.tick()
+    (incident,) = world.incidents
+    assert [(place.rank, place.node, place.pid) for place in incident.culprits] == [
+        (rank, "node1", 100 + rank) for rank in range(4, 8)
+    ]
+    shown = "rank 4: node1, pid 104; rank 5: node1, pid 105; rank 6: node1, pid 106; and 1 more rank"
+    assert places_text(incident) == shown

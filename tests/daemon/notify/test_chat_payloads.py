@@ -11,7 +11,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from holdfast_daemon.notify.channels.chat_payloads import discord_payload, slack_payload
-from holdfast_daemon.notify.message import MOST_NOTICES, Message, Notice, shortened
+from holdfast_daemon.notify.message import MOST_NOTICES, Culprit, Message, Notice, shortened
 
 MRKDWN = {
     "type": "object",
@@ -116,11 +116,12 @@ PLAIN = Notice(
     kind="dead_rank",
     what="rank 3 was killed by SIGKILL at step 7",
     next="Nothing now.",
-    ranks=(3,),
+    culprits=(Culprit(3, "node-2", 4711),),
     step=7,
     unix_s=1.0,
     see="holdfast incidents show 0001-dead-rank --run run",
 )
+PLACE = "rank 3 (node-2, pid 4711)"
 HOSTILE = "@everyone <!channel> <@U123> <https://evil.example|click> [click](https://evil.example) `*_~ <@&9> &amp; \\"
 
 
@@ -134,7 +135,9 @@ MESSAGES = [
     message(replace(PLAIN, what=HOSTILE, next=HOSTILE), title=HOSTILE),
     message(*[replace(PLAIN, what="<" * 1000, next="&" * 1000)] * MOST_NOTICES, title=">" * 1100, left_out=7),
     message(*[replace(PLAIN, what="*" * 1000, next="_" * 1000)] * MOST_NOTICES, title="`" * 1100, left_out=7),
-    message(replace(PLAIN, what="\U0001f600" * 1000, ranks=tuple(range(10_000))), title="\U0001f600" * 1100),
+    message(
+        replace(PLAIN, what="\U0001f600" * 1000, culprits=tuple(map(Culprit, range(10_000)))), title="\U0001f600" * 1100
+    ),
 ]
 
 
@@ -215,7 +218,14 @@ def test_an_escape_is_not_cut_in_two() -> None:
 def test_all_that_a_person_needs_is_shown() -> None:
     for payload in (slack_payload(message()), discord_payload(message())):
         shown = "\n".join(texts(payload)).replace("\\", "")
-        for part in ("rank 3 was killed by SIGKILL at step 7", "Nothing now.", "run run", "step 7", "host host"):
+        for part in (
+            "rank 3 was killed by SIGKILL at step 7",
+            "Nothing now.",
+            "run run",
+            "step 7",
+            PLACE,
+            "reported by host",
+        ):
             assert part in shown
         assert "holdfast incidents show 0001-dead-rank --run run" in shown
 

@@ -1,7 +1,7 @@
 from typing import Any
 
 from holdfast_daemon.notify.grouping import Grouping
-from holdfast_daemon.notify.message import MOST_NOTICES, Notice, as_json, from_json
+from holdfast_daemon.notify.message import MOST_NOTICES, Culprit, Notice, as_json, from_json
 
 
 def notice(number: int = 0, **changes: Any) -> Notice:
@@ -90,7 +90,15 @@ def test_what_waits_is_sent_when_it_is_the_last_chance() -> None:
 
 def test_a_message_survives_json() -> None:
     group = grouping()
-    group.add(notice(3, ranks=(1, 2), step=7))
+    group.add(notice(3, culprits=(Culprit(1, "node-0", 17), Culprit(2)), step=7))
     message = group.take(1.0)
     assert message is not None
-    assert from_json(as_json(message)) == message
+    data = as_json(message)
+    assert from_json(data) == message
+    assert (data["notices"][0]["ranks"], data["notices"][0]["culprits"][0]) == (
+        [1, 2],
+        {"rank": 1, "node": "node-0", "pid": 17},
+    )
+    assert "rank 1 (node-0, pid 17), rank 2, step 7" in message.text
+    del data["notices"][0]["culprits"]  # as an earlier version has written it
+    assert from_json(data).newest.ranks == (1, 2)

@@ -1,29 +1,21 @@
 """Says what is wrong with a run now: what, why, and what comes next."""
 
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast_cli.control import has_ended
-from holdfast_cli.incidents.wait_tree import ranks_text
 from holdfast_cli.views.clean_text import cleaned, one_line
-from holdfast_cli.views.phrases import phase_word
+from holdfast_cli.views.phrases import is_loss_alarming, phase_word
 from holdfast_daemon.core.texts.advice import advice_line, next_line
 from holdfast_daemon.core.texts.incident_lines import incident_line
+from holdfast_daemon.core.texts.waits import awaited_calls
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
-    INCIDENT_STATE_FAILED,
     INCIDENT_STATE_NOTED,
-    INCIDENT_STATE_OPEN,
-    INCIDENT_STATE_STANDSTILL,
     RUN_PHASE_FAILED,
     Incident,
     RunSpec,
 )
-
-NOTED_FOR_S = 300.0
-"""Seconds for which an incident that needs no recovery is shown: as long as an alert of that kind stays."""
 
 _CALLS_SHOWN = 2
 _ACTIONS_SHOWN = 2
@@ -40,37 +32,20 @@ class Attention:
     """Whether the run does not train; else it trains on and somebody should look."""
 
 
-def present_incident(status: RunStatus) -> Incident | None:
-    """Return the newest incident if it is about the present state of the run, or None."""
-    if not status.HasField("newest_incident"):
-        return None
-    newest = status.newest_incident
-    match newest.state:
-        case _ if status.phase == RUN_PHASE_FAILED:
-            is_present = newest.state == INCIDENT_STATE_FAILED
-        case _ if has_ended(status):
-            is_present = False
-        case state if state == INCIDENT_STATE_NOTED:
-            is_present = status.now_unix_s - newest.detected_unix_s < NOTED_FOR_S
-        case state:
-            is_present = state in (INCIDENT_STATE_OPEN, INCIDENT_STATE_STANDSTILL)
-    return newest if is_present else None
-
-
 def attention(status: RunStatus) -> Attention | None:
     """Return what is wrong with a run, in texts that a terminal can show; None if nothing is known to be wrong."""
-    present = present_incident(status)
-    if present is None:
+    if not status.HasField("urgent_incident"):
         if status.phase != RUN_PHASE_FAILED:
             return None
         outcome = one_line(status.outcome)
         is_bad = phase_word(status) != "stopped"
         return Attention(f"run {phase_word(status)}: {outcome}" if is_bad else outcome, (), "", is_bad)
-    incident = cleaned(present)
-    is_bad = incident.state != INCIDENT_STATE_NOTED
+    incident = cleaned(status.urgent_incident)
+    is_noted = incident.state == INCIDENT_STATE_NOTED
     what = one_line(incident_line(incident))
-    if not is_bad:  # it may be over by now
+    if is_noted:  # it may be over by now
         what = f"noted at {time.strftime('%H:%M:%S', time.localtime(incident.detected_unix_s))}: {what}"
+    is_bad = not is_noted or is_loss_alarming(status)
     return Attention(what, tuple(_why(incident)), _next(status, incident), is_bad)
 
 
@@ -86,12 +61,8 @@ def _why(incident: Incident) -> Iterator[str]:
 
 
 def _waits(incident: Incident) -> Iterator[str]:
-    waiters: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for edge in incident.verdict.waits:
-        waiters[edge.awaited, one_line(f"{edge.op} {edge.seq} of {edge.group}")].append(edge.waiter)
-    for (awaited, call), ranks in list(waiters.items())[:_CALLS_SHOWN]:
-        verb = "waits" if len(set(ranks)) == 1 else "wait"
-        yield f"{ranks_text(ranks)} {verb} for rank {awaited} in {call}"
+    for call in awaited_calls(incident.verdict.waits)[:_CALLS_SHOWN]:
+        yield one_line(call.line)
 
 
 def _next(status: RunStatus, incident: Incident) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from holdfast_cli.top.incidents.attention import present_incident
 from holdfast_cli.top.ranks.rank_speeds import RankSpeeds
 from holdfast_cli.views.conditions import Condition, condition, describe
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
@@ -107,8 +106,8 @@ def judge_ranks(
     status: RunStatus, incidents: Iterable[Incident] = (), speeds: RankSpeeds = _NOT_MEASURED
 ) -> JudgedRanks:
     """Judge all ranks of a status. ``incidents``: those of the run, of which some may name slow ranks."""
-    present = present_incident(status)
-    culprits = frozenset() if present is None or present.verdict.kind in _SLOW else frozenset(present.verdict.culprits)
+    present = status.urgent_incident.verdict  # without culprits if there is none
+    culprits = frozenset(() if present.kind in _SLOW else present.culprits)
     slow = {
         rank
         for incident in (*incidents, status.newest_incident)

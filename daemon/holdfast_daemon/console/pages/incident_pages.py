@@ -8,6 +8,7 @@ from typing import IO, Any
 from holdfast_daemon.console.pages.run_frame import incident_row, newest_first
 from holdfast_daemon.console.pages.sentences import reasons
 from holdfast_daemon.console.serving.guard import RefusedRequestError
+from holdfast_daemon.core.attention import can_be_acknowledged
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.texts.advice import next_line, runbook
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, verdict_word
@@ -18,7 +19,7 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 MOST_WAITS = 256
-"""Waits that are sent: as many as a verdict holds."""
+"""Waits that are sent. Verdicts of older versions hold as many; newer ones hold a few of each call."""
 BLOCK_BYTES = 256 * 1024
 _IN_MEMORY_BYTES = 4 * 2**20
 """Larger archives wait on disk while they are sent."""
@@ -54,10 +55,20 @@ def story(state: CoreState, incident: store.Incident, folder: Path) -> dict[str,
         "resumed_step": incident.resumed_step,
         "actions": [{"unix_s": action.unix_s, "what": action.what} for action in incident.actions],
         "waits": [
-            {"waiter": edge.waiter, "awaited": edge.awaited, "group": edge.group, "seq": edge.seq, "op": edge.op}
+            {
+                "waiter": edge.waiter,
+                "awaited": edge.awaited,
+                "group": edge.group,
+                "seq": edge.seq,
+                "op": edge.op,
+                "waiters": edge.waiters,
+            }
             for edge in verdict.waits[:MOST_WAITS]
         ],
+        "waiting_ranks": verdict.waiting_ranks or len({edge.waiter for edge in verdict.waits}),
         "calls": list(verdict.calls),
+        "places": [{"rank": place.rank, "node": place.node, "pid": place.pid} for place in incident.culprits],
+        "can_be_acknowledged": can_be_acknowledged(state, incident),
         "evidence": [{"name": name, "bytes": size} for name, size in evidence_files(folder)],
         "runbook": runbook(verdict.kind),
     }

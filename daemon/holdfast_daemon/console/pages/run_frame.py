@@ -11,13 +11,13 @@ from holdfast_daemon.console.pages.sentences import (
     is_any_alive,
     state_text,
     state_word,
-    urgent_incident,
 )
 from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable
 from holdfast_daemon.console.watched import WatchedRun
 from holdfast_daemon.core.accounting.ledger import time_use
+from holdfast_daemon.core.attention import urgent_incident
 from holdfast_daemon.core.model import CoreState, Logged, Telemetry, present_step
-from holdfast_daemon.core.texts.incident_lines import verdict_word
+from holdfast_daemon.core.texts.incident_lines import what_line
 from holdfast_daemon.core.texts.time_left import time_left_s
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1 import store_pb2 as store
@@ -119,12 +119,13 @@ def incident_row(incident: store.Incident) -> Frame:
     return {
         "id": incident.id,
         "kind": enum_word(store.VerdictKind, incident.verdict.kind),
-        "what": incident.verdict.message or verdict_word(incident),
+        "what": what_line(incident),
         "step": incident.verdict.step,
         "detected_unix_s": incident.detected_unix_s,
         "recovered_unix_s": incident.recovered_unix_s or None,
         "state": enum_word(store.IncidentState, incident.state),
         "culprits": list(incident.verdict.culprits),
+        "acknowledged": incident.acknowledged_unix_s > 0.0,
     }
 
 
@@ -136,7 +137,7 @@ def newest_first(state: CoreState) -> list[str]:
 def refusals(run: WatchedRun) -> dict[str, str]:
     """Return for each action why it cannot be done now; "" if it can, as far as the daemon knows."""
     state = run.state
-    names = ("checkpoint", "stop", "release", "inject", "stacks")
+    names = ("checkpoint", "stop", "release", "inject", "stacks", "acknowledge")
     if state is None or not run.store_up:
         return dict.fromkeys(names, "the store is unreachable: try again")
     if not run.leads:
@@ -146,7 +147,11 @@ def refusals(run: WatchedRun) -> dict[str, str]:
     running = "" if state.record.phase == store.RUN_PHASE_RUNNING else "the run is not running: try again when it is"
     observed = "the run is only observed: its own program takes its checkpoints" if state.observes else ""
     forbidden = "" if state.spec.injection_allowed else "start the run with --allow-faults"
-    return {"checkpoint": observed or running, "stop": "", "release": "", "inject": forbidden or running, "stacks": ""}
+    return {
+        **dict.fromkeys(names, ""),
+        "checkpoint": observed or running,
+        "inject": forbidden or running,
+    }
 
 
 def progress(state: CoreState, table: RankTable) -> Frame:

@@ -4,17 +4,18 @@ import time
 from collections.abc import Mapping
 
 from holdfast_daemon.console.ranks.rank_health import WAITING
-from holdfast_daemon.console.ranks.rank_table import RankTable, open_incident
+from holdfast_daemon.console.ranks.rank_table import RankTable
+from holdfast_daemon.core.attention import can_be_acknowledged, is_bad, open_incident, urgent_incident
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR, ranks_named
+from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_daemon.core.texts.advice import next_line
-from holdfast_daemon.core.texts.incident_lines import enum_phrase, number_of, outcome_line, verdict_word
+from holdfast_daemon.core.texts.incident_lines import enum_phrase, number_of, outcome_line, what_line
+from holdfast_daemon.core.texts.waits import awaited_calls
 from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_CHECKPOINT, PHASE_EVAL
 
-RECENT_S = 600.0
-"""Time for which an incident that stopped nothing still asks for attention."""
 _WAITS_SHOWN = 3
 _CALLS_SHOWN = 4
 _RESTARTS = {
@@ -25,7 +26,6 @@ _RESTARTS = {
 """Phase of a run -> the words for it; a cause follows."""
 _TRAINS = "trains"
 _NOT_TRAINING: Mapping[int, str] = {PHASE_EVAL: "evaluates", PHASE_CHECKPOINT: "saves a checkpoint of its own"}
-_ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 
 
 def state_word(state: CoreState) -> str:
@@ -36,39 +36,22 @@ def state_word(state: CoreState) -> str:
     return enum_phrase(store.RunPhase, record.phase)
 
 
-def urgent_incident(state: CoreState, now: float) -> store.Incident | None:
-    """Return the incident that a person should see first; None: none needs attention."""
-    present = open_incident(state)
-    if present is not None:
-        return present
-    if state.record.phase in _ENDED:
-        newest = state.incidents[max(state.incidents)] if state.incidents else store.Incident()
-        has_failed = state.record.phase == store.RUN_PHASE_FAILED and newest.state == store.INCIDENT_STATE_FAILED
-        return newest if has_failed else None
-    states = (store.INCIDENT_STATE_NOTED, store.INCIDENT_STATE_FAILED)
-    recent = [
-        incident
-        for incident in state.incidents.values()
-        if incident.state in states and now - incident.detected_unix_s < RECENT_S
-    ]
-    return max(recent, key=lambda incident: incident.detected_unix_s, default=None)
-
-
 def health(state: CoreState | None, table: RankTable | None, now: float, *, store_up: bool) -> str:
     """Return one word: ok, attention, bad, ended or unknown."""
     if state is None or table is None:
         return "unknown"
-    if state.record.phase in _ENDED:
+    if state.record.phase in ENDED:
         failed = state.record.phase == store.RUN_PHASE_FAILED and state.record.outcome != STOPPED_BY_OPERATOR
         return "bad" if failed or ends_badly(state.spec, state.record.loss_counts) else "ended"
     if not store_up:
         return "unknown"
     is_running = state.record.phase == store.RUN_PHASE_RUNNING
-    if open_incident(state) is not None or (is_running and _is_dead(table)):
+    if is_bad(state) or (is_running and _is_dead(table)):
         return "bad"
     if is_running and not table.rows:
         return "unknown"
-    is_odd = table.counts["stalled"] > 0 or urgent_incident(state, now) is not None
+    is_not_finite = state.record.loss_counts.HasField("nonfinite_since")
+    is_odd = is_not_finite or table.counts["stalled"] > 0 or urgent_incident(state, now) is not None
     return "attention" if is_odd else "ok"
 
 
@@ -77,7 +60,7 @@ def state_text(state: CoreState | None, table: RankTable | None, *, store_up: bo
     if state is None or table is None:
         return "the daemon reads its state" if store_up else "nothing is known yet: the store is unreachable"
     record, incident = state.record, open_incident(state)
-    if record.phase in _ENDED:
+    if record.phase in ENDED:
         text = record.outcome or enum_phrase(store.RunPhase, record.phase)
         if record.phase == store.RUN_PHASE_FINISHED and ends_badly(state.spec, record.loss_counts):
             text += f", but its loss was not finite from step {record.loss_counts.nonfinite_since} to the end"
@@ -91,9 +74,9 @@ def state_text(state: CoreState | None, table: RankTable | None, *, store_up: bo
         text = "stops as planned, after a last checkpoint"
     elif record.phase in _RESTARTS:
         words = _RESTARTS[record.phase]
-        text = f"{words}: {_what(incident)}" if incident is not None else words
+        text = f"{words}: {what_line(incident)}" if incident is not None else words
     elif incident is not None:
-        text = f"stands still since {_clock(incident.last_progress_unix_s)}: {_what(incident)}"
+        text = f"stands still since {_clock(incident.last_progress_unix_s)}: {what_line(incident)}"
     else:
         text, stalled = _doing(table), table.counts["stalled"]
         if 0 < table.size <= stalled:
@@ -101,6 +84,8 @@ def state_text(state: CoreState | None, table: RankTable | None, *, store_up: bo
             text = still if text == _TRAINS else f"{text}, but {still}"
         elif stalled:
             text += f", and {number_of(stalled, 'rank')} made no progress lately"
+        if record.loss_counts.HasField("nonfinite_since"):
+            text += f", but its loss is not finite since step {record.loss_counts.nonfinite_since}"
     return text
 
 
@@ -141,6 +126,7 @@ def attention(state: CoreState, now: float) -> dict[str, object] | None:
         "what": headline(incident),
         "why": reasons(incident),
         "next": next_line(incident, state.spec),
+        "can_be_acknowledged": can_be_acknowledged(state, incident),
     }
 
 
@@ -149,17 +135,9 @@ def reasons(incident: store.Incident) -> list[str]:
     verdict = incident.verdict
     lines = list(verdict.device_call.why)
     lines += verdict.calls[:_CALLS_SHOWN]
-    if verdict.waits:
-        waiting: dict[int, set[int]] = {}
-        for edge in verdict.waits:
-            waiting.setdefault(edge.awaited, set()).add(edge.waiter)
-        first = [rank for rank in verdict.culprits if rank in waiting] or sorted(waiting)
-        for rank in first[:_WAITS_SHOWN]:
-            edge = next(one for one in verdict.waits if one.awaited == rank)
-            lines.append(
-                f"{ranks_named(sorted(waiting[rank]))} {'waits' if len(waiting[rank]) == 1 else 'wait'} for rank {rank}"
-                f" in {edge.op or 'call'} {edge.seq} of {edge.group}"
-            )
+    calls = awaited_calls(verdict.waits, verdict.culprits)
+    of_culprits = [call for call in calls if call.awaited in verdict.culprits]
+    lines += [call.line for call in (of_culprits or calls)[:_WAITS_SHOWN]]
     if incident.last_progress_unix_s and incident.detected_unix_s > incident.last_progress_unix_s:
         silent_s = incident.detected_unix_s - incident.last_progress_unix_s
         lines.append(f"no progress for {silent_s:.1f} s before the verdict")
@@ -172,14 +150,10 @@ def reasons(incident: store.Incident) -> list[str]:
 
 def headline(incident: store.Incident) -> str:
     """Return what has happened. Of what was only noted it says when: it may be over by now."""
-    what = _what(incident)
+    what = what_line(incident)
     return (
         f"Noted at {_clock(incident.detected_unix_s)}: {what}" if incident.state == store.INCIDENT_STATE_NOTED else what
     )
-
-
-def _what(incident: store.Incident) -> str:
-    return incident.verdict.message or verdict_word(incident)
 
 
 def _newest_report(state: CoreState) -> float:

@@ -21,6 +21,7 @@ from holdfast_daemon.console.ranks.rank_health import (
     StallRule,
     waits,
 )
+from holdfast_daemon.core.attention import open_incident
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_daemon.core.restart_patience import MARKED
@@ -141,12 +142,6 @@ class RankReader:
             steps_until=max((row.planned_steps for row in rows.values()), default=0),
             state=state,
         )
-
-
-def open_incident(state: CoreState) -> store.Incident | None:
-    """Return the incident that is not over: the one that is acted on, else the standstill; None if all is well."""
-    names = (state.record.open_incident, state.record.standstill_incident)
-    return next((state.incidents[name] for name in names if name in state.incidents), None)
 
 
 def _culprits(state: CoreState) -> frozenset[int]:

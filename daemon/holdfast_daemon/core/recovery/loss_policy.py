@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from holdfast_daemon.core import detection, incidents
+from holdfast_daemon.core.attention import bad_loss_incident
 from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.detectors.numbers.loss_divergence import LossDivergence
 from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
@@ -72,6 +73,19 @@ def judge(tick: Tick, summary: store.StepSummary, noted: Sequence[Noted]) -> Non
         _judge_times(tick, one, is_new=is_new)
     _judge_divergence(tick, noted, is_finite=is_finite)
     _judge_nonfinite(tick, summary)
+    if not is_finite:
+        _name_good_checkpoint(tick)
+
+
+def _name_good_checkpoint(tick: Tick) -> None:
+    """Write into the incident which checkpoint to go back to: the newest proven one, also if it was committed later."""
+    incident, proven = bad_loss_incident(tick.state), tick.record.proven
+    good = proven_steps.newest_committed(tick, proven.before_step) if proven.HasField("before_step") else None
+    if incident is None or good is None or incident.verdict.non_finite.good_checkpoint == good:
+        return
+    with incidents.edit(tick, incident) as edited:
+        edited.verdict.non_finite.good_checkpoint = good
+        write(edited.verdict)
 
 
 def _count_loss(counts: store.LossCounts, summary: store.StepSummary, *, is_finite: bool) -> None:
@@ -166,31 +180,12 @@ def _judge_nonfinite(tick: Tick, summary: store.StepSummary) -> None:
         record.loss_counts.nonfinite_answered = True
     proven = tick.record.proven
     good = proven.before_step if proven.HasField("before_step") else None
-    incident = _of_present_episode(tick)
+    incident = bad_loss_incident(tick.state)
     if incident is None or incident.notify:  # noted by an earlier leader, or the detector did not report the episode
         incident = response.note(tick, _fresh_finding(tick, summary, good))
         _mark_tier(tick, incident)
         incident = tick.state.incidents[incident.id]
     loss_stop.answer(tick, incident, tier, counts.nonfinite, good)
-
-
-def _of_present_episode(tick: Tick) -> store.Incident | None:
-    """Return the incident of the losses in a row that are not finite now, if this leader knows one.
-
-    Its step is after the newest finite loss, so it is not about an earlier episode: people go back to a checkpoint from
-    before that step. It is not after the first loss of the row: the origin, or the same row after a restart, may have
-    been reported with a later step. It may be before that loss, at a step that the loss scaler skipped.
-    """
-    counts = tick.record.loss_counts
-    after = counts.nonfinite_since - 1
-    if counts.HasField("finite_step"):  # a restart may have undone that step
-        after = min(after, counts.finite_step)
-    known = (
-        incident
-        for incident in tick.state.incidents.values()
-        if incident.loss_tier == store.LOSS_TIER_NON_FINITE and after < incident.verdict.step <= counts.nonfinite_since
-    )
-    return max(known, key=lambda incident: incident.detected_unix_s, default=None)
 
 
 def _fresh_finding(tick: Tick, summary: store.StepSummary, good: int | None) -> Finding:

@@ -90,9 +90,7 @@ def _way_back(tick: Tick, bad_step: int | None) -> str:
             "so the state that it began with may be bad already: start again with --continue-from and the step of a"
             " checkpoint from before the first bad loss of an earlier start, or with --from-scratch"
         )
-    committed = {known for node in tick.state.nodes.values() for known in node.checkpoints}
-    usable = sorted(committed - set(tick.record.unreadable_checkpoints))
-    good = max((step for step in usable if step < bad_step), default=None)
+    good = proven_steps.newest_committed(tick, bad_step)
     doubt = f"checkpoints of step {bad_step} or later may hold the bad state"
     if good is None:
         return (

@@ -62,6 +62,13 @@ def bad_from(tick: Tick) -> int | None:
     return record.proven.before_step if is_bad and record.resumed_step >= record.proven.before_step else None
 
 
+def newest_committed(tick: Tick, before_step: int) -> int | None:
+    """Return the newest committed checkpoint from before a step that can be read, as far as is known; None: none is."""
+    committed = {known for node in tick.state.nodes.values() for known in node.checkpoints}
+    usable = committed - set(tick.record.unreadable_checkpoints)
+    return max((step for step in usable if step < before_step), default=None)
+
+
 def first_doubtful(tick: Tick) -> int:
     """Return the first step whose state may be bad, after a loss that was not finite."""
     proven = tick.record.proven

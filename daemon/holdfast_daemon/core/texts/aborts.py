@@ -14,6 +14,8 @@ def ended(abort: store.HangAbort) -> str:
 
 def reaction(abort: store.HangAbort) -> str:
     """Return what the launcher did after the ranks were ended."""
+    if abort.reaction == store.LAUNCHER_REACTION_RESTARTED and not abort.generation:
+        return f"the launcher started ranks again after {abort.after_s:.1f} s, and none of them has attached yet"
     if abort.reaction == store.LAUNCHER_REACTION_RESTARTED:
         return f"the launcher started generation {abort.generation} after {abort.after_s:.1f} s"
     return f"{launcher_end(abort.code)} after {abort.after_s:.1f} s"

@@ -20,6 +20,12 @@ _DOES = {
 }
 _NOTHING = common.BlockedOn()
 
+TRACED = "ptrace"
+"""Call that stands for the stop by a tracer: no signal has stopped the process, and none continues it."""
+
+_STOPS = {"freezer": "is frozen with its control group", TRACED: "is held by a debugger or tracer"}
+"""Call -> what has stopped a process, if no signal has."""
+
 _VERBS = ("gets no data", "holds its interpreter lock", "waits")
 """Beginnings after which the words name what a rank waits for, and perhaps what another process does."""
 
@@ -44,8 +50,8 @@ def does_at(activity: "common.Activity", blocked_on: common.BlockedOn, where: st
 def does(activity: "common.Activity", blocked_on: common.BlockedOn | None = None) -> str:
     """Return the words for an activity: "is stopped", "waits for the lock of /data/cache.lock, which pid 9 holds"."""
     blocked = blocked_on if blocked_on is not None else _NOTHING
-    if activity == common.ACTIVITY_STOPPED and blocked.call == "freezer":
-        return "is frozen with its control group"
+    if activity == common.ACTIVITY_STOPPED:
+        return _STOPS.get(blocked.call, _DOES[activity])
     if activity == common.ACTIVITY_GIL_HELD:
         return _gil(blocked)
     if activity == common.ACTIVITY_DATA:

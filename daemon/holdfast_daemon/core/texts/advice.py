@@ -73,6 +73,9 @@ def runbook(kind: int) -> str:
 def advice_line(verdict: store.Verdict) -> str:
     """Return what a person should do about a verdict, without a full stop."""
     advice = ADVICE.get(verdict.kind)
+    if verdict.non_finite.HasField("good_checkpoint"):
+        back = f"stop the run, and start it again with --continue-from {verdict.non_finite.good_checkpoint}"
+        return f"If the loss does not come back, {back}"
     return verdict.device_call.next or (advice.next if advice is not None else "Read the incident's story")
 
 

@@ -21,6 +21,8 @@ def death(verdict: store.Verdict) -> str:
     if verdict.kind == store.VERDICT_KIND_BAD_CONFIGURATION:
         first = detail.ends[0]
         return first.said.removeprefix("holdfast: ") or f"rank {first.rank} refused its configuration: see its log"
+    if detail.awaited:
+        return _gave_up(detail)
     together: dict[str, list[int]] = {}
     for end in detail.ends:
         together.setdefault(_how_and_where(end), []).append(end.rank)
@@ -44,6 +46,15 @@ def late_exit(verdict: store.Verdict) -> str:
     left = verdict.culprits
     who = f"rank {left[0]} has" if len(left) == 1 else f"ranks {listed(left)} have"
     return f"{who} left training {verdict.late_exit.since_s:.0f} s ago, and the process does not end"
+
+
+def _gave_up(detail: store.DeathDetail) -> str:
+    """Return e.g. "ranks 0, 1 gave up waiting for rank 2 (wait timeout): rank 2 sleeps in init"."""
+    first = detail.ends[0]
+    said = f" ({_shortened(first.said)})" if first.said else ""
+    awaited = [rank.rank for rank in detail.awaited]
+    gave_up = f"{ranks_named([end.rank for end in detail.ends])} gave up waiting for {ranks_named(awaited)}{said}"
+    return "; ".join([gave_up, *(hangs.rank_line(rank) for rank in detail.awaited[:_ENDS_SHOWN])])
 
 
 def _stopped(ranks: Sequence[store.HeldRank]) -> list[str]:

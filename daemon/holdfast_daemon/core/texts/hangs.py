@@ -2,7 +2,7 @@
 
 from holdfast_daemon.core.naming import listed, ranks_named
 from holdfast_daemon.core.texts import places
-from holdfast_daemon.core.texts.activities import does_at
+from holdfast_daemon.core.texts.activities import does, does_at
 from holdfast_daemon.core.texts.gpus import after
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -31,7 +31,14 @@ def standstill(verdict: store.Verdict) -> str:
     if detail.all_stopped:
         return f"all ranks are stopped, most of them {where}"
     who = "all ranks" if detail.most == detail.ranks else f"{detail.most} of {detail.ranks} ranks"
-    return f"{who} make no progress {where}, and none is known to wait for another"
+    return f"{who} make no progress {where}, and none is known to wait for another{_example(detail.example)}"
+
+
+def _example(rank: store.HeldRank) -> str:
+    """Return what one of the ranks does, if anything is known of it."""
+    frame = f", at {rank.frame}" if rank.frame else ""
+    is_known = rank.activity or rank.blocked_on.activity
+    return f": rank {rank.rank} {does(rank.activity, rank.blocked_on)}{frame}" if is_known or frame else ""
 
 
 def rank_line(rank: store.HeldRank, *, too: bool = False) -> str:

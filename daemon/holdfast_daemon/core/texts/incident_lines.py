@@ -3,7 +3,9 @@
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 from holdfast_proto.message_json import enum_word
-from holdfast_proto.v1.store_pb2 import Incident, IncidentState, VerdictKind
+from holdfast_proto.v1.store_pb2 import CulpritPlace, Incident, IncidentState, VerdictKind
+
+_PLACES_SHOWN = 3
 
 
 def enum_phrase(kind: EnumTypeWrapper, value: int) -> str:
@@ -21,10 +23,29 @@ def verdict_word(incident: Incident) -> str:
     return enum_phrase(VerdictKind, incident.verdict.kind)
 
 
+def what_line(incident: Incident) -> str:
+    """Return what an incident is about. In a run of several nodes, it says where the culprits run."""
+    what = incident.verdict.message or verdict_word(incident)
+    return f"{what} ({places_text(incident)})" if incident.nodes > 1 and incident.culprits else what
+
+
+def places_text(incident: Incident) -> str:
+    """Return ``rank 5: node-2, pid 4711`` for the first few culprits of an incident; "" without any."""
+    places = incident.culprits
+    shown = "; ".join(map(_place, places[:_PLACES_SHOWN]))
+    more = len(places) - _PLACES_SHOWN
+    return f"{shown}; and {number_of(more, 'more rank')}" if more > 0 else shown
+
+
+def _place(place: CulpritPlace) -> str:
+    parts = [place.node or "node unknown", *([f"pid {place.pid}"] if place.pid else [])]
+    return f"rank {place.rank}: {', '.join(parts)}"
+
+
 def incident_line(incident: Incident) -> str:
     """Return an incident in one line."""
     state = enum_phrase(IncidentState, incident.state)
-    return f"{incident.verdict.message or verdict_word(incident)} [{state}]"
+    return f"{what_line(incident)} [{state}]"
 
 
 def outcome_line(incident: Incident) -> str:

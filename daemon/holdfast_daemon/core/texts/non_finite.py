@@ -9,7 +9,7 @@ def non_finite(verdict: store.Verdict) -> str:
     """Return which number is not finite, on which ranks, and what is known about its origin."""
     detail = verdict.non_finite
     if detail.quantity == GRADIENT:
-        return f"{_own_gradient(verdict)}{_of_the_run(detail)}"
+        return f"{_own_gradient(verdict)}{_of_the_run(detail)}{_way_back(detail)}"
     origin = "" if verdict.culprits else "; no rank is known as the origin"
     holder = (
         f"; rank {detail.ranks[0]} holds a gradient of {detail.parameter} that is not finite"
@@ -19,7 +19,7 @@ def non_finite(verdict: store.Verdict) -> str:
     also = f"; {' and '.join(detail.also)} {'are' if len(detail.also) > 1 else 'is'} not finite either"
     return (
         f"{detail.quantity} is not finite since step {verdict.step}{_where(detail)}"
-        f"{also if detail.also else ''}{holder}{origin}"
+        f"{also if detail.also else ''}{holder}{origin}{_way_back(detail)}"
     )
 
 
@@ -35,6 +35,12 @@ def _own_gradient(verdict: store.Verdict) -> str:
 
 def _of_the_run(detail: store.NonFiniteDetail) -> str:
     return f"; {detail.also[0]} of the run is not finite" if detail.also else ""
+
+
+def _way_back(detail: store.NonFiniteDetail) -> str:
+    """Return the checkpoint to go back to, if one is known."""
+    is_known = detail.HasField("good_checkpoint")
+    return f"; the newest proven checkpoint is that of step {detail.good_checkpoint}" if is_known else ""
 
 
 def _where(detail: store.NonFiniteDetail) -> str:

@@ -8,7 +8,8 @@ in it with nothing but sends pending is the root, unless its stack shows that it
 such a rank is a mismatch in the order of calls.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -20,6 +21,10 @@ from holdfast_proto.v1 import store_pb2
 
 EDGES_KEPT = 256
 """Most edges of an analysis: enough to explain a hang of any size."""
+
+EDGES_OF_A_CALL = 8
+"""Most edges for one rank in one call that come first: as many ranks as people are shown. Without a limit, one call of
+many ranks would use up all edges. The number of all that wait there is in each of them."""
 
 _ROOTS_WEIGHED = 16
 """Most roots whose waiters are counted transitively, and whose missed calls are reported. Each count is a search of the
@@ -72,7 +77,7 @@ class WaitAnalysis:
     """Calls that the transport or a device does not complete, the one that has taken longest first."""
     edges: tuple[store_pb2.WaitEdge, ...]
     """Waits within the cycle, then other waits for it and the roots, then one wait of each rank that leads on to them;
-    at most EDGES_KEPT."""
+    at most EDGES_KEPT. Each has the number of all that wait in its call."""
     group: str
     """Group in which others have waited longest for the likeliest root. Without roots, the same for the cycle; else the
     group of the first call of ``everyone_arrived``; else empty."""
@@ -84,6 +89,8 @@ class WaitAnalysis:
     """All ranks that wait for each other, ascending; ``cycle`` is one way round among them."""
     missed: tuple[MissedCall, ...] = ()
     """Missed calls of the first roots and ranks of cycle and knot, in this order."""
+    waiting: int = 0
+    """Number of ranks that wait for the roots or the cycle, directly or through others, and of those in the cycle."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +123,13 @@ class WaitGraph:
             roots=roots,
             cycle=cycle,
             everyone_arrived=arrived,
-            edges=tuple(map(_edge, islice(edges.values(), EDGES_KEPT))),
+            edges=tuple(_counted_edges(islice(edges.values(), EDGES_KEPT))),
             group=first.group if first else "",
             seq=first.seq if first else 0,
             op=first.op if first else "",
             knot=knot.ranks,
             missed=missed,
+            waiting=len({*cycle, *(waiter.rank for _, waiter, _ in awaited.towards((*roots, *cycle)))}),
         )
 
     def _arrived_calls(self) -> tuple[ArrivedCall, ...]:
@@ -182,10 +190,15 @@ def _waits_of_cycle(cycle: Sequence[int], awaited: Awaited) -> Iterator[Wait]:
 
 
 def _explaining_waits(ends: Sequence[int], awaited: Awaited) -> Iterator[Wait]:
-    """Yield the waits that lead to ``ends``: first the direct ones, then one of each other rank."""
+    """Yield the waits that lead to ``ends``: first direct ones of each call, then one of each other rank."""
     direct: set[int] = set()
     for rank in ends:
-        for wait in islice(awaited.direct(rank), _EDGES_OF_A_ROOT if len(ends) > 1 else None):
+        waits = (
+            (meeting, waiter, rank)
+            for meeting in awaited.meetings_for(rank)
+            for waiter in islice(meeting.waiters_for(rank), EDGES_OF_A_CALL)
+        )
+        for wait in islice(waits, _EDGES_OF_A_ROOT if len(ends) > 1 else None):
             direct.add(wait[1].rank)
             yield wait
     for wait in awaited.towards(ends):
@@ -193,10 +206,22 @@ def _explaining_waits(ends: Sequence[int], awaited: Awaited) -> Iterator[Wait]:
             yield wait
 
 
-def _edge(wait: Wait) -> store_pb2.WaitEdge:
-    meeting, waiter, awaited = wait
-    seq = meeting.awaited_seq(waiter, awaited)
-    return store_pb2.WaitEdge(waiter=waiter.rank, awaited=awaited, group=meeting.group, seq=seq, op=meeting.op)
+def _counted_edges(waits: Iterable[Wait]) -> Iterator[store_pb2.WaitEdge]:
+    """Yield waits as messages. Each says how many ranks wait in its call: most of them may have no edge."""
+    counts: dict[tuple[int, int], Counter[int]] = {}
+    for meeting, waiter, awaited in waits:
+        key = id(meeting), awaited
+        if key not in counts:
+            counts[key] = Counter(meeting.awaited_seq(other, awaited) for other in meeting.waiters_for(awaited))
+        seq = meeting.awaited_seq(waiter, awaited)
+        yield store_pb2.WaitEdge(
+            waiter=waiter.rank,
+            awaited=awaited,
+            group=meeting.group,
+            seq=seq,
+            op=meeting.op,
+            waiters=counts[key][seq],
+        )
 
 
 def _arrived_call(meeting: Meeting, senders: Collection[tuple[str, tuple[int, ...]]]) -> ArrivedCall:

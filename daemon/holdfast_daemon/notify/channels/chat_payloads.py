@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast_daemon.notify.message import Message, Notice, ranks_text
+from holdfast_daemon.notify.message import Message, Notice, culprits_text
 
 _SHOWN = 8
 """Most notices that a chat message shows: the newest."""
@@ -123,8 +123,8 @@ def _place(message: Message, notice: Notice) -> str:
     parts = (
         notice.status,
         f"run {message.run}",
-        ranks_text(notice.ranks),
+        culprits_text(notice.culprits),
         f"step {notice.step}" if notice.step >= 0 else "",
-        f"host {message.host}",
+        f"reported by {message.host}",
     )
     return " · ".join(filter(None, parts))

@@ -252,6 +252,24 @@ def test_the_end_of_the_launcher_closes_the_incident_with_its_code() -> None:
     assert (incident.abort.reaction, incident.abort.code) == (store.LAUNCHER_REACTION_ENDED, 1)
 
 
+@pytest.mark.parametrize("attaches", [True, False])
+def test_ranks_that_were_started_again_and_have_not_attached_are_a_restart(*, attaches: bool) -> None:
+    world = launched()
+    world.hang(culprit=1)
+    ended_after_s(world)
+    world.node_states["node0"].relaunched = True
+    world.stand(2 * REACTION_PATIENCE_S)
+    assert "the launcher started ranks again after 0." in world.story[-1]
+    if attaches:
+        world.launch(2)
+        assert "the launcher started generation 2 after 12" in world.story[-1]
+    else:  # they have failed before, and it gives up
+        world.tick(LauncherEnded(1))
+        assert world.story[-1] == "the launcher ended with exit code 1"
+    assert world.incidents[-1].abort.reaction == store.LAUNCHER_REACTION_RESTARTED
+    assert not any(what.startswith("nothing happened") for what in world.story)
+
+
 def test_a_launcher_that_does_nothing_is_reported_once() -> None:
     world = launched()
     world.hang(culprit=1)

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast_daemon.core.attention import RECENT_S, is_bad, urgent_incident
 from holdfast_daemon.core.detectors import registry
+from holdfast_daemon.core.model import AcknowledgeRequest
 from holdfast_daemon.core.recovery.loss_policy import is_finite_loss
+from holdfast_daemon.core.texts.advice import next_line
 from holdfast_daemon.validation.rules import RefusedError
 from holdfast_daemon.validation.run_rules import check_spec
 from holdfast_proto.loss_tiers import DEFAULTS, TIER_WORDS, rule_of
@@ -118,7 +121,8 @@ def test_the_episode_that_exceeds_the_budget_is_named_and_no_earlier_one(action:
     report(world, *[NAN] * (BUDGET + 1))
     assert noted_steps(world) == [200, second]
     assert [incident.notify for incident in world.incidents] == [False, True]
-    assert messages(world)[1] == f"loss is not finite since step {second}"
+    back = f"the newest proven checkpoint is that of step {second - 3}"
+    assert messages(world)[1] == f"loss is not finite since step {second}; {back}"
     assert "11 losses in a row" in " ".join(one.what for one in world.incidents[1].actions)
     assert not any("losses in a row" in one.what for one in world.incidents[0].actions)
     kept = [command.keep_checkpoint.step for command in world.sent("keep_checkpoint")]
@@ -411,3 +415,49 @@ def test_a_start_without_any_finite_loss_calls_no_checkpoint_good() -> None:
     assert world.phase == "failed"
     assert "no loss was finite; so the state that it began with may be bad already" in world.state.record.outcome
     assert not world.sent("keep_checkpoint"), "the state that it began with may be bad"
+
+
+def test_a_loss_that_is_not_finite_asks_for_attention_until_it_is_finite_again() -> None:
+    world = running()
+    report(world, NAN)
+    (incident,) = world.incidents
+    late = world.now + 3 * RECENT_S
+    assert urgent_incident(world.state, late) == incident and is_bad(world.state)
+    report(world, 2.0)
+    assert urgent_incident(world.state, late) is None and not is_bad(world.state)
+
+
+def test_an_acknowledged_incident_asks_for_no_attention_until_the_next_one() -> None:
+    world = running()
+    report(world, NAN)
+    world.tick(AcknowledgeRequest("9999-unknown"))
+    assert is_bad(world.state)
+    world.tick(AcknowledgeRequest(world.incidents[0].id))
+    (incident,) = world.incidents
+    assert incident.acknowledged_unix_s == world.now
+    assert incident.actions[-1].what == "acknowledged by an operator"
+    assert urgent_incident(world.state, world.now) is None and not is_bad(world.state)
+    report(world, NAN, *[2.0] * 20, NAN)
+    assert urgent_incident(world.state, world.now) == world.incidents[1] and is_bad(world.state)
+
+
+def test_the_message_names_the_newest_proven_checkpoint_also_if_it_is_committed_later() -> None:
+    world = running()
+    train_to(world, 20)
+    world.node_states["node0"].checkpoints[:] = [8, 12, 19]
+    report(world, NAN)
+    assert messages(world) == ["loss is not finite since step 20; the newest proven checkpoint is that of step 12"]
+    world.node_states["node0"].checkpoints[:] = [8, 12, 16, 19]
+    report(world, NAN)
+    assert messages(world)[0].endswith("; the newest proven checkpoint is that of step 16")
+    assert next_line(world.incidents[0], world.spec) == (
+        "If the loss does not come back, stop the run, and start it again with --continue-from 16."
+    )
+
+
+def test_without_a_proven_checkpoint_the_message_names_none() -> None:
+    world = running()
+    train_to(world, 20)
+    world.node_states["node0"].checkpoints[:] = [19]
+    report(world, NAN)
+    assert messages(world) == ["loss is not finite since step 20"]

@@ -7,7 +7,7 @@ from tests.support.core_world import World
 RAISED = (
     'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\nValueError: bad sample'
 )
-LOST_PEER = RAISED.replace("ValueError: bad sample", "RuntimeError: Connection closed by peer")
+LOST_PEER = RAISED.replace("ValueError: bad sample", "RuntimeError: [pair.cc:553] Connection closed by peer")
 
 
 def gathering() -> World:

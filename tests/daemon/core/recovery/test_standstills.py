@@ -1,10 +1,16 @@
 """How the core handles a run that stands still: it reports soon and restarts late."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
+from holdfast_daemon.core import signs
+from holdfast_daemon.core.detection import view_of
 from holdfast_daemon.core.model import StopRequest
 from holdfast_daemon.core.recovery.standstills import KNOWN_PAUSES, has_given_up
-from holdfast_daemon.core.restart_patience import UNCERTAIN_RESTARTS
+from holdfast_daemon.core.restart_patience import UNCERTAIN_RESTARTS, RestartPatience, Sign
+from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
@@ -37,6 +43,32 @@ def test_a_rank_that_nothing_moves_in_is_restarted_after_the_likely_patience() -
     (incident,) = world.incidents
     assert incident.state == store.INCIDENT_STATE_OPEN
     assert any("restart: nothing has moved in the processes of rank 1" in action.what for action in incident.actions)
+
+
+@pytest.mark.safety
+@pytest.mark.parametrize(
+    ("signs_s", "after_s"),
+    [
+        ([2**i - 1 for i in range(1, 8)], 60.0),  # retries with growing pauses: only time alone counts
+        ([3**i - 1 for i in range(1, 5)], 60.0),
+        (range(100), 60.0),  # looks for a file once a second
+        ([2], 10.0),  # the last thing that it did
+        ([1, 2, 3, 4, 5], 20.0),  # then it hangs: four times as long as it lived
+    ],
+)
+def test_a_rank_that_wakes_now_and_then_is_not_restarted_before_its_next_sign_of_life_is_overdue(
+    signs_s: Iterable[float], after_s: float
+) -> None:
+    world = running()
+    world.hang(culprit=1)
+    rank = world.rank(1)
+    while world.phase == "running":
+        seen_s = [at_s for at_s in signs_s if at_s <= rank.stalled_s]
+        rank.sign_of_life, rank.sign_age_s = ("wakes", rank.stalled_s - seen_s[-1]) if seen_s else ("", 0.0)
+        world.tick(seconds=0.2)
+    assert rank.stalled_s == pytest.approx(after_s, abs=1.0)
+    [line] = [action.what for action in world.incidents[0].actions if action.what.startswith("restart: ")]
+    assert ", and it woke " in line
 
 
 @pytest.mark.parametrize("how", ["moves", "traced", "unknown"])
@@ -233,6 +265,66 @@ def test_a_restart_for_another_cause_than_the_one_reported_is_an_incident_of_its
     restarted_after_s(world)
     assert states(world) == ["noted", "open"]
     assert list(world.incidents[1].verdict.culprits) == [2]
+
+
+TIMED_OUT = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 12000ms for recv operation to complete"
+
+
+@pytest.mark.safety
+def test_ranks_that_give_up_waiting_are_consequences_of_the_rank_that_hangs() -> None:
+    world = running()
+    world.hang(culprit=1)
+    world.moving = {1}
+    world.stand(5.0)
+    for number in (0, 2, 3):
+        world.end(number, code=1, last_words=TIMED_OUT)
+    world.until("starting")
+    (incident,) = world.incidents
+    assert (incident.verdict.kind, list(incident.verdict.culprits)) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [1])
+    assert [action.what for action in incident.actions if action.what.startswith("consequence: ranks 0, 2, 3")]
+    assert not world.state.record.standstill_incident
+
+
+def test_in_an_observed_run_they_are_a_line_of_the_incident_and_no_second_one() -> None:
+    world = running(mode=store.MODE_OBSERVE)
+    world.hang(culprit=1)
+    world.stand(5.0)
+    for number in (0, 2, 3):
+        world.end(number, code=1, last_words=TIMED_OUT)
+    world.stand(3.0)
+    world.end(1, signal=15)  # torchrun ends the rest
+    world.stand(3.0)
+    assert [list(incident.verdict.culprits) for incident in world.incidents] == [[1]]
+    assert "moves again" not in str(world.incidents[0].actions)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"signal": 9, "out_of_memory": True},
+        {"signal": 11},
+        {"signal": 6, "last_words": "free(): invalid pointer"},
+        {"code": 1, "last_words": 'Traceback\n  File "train.py", line 9, in main\nValueError: bad sample'},
+    ],
+)
+def test_an_end_that_no_hang_brings_about_is_judged_anew(how: dict[str, Any]) -> None:
+    world = running()
+    world.hang(culprit=1)
+    world.moving = {1}
+    world.stand(5.0)
+    world.end(2, **how)
+    world.until("starting")
+    assert list(world.incidents[-1].verdict.culprits) == [2]
+
+
+def test_a_mismatch_on_devices_that_names_nobody_is_no_certain_sign() -> None:
+    world = running()
+    world.stand(5.0)
+    world.moving = set(range(4))
+    verdict = store.Verdict(kind=store.VERDICT_KIND_MISMATCHED_ORDER, device_call=store.DeviceCallDetail(what="differ"))
+    patience = RestartPatience.of(world.state.spec, world.state.record)
+    judged = signs.judge(view_of(Tick(world.state, world.now)), verdict, patience)
+    assert (judged.is_due, judged.sign) == (False, Sign.NONE)
 
 
 def test_a_death_ends_the_story_of_a_standstill() -> None:

@@ -404,3 +404,15 @@ def test_numbers_of_a_device_recorder_make_no_rank_wait(field: str, source: "com
             rank.progress.ClearField("groups")
     assert edges(world.analyse()) == []
     assert not world.analyse().roots
+
+
+@pytest.mark.parametrize("size", [64, 1000])
+def test_each_edge_says_how_many_ranks_wait_in_its_call(size: int) -> None:
+    world = World(size)
+    world.group("dp", {rank: 6 if rank == 5 else 7 for rank in range(size)}, completed=6)
+    world.group("tp", {4: 2, 5: 1}, completed=1)
+    analysis = world.analyse()
+    counts = {(edge.group, edge.waiters) for edge in analysis.edges}
+    assert counts == {("dp", size - 1), ("tp", 1)}
+    assert analysis.waiting == size - 1
+    assert len(analysis.edges) <= EDGES_KEPT

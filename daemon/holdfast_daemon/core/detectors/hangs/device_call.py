@@ -4,6 +4,7 @@ Hosts run ahead of their devices, and wait for them where no counter shows it. S
 nothing: only the recorders do, and without them nobody is named. The rules are in ``core/device_waits``.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,7 +26,6 @@ _KINDS = {
     Kind.UNKNOWN: store.VERDICT_KIND_STANDSTILL,
 }
 _RATIOS = {Confidence.HIGH: 1.0, Confidence.MEDIUM: 0.8, Confidence.LOW: 0.5}
-_EDGES_KEPT = 32
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,25 @@ def _verdict(view: View, cause: Cause, diagnosis: Diagnosis) -> store.Verdict:
         recorders=len(diagnosis.ranks),
         world_size=view.world_size,
     )
+    waits = [wait for wait in diagnosis.waits if wait.is_certain]
+    in_call = Counter((wait.awaited, wait.joint.group, wait.joint.seq, wait.joint.op) for wait in waits)
     edges = [
         store.WaitEdge(
-            waiter=wait.rank, awaited=wait.awaited, group=wait.joint.group[0], seq=wait.joint.seq, op=wait.joint.op
+            waiter=wait.rank,
+            awaited=wait.awaited,
+            group=wait.joint.group[0],
+            seq=wait.joint.seq,
+            op=wait.joint.op,
+            waiters=in_call[wait.awaited, wait.joint.group, wait.joint.seq, wait.joint.op],
         )
-        for wait in diagnosis.waits
-        if wait.is_certain
+        for wait in waits
     ]
     return store.Verdict(
         kind=_KINDS[cause.kind],
         culprits=diagnosis.culprits,
         confidence_ratio=_RATIOS[cause.confidence],
-        waits=sorted(edges, key=lambda edge: edge.awaited not in cause.ranks)[:_EDGES_KEPT],
+        waits=hang.kept_waits(edges, cause.ranks),
+        waiting_ranks=len({wait.rank for wait in waits}),
         group=joint.group[0] if joint is not None else "",
         seq=joint.seq if joint is not None else 0,
         op=joint.op if joint is not None else "",

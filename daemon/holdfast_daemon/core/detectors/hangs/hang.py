@@ -1,11 +1,13 @@
 """What the detectors of hangs share: whether there is one, who is at its root, and how it is reported."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
+from holdfast_daemon.core.texts.activities import TRACED
 from holdfast_daemon.core.waits.named_calls import GroupId, group_id
-from holdfast_daemon.core.waits.wait_graph import ArrivedCall, MissedCall, WaitAnalysis
+from holdfast_daemon.core.waits.wait_graph import EDGES_OF_A_CALL, ArrivedCall, MissedCall, WaitAnalysis
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -127,6 +129,8 @@ def held_rank(view: View, number: int) -> store.HeldRank:
         step=rank.progress.step,
         phase=rank.progress.phase,
     )
+    if rank.process_state == "t":
+        held.blocked_on.CopyFrom(common.BlockedOn(activity=common.ACTIVITY_STOPPED, call=TRACED))
     missed = next((call for call in view.wait_analysis.missed if call.rank == number), None)
     if missed is not None:
         held.missed.CopyFrom(call_place(view, missed))
@@ -153,12 +157,25 @@ def hang_finding(view: View, verdict: store.Verdict) -> Finding:
         verdict.group, verdict.seq, verdict.op = call.group, call.seq, call_name(view, call)
     verdict.confidence_ratio = verdict.confidence_ratio or (1.0 if len(culprits) == 1 else 0.8)
     if not verdict.waits:
-        verdict.waits.extend(sorted(analysis.edges, key=lambda edge: edge.awaited not in culprits[:1])[:_EDGES_KEPT])
+        verdict.waits.extend(kept_waits(analysis.edges, culprits[:1]))
+        verdict.waiting_ranks = analysis.waiting
     # A rank that has ended may have left its agent without a report of its last steps. Its exit has them.
     last = first.exit if first.HasField("exit") else first.progress
     verdict.step, verdict.phase = last.step, last.phase
     verdict.activity = view.activity(culprits[0]) if culprits else common.ACTIVITY_UNSPECIFIED
     return Finding(verdict=verdict, last_progress_unix_s=_last_progress(view, culprits), stands_still=True)
+
+
+def kept_waits(edges: Iterable[store.WaitEdge], first: Collection[int]) -> list[store.WaitEdge]:
+    """Return the first few waits of each call: those for the ranks of ``first``, then the others."""
+    kept: list[store.WaitEdge] = []
+    of_call: Counter[tuple[int, str, int, str]] = Counter()
+    for edge in sorted(edges, key=lambda edge: edge.awaited not in first):
+        call = edge.awaited, edge.group, edge.seq, edge.op
+        of_call[call] += 1
+        if of_call[call] <= EDGES_OF_A_CALL:
+            kept.append(edge)
+    return kept[:_EDGES_KEPT]
 
 
 def _last_progress(view: View, culprits: Sequence[int]) -> float:

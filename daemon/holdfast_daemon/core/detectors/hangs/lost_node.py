@@ -101,7 +101,8 @@ def _finding(view: View, node: str, ranks: list[int]) -> Finding:
         node=node,
         lost_node=store.LostNodeDetail(node=node, ranks=ranks, trained_on=trained_on),
         confidence_ratio=0.5 if trained_on else 1.0,
-        waits=view.wait_analysis.edges,
+        waits=hang.kept_waits(view.wait_analysis.edges, ranks),
+        waiting_ranks=view.wait_analysis.waiting,
         step=first.progress.step,
         phase=first.progress.phase,
     )

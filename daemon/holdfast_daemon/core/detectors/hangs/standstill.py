@@ -42,4 +42,6 @@ def _verdict(view: View) -> store.Verdict:
     culprits = sorted(view.late) if view.world_size == 1 else []
     if culprits:
         detail.only.CopyFrom(hang.held_rank(view, culprits[0]))
+    elif not view.all_stopped:
+        detail.example.CopyFrom(hang.held_rank(view, min(view.late)))
     return store.Verdict(kind=store.VERDICT_KIND_STANDSTILL, culprits=culprits, standstill=detail)

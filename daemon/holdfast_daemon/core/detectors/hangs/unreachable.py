@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast_daemon.core.detectors.deaths import death
-from holdfast_daemon.core.detectors.deaths.peer_loss import exception_line
+from holdfast_daemon.core.detectors.deaths.raised import exception_line
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
@@ -42,7 +42,7 @@ def _said(view: View) -> Finding | None:
     first = death.first_cause({number: ended for number, ended in exits.items() if not death.is_clean(ended)})
     cut_off = [number for number in first if _NOT_CONNECTED.search(exits[number].last_words)]
     nodes = {view.node_of[number] for number in cut_off}
-    if not cut_off or cut_off[0] != first[0] or view.node_of.get(0) in nodes:
+    if not cut_off or not death.lost_peer(exits[first[0]]) or view.node_of.get(0) in nodes:
         return None
     ended = exits[cut_off[0]]
     detail = store.TransportDetail(

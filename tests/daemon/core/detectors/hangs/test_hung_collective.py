@@ -7,6 +7,7 @@ import pytest
 from holdfast_daemon.core.detectors.hangs.mismatched_order import MismatchedOrder
 from holdfast_daemon.core.detectors.hangs.root_ranks import DataStall, HungCollective
 from holdfast_daemon.core.detectors.hangs.transport import Transport
+from holdfast_daemon.core.texts.waits import awaited_calls
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.views import NOW, Ranks, hung_in_one_group
@@ -18,6 +19,10 @@ def culprits(ranks: Ranks) -> list[int]:
 
 
 def stopped(ranks: Ranks) -> None:
+    ranks[1].process_state = "T"
+
+
+def held_by_a_debugger(ranks: Ranks) -> None:
     ranks[1].process_state = "t"
 
 
@@ -68,6 +73,7 @@ def spinning_on_a_gpu(ranks: Ranks) -> None:
     ("sign", "activity", "message"),
     [
         (stopped, common.ACTIVITY_STOPPED, "rank 1 is stopped in forward_backward of step 50"),
+        (held_by_a_debugger, common.ACTIVITY_STOPPED, "rank 1 is held by a debugger or tracer in forward_backward"),
         (silent, common.ACTIVITY_GIL_HELD, "rank 1 holds its interpreter lock"),
         (silent_in_data, common.ACTIVITY_GIL_HELD, "rank 1 holds its interpreter lock in data"),
         (computing, common.ACTIVITY_USER_CODE, "rank 1 runs code of its own"),
@@ -317,3 +323,17 @@ def test_a_rank_in_a_frozen_control_group_is_frozen_and_holds_no_lock() -> None:
     found = ranks.verdict(HungCollective())
     assert found is not None and found.activity == common.ACTIVITY_STOPPED
     assert found.message.startswith("rank 1 is frozen with its control group in ")
+
+
+@pytest.mark.parametrize("size", [64, 1000])
+def test_a_verdict_says_in_constant_size_how_many_ranks_wait_in_each_call(size: int) -> None:
+    ranks = Ranks(size)
+    ranks.group("dp", {rank: 6 if rank == 5 else 7 for rank in range(size)}, 6)
+    ranks.group("tp", {4: 2, 5: 1}, 1)
+    verdict = ranks.verdict(HungCollective())
+    assert verdict is not None and list(verdict.culprits) == [5]
+    assert len(verdict.waits) == 9 and verdict.waiting_ranks == size - 1
+    assert sorted(call.line for call in awaited_calls(verdict.waits)) == [
+        "rank 4 waits for rank 5 in collective 2 of tp",
+        f"ranks 0, 1, 2, 3, 4, 6, 7, 8 and {size - 9} more wait for rank 5 in collective 7 of dp",
+    ]

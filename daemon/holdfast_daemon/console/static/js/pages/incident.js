@@ -3,6 +3,7 @@
 import { getText, runPath } from "../api.js";
 import { bytes, duration, percent, rankWords, whole, words } from "../format.js";
 import { html, useEffect, useState } from "../html.js";
+import { Acknowledge } from "../parts/actions.js";
 import { IncidentBadge } from "../parts/badge.js";
 import { Empty, Fetched, Time } from "../parts/states.js";
 import { Verdict } from "../parts/verdict.js";
@@ -13,22 +14,24 @@ import { WaitPicture } from "../waits/picture.js";
 const MOST_LOG_LINKS = 16;
 
 /** Shows an incident and follows its state. */
-export function IncidentPage({ run, incident }) {
+export function IncidentPage({ run, incident, session }) {
   const { data: frame } = useStream(runPath(run, "stream"));
   const own = frame?.incidents_list?.find((item) => item.id === incident);
   const answer = useJson(runPath(run, "incidents", incident), own ? JSON.stringify(own) : "");
   return html`<${Fetched} of=${answer} what=${`incident ${incident}`}>${(data) => html`
-    <${Story} run=${run} data=${data} />`}<//>`;
+    <${Story} run=${run} data=${data} session=${session} />`}<//>`;
 }
 
-function Story({ run, data }) {
+function Story({ run, data, session }) {
   const over = data.state === "recovered" || data.state === "resolved";
   const health = over ? "over" : data.state === "open" || data.state === "failed" ? "bad" : "attention";
   return html`
     <p class="state-line"><${IncidentBadge} state=${data.state} /> ${data.state_text !== words(data.state) && html`<span>${data.state_text}</span>`}</p>
-    <${Verdict} run=${run} health=${health} attention=${{ ...data, incident: null }} />
+    <${Verdict} run=${run} health=${health} attention=${{ ...data, incident: null }}>
+      ${data.can_be_acknowledged && html`<${Acknowledge} run=${run} incident=${data.id} session=${session} />`}
+    <//>
     ${data.waits.length > 0 && html`<section aria-label="Who waits for whom"><h2>Who waits for whom</h2>
-      <${WaitPicture} waits=${data.waits} culprits=${data.culprits} /></section>`}
+      <${WaitPicture} waits=${data.waits} waiting=${data.waiting_ranks} culprits=${data.culprits} /></section>`}
     ${data.calls.length > 0 && html`<section aria-label="Calls"><h2>Calls</h2>
       <ul class="calls">${data.calls.map((line) => html`<li key=${line}>${line}</li>`)}</ul></section>`}
     <div class="columns">
@@ -54,6 +57,7 @@ function Facts({ run, data }) {
   const rows = [
     ["Kind", data.kind_text || words(data.kind)],
     ["Named ranks", data.culprits.length ? rankWords(data.culprits) : "none"],
+    ["Their processes", data.places.length ? html`<${Places} places=${data.places} />` : null],
     ["Their logs", data.culprits.length ? html`<${LogLinks} run=${run} data=${data} />` : null],
     ["Generation", whole(data.generation)],
     ["Step", data.step >= 0 ? whole(data.step) : null],
@@ -65,6 +69,12 @@ function Facts({ run, data }) {
   ].filter(([, value]) => value !== null);
   return html`<dl class="numbers">${rows.map(([name, value]) => html`<div key=${name}><dt>${name}</dt>
     <dd>${value}</dd></div>`)}</dl>`;
+}
+
+function Places({ places }) {
+  return html`${places.slice(0, MOST_LOG_LINKS).map(({ rank, node, pid }) => html`<div key=${rank}>rank ${rank}: ${
+    node || "node unknown"}${pid > 0 && `, pid ${pid}`}</div>`)}${
+    places.length > MOST_LOG_LINKS && `and ${places.length - MOST_LOG_LINKS} more`}`;
 }
 
 // A rank that died is restarted: the link names the generation in which it was named.

@@ -5,7 +5,7 @@ import { ChartsPanel } from "../charts/charts_panel.js";
 import { useLostConnection } from "../connection.js";
 import { duration, percent, whole } from "../format.js";
 import { html, useCallback, useRef } from "../html.js";
-import { Actions } from "../parts/actions.js";
+import { Acknowledge, Actions } from "../parts/actions.js";
 import { Badge } from "../parts/badge.js";
 import { Logged } from "../parts/logged.js";
 import { Numbers } from "../parts/numbers.js";
@@ -39,6 +39,8 @@ export function RunPage({ run, session }) {
       attention=${frame.attention}>
       ${frame.attention.incident && html`<${IncidentWaits} run=${run} incident=${frame.attention.incident}
         version=${frame.attention.what} />`}
+      ${frame.attention.can_be_acknowledged && html`<${Acknowledge} run=${run} incident=${frame.attention.incident}
+        session=${session} />`}
     <//>`}
     <${Progress} frame=${frame} />
     <${ChartsPanel} run=${run} incidents=${frame.incidents_list ?? []} nonfinite=${frame.nonfinite}

@@ -1,4 +1,4 @@
-/** What an operator can ask of a run. Each action is confirmed first. */
+/** What an operator can ask of a run. Each action that changes the run is confirmed first. */
 
 import { postJson, runPath } from "../api.js";
 import { html, useState } from "../html.js";
@@ -49,6 +49,15 @@ const ACTIONS = {
     body: (form) => ({ grace_s: Number(form.get("grace_s")) }),
   },
 };
+
+/** Lets an operator say that an incident is known. It harms nothing, so it is not confirmed. */
+export function Acknowledge({ run, incident, session }) {
+  const [said, setSaid] = useState("");
+  if (session.role !== "operator") return null;
+  const send = () => postJson(runPath(run, "actions", "acknowledge"), { incident })
+    .then((answer) => setSaid(answer.done), (error) => setSaid(error.message));
+  return html`<p><button type="button" onClick=${send}>Acknowledge</button> <span role="status">${said}</span></p>`;
+}
 
 /** Returns the checkpoints that a release finds: the kept ones of the present line of training, on this machine. */
 function releasable({ histories, note }) {

@@ -9,5 +9,6 @@ import { WaitPicture } from "./picture.js";
 export function IncidentWaits({ run, incident, version }) {
   const answer = useJson(runPath(run, "incidents", incident), version);
   if (!answer.data || answer.data.waits.length === 0) return null;
-  return html`<${WaitPicture} waits=${answer.data.waits} culprits=${answer.data.culprits} />`;
+  return html`<${WaitPicture} waits=${answer.data.waits} waiting=${answer.data.waiting_ranks}
+    culprits=${answer.data.culprits} />`;
 }

@@ -2,7 +2,7 @@
 
 import { rankRanges, rankWords } from "../format.js";
 import { html, useEffect, useId, useMemo, useState } from "../html.js";
-import { callWords, groupWaits } from "./wait_groups.js";
+import { awaitedCalls, groupWaits } from "./wait_groups.js";
 
 const BOX = { width: 168, height: 44 };
 // Levels are columns, and rows on a narrow screen. The gap between levels has room for the name of a call.
@@ -13,19 +13,19 @@ const MOST_IN_LINE = 22;
 
 /**
  * Draws the waits of an incident, and lists them in a table.
- * @param {{waits: {waiter: number, awaited: number, group: string, seq: number, op: string}[], culprits: number[]}} props
+ * @param {{waits: object[], waiting: number, culprits: number[]}} props `waits`: as `groupWaits` takes them. `waiting`:
+ *     the number of all ranks that wait.
  */
-export function WaitPicture({ waits, culprits }) {
+export function WaitPicture({ waits, waiting, culprits }) {
   const heading = useId();
   const graph = useMemo(() => groupWaits(waits, culprits), [waits, culprits]);
   const down = useNarrow();
   const places = useMemo(() => placeNodes(graph.nodes, down), [graph, down]);
   const rows = useMemo(() => tableRows(waits), [waits]);
   const roots = graph.nodes.filter((node) => node.root).flatMap((node) => node.ranks);
-  const waiters = new Set(waits.map((wait) => wait.waiter)).size;
   const summary = roots.length > 0
-    ? `${waiters} ${waiters === 1 ? "rank waits" : "ranks wait"}, in the end for ${rankWords(roots)}`
-    : `${waiters} ranks wait for each other in a circle`;
+    ? `${waiting} ${waiting === 1 ? "rank waits" : "ranks wait"}, in the end for ${rankWords(roots)}`
+    : `${waiting} ranks wait for each other in a circle`;
   return html`<figure class="waits">
     <figcaption id=${heading}>${summary}.</figcaption>
     <div class="scroll" tabindex="0" role="region" aria-labelledby=${heading}>
@@ -43,7 +43,7 @@ export function WaitPicture({ waits, culprits }) {
     <details><summary>As a table</summary>
       <table><caption class="hidden">${summary}</caption>
         <thead><tr><th scope="col">Waiting</th><th scope="col">For</th><th scope="col">In the call</th></tr></thead>
-        <tbody>${rows.map((row) => html`<tr key=${row.call + row.awaited}><th scope="row">${rankWords(row.waiters)}</th>
+        <tbody>${rows.map((row) => html`<tr key=${`${row.call} ${row.waiters} ${row.awaited}`}><th scope="row">${listedWords(row.waiters, row.more)}</th>
           <td>${rankWords(row.awaited)}</td><td>${row.call}</td></tr>`)}</tbody></table>
     </details>
   </figure>`;
@@ -51,18 +51,23 @@ export function WaitPicture({ waits, culprits }) {
 
 function Box({ node, place }) {
   const ranges = rankRanges(node.ranks);
-  const noun = node.ranks.length === 1 ? "rank" : "ranks";
-  const words = ranges.length > MOST_IN_LINE ? `${node.ranks.length} ranks` : `${noun} ${ranges}`;
+  const number = node.ranks.length + node.more;
+  const words = node.more > 0 || ranges.length > MOST_IN_LINE ? `${number} ranks`
+    : `${number === 1 ? "rank" : "ranks"} ${ranges}`;
   return html`<g class=${node.root ? "root" : "waiter"} transform=${`translate(${place.x} ${place.y})`}>
-    <title>${rankWords(node.ranks)}</title>
+    <title>${listedWords(node.ranks, node.more)}</title>
     <rect width=${BOX.width} height=${BOX.height} rx="6" />
     <text x=${BOX.width / 2} y="19">${words}</text>
     <text class="small" x=${BOX.width / 2} y="35">${roleWords(node)}</text>
   </g>`;
 }
 
-function roleWords({ root, ranks }) {
-  const many = ranks.length > 1;
+function listedWords(ranks, more) {
+  return more > 0 ? `${rankWords(ranks)} and ${more} more` : rankWords(ranks);
+}
+
+function roleWords({ root, ranks, more }) {
+  const many = ranks.length + more > 1;
   if (root) return many ? "hold the others up" : "holds the others up";
   return many ? "wait" : "waits";
 }
@@ -120,19 +125,13 @@ function placeNodes(nodes, down) {
   return { at, width, height: height + (down ? 0 : 12), left: Math.max(nodes.length - MOST_BOXES, 0) };
 }
 
-// Waiters of the same ranks in the same call share a row.
+// Ranks for which the same ones wait in the same call share a row.
 function tableRows(waits) {
-  const awaitedBy = new Map();
-  for (const wait of waits) {
-    const key = JSON.stringify([wait.waiter, callWords(wait)]);
-    awaitedBy.set(key, [...(awaitedBy.get(key) ?? []), wait.awaited]);
-  }
   const rows = new Map();
-  for (const [key, awaited] of awaitedBy) {
-    const [waiter, call] = JSON.parse(key);
-    const sign = JSON.stringify([call, awaited]);
-    if (!rows.has(sign)) rows.set(sign, { call, awaited, waiters: [] });
-    rows.get(sign).waiters.push(waiter);
+  for (const { awaited, call, waiters, number } of awaitedCalls(waits)) {
+    const sign = JSON.stringify([call, waiters, number]);
+    if (!rows.has(sign)) rows.set(sign, { call, awaited: [], waiters, more: number - waiters.length });
+    rows.get(sign).awaited.push(awaited);
   }
   return [...rows.values()];
 }

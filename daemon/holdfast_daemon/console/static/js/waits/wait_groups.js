@@ -2,14 +2,16 @@
 
 /**
  * Ranks that wait in the same calls for the same ranks, and for which the same ranks wait.
- * @typedef {{ranks: number[], root: boolean, level: number}} WaitNode `root`: it holds the others up.
+ * @typedef {{ranks: number[], more: number, root: boolean, level: number}} WaitNode `root`: it holds the others up.
+ *     `more` is the number of further ranks that wait as these do, and that are not listed.
  *     `level` is the number of calls between it and a root.
  * @typedef {{from: number, to: number, label: string}} WaitEdge Indexes of nodes: `from` waits for `to`.
  */
 
 /**
  * Groups the waits of an incident.
- * @param {{waiter: number, awaited: number, group: string, seq: number, op: string}[]} waits
+ * @param {{waiter: number, awaited: number, group: string, seq: number, op: string, waiters: number}[]} waits The
+ *     first few of each call; `waiters` is the number of all ranks that wait in it, or 0 if nobody has counted.
  * @param {number[]} culprits Ranks that the verdict names.
  * @returns {{nodes: WaitNode[], edges: WaitEdge[]}}
  */
@@ -34,14 +36,34 @@ export function groupWaits(waits, culprits) {
     const sign = JSON.stringify([named.has(rank), uniqueSorted(out.get(rank)), uniqueSorted(into.get(rank))]);
     if (!bySign.has(sign)) {
       bySign.set(sign, nodes.length);
-      nodes.push({ ranks: [], root: named.has(rank) || !out.has(rank), level: -1 });
+      nodes.push({ ranks: [], more: 0, root: named.has(rank) || !out.has(rank), level: -1 });
     }
     nodes[bySign.get(sign)].ranks.push(rank);
     nodeOf.set(rank, bySign.get(sign));
   }
+  for (const { waiters, number } of awaitedCalls(waits)) {
+    const node = nodes[nodeOf.get(waiters[0])];
+    node.more = Math.max(node.more, number - waiters.length);
+  }
   const edges = groupEdges(waits, nodeOf);
   setLevels(nodes, edges);
   return { nodes, edges };
+}
+
+/**
+ * Returns each call in which a rank is awaited, with the waiting ranks that are listed and the number of all.
+ * @returns {{awaited: number, call: string, waiters: number[], number: number}[]}
+ */
+export function awaitedCalls(waits) {
+  const calls = new Map();
+  for (const wait of waits) {
+    const key = JSON.stringify([wait.awaited, wait.seq, wait.group]);
+    if (!calls.has(key)) calls.set(key, { awaited: wait.awaited, call: callWords(wait), waiters: [], number: 0 });
+    const found = calls.get(key);
+    if (!found.waiters.includes(wait.waiter)) found.waiters.push(wait.waiter);
+    found.number = Math.max(found.number, found.waiters.length, wait.waiters ?? 0);
+  }
+  return [...calls.values()];
 }
 
 /** Returns the words for the call of a wait: "all_reduce 412 in dp". */
