@@ -193,7 +193,7 @@ def fake_command(*arguments: str) -> list[str]:
 def prepare_status(options: LocalRunOptions, **fields: Any) -> None:
     directory = options.directory / "testing"
     directory.mkdir(parents=True)
-    fields = {"newest_step": 9, "loss": 1.5, **fields}
+    fields = {"newest_step": 9, "newest_snapshot": -1, "loss": 1.5, **fields}
     write_status(directory, RunStatus(run="testing", generation=1, **fields))
 
 

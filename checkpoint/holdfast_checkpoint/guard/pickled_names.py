@@ -59,7 +59,7 @@ _ITERATING = _paths(_CONTAINERS)
 _PLAIN = _ITERATING | _paths(_VALUES)
 _PLAIN_PATTERN = re.compile(
     r"""torch\.(float\d\w*|bfloat16|u?int\d+|bool|complex\d+|q(u?int)\w+|bits\w+|half|double|float|long|short|int)
-    | torch\.(cuda\.)?[A-Z][A-Za-z]*(Storage|Tensor)
+    | torch\.(\w+\.)?[A-Z][A-Za-z]*(Storage|Tensor)
     | torch\._utils\._rebuild_\w+
     | torch\.jit\._pickle\.(build_\w+|restore_type_tag)
     | numpy\.(_?core\.multiarray\.(_reconstruct|scalar) | _?core\.numeric\._frombuffer)

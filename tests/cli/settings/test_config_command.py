@@ -167,7 +167,8 @@ shm_directory = "{settings.shm_directory}"
 """)
     directory = settings.directory / "testing"
     directory.mkdir(parents=True)
-    write_status(directory, RunStatus(run="testing", phase=RUN_PHASE_FINISHED, generation=1, newest_step=9))
+    ended = RunStatus(run="testing", phase=RUN_PHASE_FINISHED, generation=1, newest_step=9, newest_snapshot=-1)
+    write_status(directory, ended)
     result = holdfast("run")
     assert result.exit_code == 0, result.output
     assert "testing finished" in result.stdout

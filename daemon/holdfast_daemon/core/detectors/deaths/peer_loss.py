@@ -22,7 +22,7 @@ _ANYBODYS_WORDS = re.compile(
     r"|remote process exit",
     re.IGNORECASE,
 )
-_PLACE_IN_GLOO = re.compile(r"\[[^\]\n]*\.cc:\d+\]")
+_PLACE_IN_GLOO = re.compile(r"\[[^\]\n]*\.cc(?::\d+)?\]")
 _ABSENT = re.compile(
     r"keys: /default_pg/\S*/(?P<of_key>\d+)$"  # where gloo expects the address of that rank
     r"|Ranks? (?P<at_barrier>\d+(?:, ?\d+)*) failed to pass monitoredBarrier"
