@@ -346,6 +346,7 @@ class Rank:
             moved=self.tree.moved,
             traced=self.tree.traced,
             workers=self.tree.workers,
+            dying=self.dying_left_s > 0.0,
             sign_of_life=self.tree.sign_of_life,
             sign_age_s=self.tree.sign_age_s,
             left_training=self.has_left_training,

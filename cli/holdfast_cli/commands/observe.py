@@ -27,6 +27,7 @@ from holdfast_cli.trainer_command import check_launcher
 from holdfast_cli.views.attachment import FIVE_LINES, NO_AUTOMATIC_RANK
 from holdfast_cli.views.console_address import start_lines
 from holdfast_cli.views.display import LineDisplay
+from holdfast_cli.views.lasting_output import lasting_output
 from holdfast_cli.views.run_view import Surroundings
 from holdfast_proto.exit_codes import PREEMPTION_WARNINGS, ExitCode
 from holdfast_proto.keys import check_run_name
@@ -61,11 +62,12 @@ def observe(flags: ObserveFlags) -> None:
     if flags.per_rank:
         assert node is not None
         become_rank(flags.launcher or [], node, options, partial(_observe_ranks, options, node))
-    if node is not None:
-        raise typer.Exit(_observe_node(options, node, flags.launcher or []))
-    if name is None:  # a launcher that is refused leaves no folder behind
+    if node is None and name is None:  # a launcher that is refused leaves no folder behind
         options = replace(options, run=claim_dated_name(options.directory))
-    raise typer.Exit(_observe_here(options, flags.launcher or []))
+    launcher = flags.launcher or []
+    with lasting_output():
+        code = _observe_here(options, launcher) if node is None else _observe_node(options, node, launcher)
+    raise typer.Exit(code)
 
 
 def _node(resolved: Resolved, flags: ObserveFlags) -> str | None:

@@ -24,6 +24,7 @@ from holdfast_cli.trainer_command import check_configuration, check_starts
 from holdfast_cli.views.attachment import AttachmentWatch
 from holdfast_cli.views.console_address import start_lines
 from holdfast_cli.views.display import LineDisplay, display_for
+from holdfast_cli.views.lasting_output import lasting_output
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings
 from holdfast_cli.views.summary import bad_end, closing_line, ended_badly, interrupted_line, stopped_line
@@ -48,7 +49,8 @@ def run(flags: RunFlags) -> None:
         options = replace(options, run=claim_dated_name(options.directory))
     if options.auto:
         options = without_state(options)
-    _watch(options, json=flags.json, tee=flags.tee)
+    with lasting_output():
+        _watch(options, json=flags.json, tee=flags.tee)
 
 
 def run_name(settings: RunSettings) -> str | None:

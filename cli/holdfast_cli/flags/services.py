@@ -18,7 +18,7 @@ def _as_setting(field: str) -> OptionInfo:
     """Return the flag of a setting of the run, for a process that takes it by itself."""
     setting = schema()[field]
     option: OptionInfo = typer.Option(
-        setting.flag,
+        *setting.flags("run"),
         help=setting.help,
         metavar=setting.metavar,
         min=setting.least,

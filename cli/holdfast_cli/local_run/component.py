@@ -15,7 +15,7 @@ from holdfast_proto.exit_codes import ExitCode, describe_exit
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 5.0
-FINAL_CODES = (ExitCode.CONFIGURATION, ExitCode.CHECKPOINTS_UNAVAILABLE)
+FINAL_CODES = (ExitCode.USAGE, ExitCode.CONFIGURATION, ExitCode.CHECKPOINTS_UNAVAILABLE)
 """Exit codes after which another start would end in the same way."""
 STEADY_S = 10.0
 FAILED_STARTS = 2

@@ -12,13 +12,16 @@ from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import POLL_S
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.run_folder.paths import RunPaths
-from holdfast_proto.exit_codes import PREEMPTION_WARNINGS
+from holdfast_proto.exit_codes import PREEMPTION_WARNINGS, signal_name
 from holdfast_proto.rank_context import ObservedNode
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import LIFE_EXITED
+from holdfast_proto.v1.store_pb2 import LIFE_EXITED, LIFE_RUNNING
 
 VERDICT_PATIENCE_S = 5.0
 """Longest wait, after the launcher has ended, for the verdict on a dead world or the end of a stopped one."""
+
+_SIGNALS = 128
+"""A code above it means a signal, as in a shell."""
 
 _HURRIED = 2
 """Number of signals after which an observation ends although ranks are alive."""
@@ -99,7 +102,17 @@ class LauncherWatch:
         if not self._has_given_up:
             self._watched.launcher_ended(code)
         self._await_verdict()
+        self._name_orphans(code)
         return code
+
+    def _name_orphans(self, code: int) -> None:
+        """Complain about ranks that outlive a launcher which a signal has ended: nobody watches them from now on."""
+        status = None if self._has_given_up or code <= _SIGNALS else self._look()
+        alive = [rank for rank in status.ranks if rank.life == LIFE_RUNNING and rank.pid] if status is not None else []
+        if alive:
+            ranks = ", ".join(f"rank {rank.rank} (pid {rank.pid})" for rank in alive)
+            name = signal_name(code - _SIGNALS)
+            self._complain(f"{name} has ended the launcher, and its ranks still run, unwatched from now on: {ranks}")
 
     def until_end(self) -> None:
         """Wait until the ranks have left, or for a signal."""

@@ -18,8 +18,15 @@ from holdfast_cli.run_folder.processes import identify
 from holdfast_cli.run_folder.sweep import sweep
 from holdfast_proto.rank_context import VARIABLE
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
-from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_RUNNING, RunPhase, RunSpec
+from holdfast_proto.v1.control_pb2 import RankView, RunStatus
+from holdfast_proto.v1.store_pb2 import (
+    LIFE_EXITED,
+    LIFE_RUNNING,
+    RUN_PHASE_FINISHED,
+    RUN_PHASE_RUNNING,
+    RunPhase,
+    RunSpec,
+)
 from tests.cli.conftest import run_record
 from tests.support.coroutines import PATIENCE_S
 from tests.support.fakes import write_status
@@ -112,6 +119,29 @@ def test_a_launcher_continues_when_we_cannot() -> None:
     observation = LauncherWatch(broken, Interruption(), show=lambda _: None, complain=complaints.append)
     assert observation.until_exit(Launcher(["sh", "-c", "sleep 0.5; exit 5"], {})) == 5
     assert complaints == ["--metrics-port 80: taken"]
+
+
+class WatchedRun:
+    """A run of two ranks, of which one has ended with its launcher."""
+
+    def look(self) -> RunStatus:
+        ranks = [RankView(rank=0, pid=7, life=LIFE_RUNNING), RankView(rank=1, pid=8, life=LIFE_EXITED)]
+        return RunStatus(run="testing", generation=1, phase=RUN_PHASE_FINISHED, ranks=ranks)
+
+    def launcher_ended(self, code: int) -> None:
+        pass
+
+
+def test_ranks_that_outlive_a_launcher_which_a_signal_has_ended_are_named() -> None:
+    complaints: list[str] = []
+    watched = cast(LocalRun, WatchedRun())
+    observation = LauncherWatch(watched, Interruption(), show=lambda _: None, complain=complaints.append)
+    assert observation.until_exit(Launcher(["sh", "-c", "exit 0"], {})) == 0
+    assert complaints == []
+    assert observation.until_exit(Launcher(["sh", "-c", "kill -USR1 $$"], {})) == 128 + signal.SIGUSR1
+    assert complaints == [
+        "SIGUSR1 has ended the launcher, and its ranks still run, unwatched from now on: rank 0 (pid 7)"
+    ]
 
 
 @pytest.mark.parametrize(("command", "survives"), [((), True), (("python", "train.py"), False)])

@@ -137,8 +137,8 @@ def settle(tick: Tick, *, is_seen: bool) -> None:
     current = present(tick)
     if current is None or is_seen or view_of(tick).late:
         return  # ranks are late although no detector has found anything in this tick: none of them has moved
-    if tick.state.first_exit_unix_s:
-        return  # a rank has failed: that none is late any more is no movement
+    if tick.state.first_exit_unix_s or any(rank.dying for rank in tick.ranks.values()):
+        return  # a rank has failed, or is about to end: that none is late any more is no movement
     lasted_s = max(0.0, tick.now - current.last_progress_unix_s)
     _know(tick, current.verdict, lasted_s)
     incidents.resolve(tick, current, f"the run moves again after {lasted_s:.0f} s, without a restart")

@@ -1,5 +1,6 @@
 """Ranks that have ended, nodes that are lost, processes that do not end."""
 
+import re
 import signal
 from collections.abc import Mapping, Sequence
 
@@ -13,6 +14,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 _LINE_CHARACTERS = 240
 _ENDS_SHOWN = 4
+_TIMEOUT = re.compile(r"tim(?:ed |e)out", re.IGNORECASE)
 
 
 def death(verdict: store.Verdict) -> str:
@@ -93,7 +95,8 @@ def _how(end: store.RankEnd) -> str:
     if end.cause == store.END_CAUSE_LEFT_EARLY:
         return "left early with code 0"  # whatever it has printed before
     if end.cause == store.END_CAUSE_LOST_PEER:
-        return f"lost a peer ({said})" if said else "lost a peer"
+        words = "gave up waiting" if _TIMEOUT.search(said) else "lost a peer"
+        return f"{words} ({said})" if said else words
     return ran_out_of_memory(end.said) or (f"raised {said}" if end.raised else _without_exception(end, said))
 
 

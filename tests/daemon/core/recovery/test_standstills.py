@@ -317,6 +317,22 @@ def test_an_end_that_no_hang_brings_about_is_judged_anew(how: dict[str, Any]) ->
     assert list(world.incidents[-1].verdict.culprits) == [2]
 
 
+def test_a_rank_that_ends_with_an_exception_is_said_to_be_dead_and_not_to_move_again() -> None:
+    world = running()
+    world.hang(culprit=1)
+    world.moving = {1}
+    world.stand(5.0)
+    world.rank(1).dying, world.rank(1).stalled_s = True, 0.0  # it has sent its last words
+    for number in (0, 2, 3):
+        world.rank(number).stalled_s = 0.0
+    world.stand(1.0)
+    assert states(world) == ["standstill"]
+    world.end(1, code=1, last_words='Traceback\n  File "train.py", line 9, in main\nConnectionError: reset')
+    world.until("starting")
+    assert "moves again" not in str(world.incidents[0].actions)
+    assert list(world.incidents[-1].verdict.culprits) == [1]
+
+
 def test_a_mismatch_on_devices_that_names_nobody_is_no_certain_sign() -> None:
     world = running()
     world.stand(5.0)
