@@ -1,6 +1,7 @@
 """The command lines of components are understood by the commands."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.cli.test_commands import holdfast
 
 
 @pytest.mark.parametrize("settings", [{}, {"stop_on_sigusr1": False, "stop_on_sigusr2": False, "console": False}])
-def test_every_component_takes_the_flags_that_it_is_started_with(tmp_path: Path, settings: dict[str, bool]) -> None:
+def test_every_component_takes_the_flags_that_it_is_started_with(tmp_path: Path, settings: dict[str, Any]) -> None:
     options = LocalRunOptions(run="testing", command=("x",), **settings)
     paths = RunPaths(tmp_path, tmp_path, tmp_path, "local")
     store = ["--redis", "redis://localhost:1"]
