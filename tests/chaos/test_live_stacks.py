@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_cli.settings.schema import ModeName
-from tests.chaos.conftest import RANKS, Runs, finish, until, until_step
+from tests.chaos.conftest import RANKS, Runs, until, until_step
 from tests.support.local_runs import wait_for
 
 pytestmark = pytest.mark.system
@@ -19,9 +19,10 @@ def holdfast(runs: Runs, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_stacks_show_all_ranks_and_name_the_one_that_hangs(runs: Runs, undisturbed: Path, tmp_path: Path) -> None:
+def test_stacks_show_all_ranks_and_name_the_one_that_hangs(runs: Runs, tmp_path: Path) -> None:
     name = "stacks"
-    with runs.run(name, faults_allowed=True, mode=ModeName.OBSERVE) as local:
+    # More steps than any machine makes while this asks: each command imports for a second or more.
+    with runs.run(name, steps=10_000, faults_allowed=True, mode=ModeName.OBSERVE) as local:
         until_step(local, 3)
 
         def seen_in_the_loop() -> bool:
@@ -62,7 +63,8 @@ def test_stacks_show_all_ranks_and_name_the_one_that_hangs(runs: Runs, undisturb
         assert [line.partition(",")[0] for line in waiting] == ["rank 1"]
         assert len(headings) >= 2
         assert "deadlock (stuck.py" in hung.stdout
-        finish(local, undisturbed, runs, name)
+        reached = local.control.status().newest_step
+        until(local, lambda status: status.newest_step > reached + 1)
     ended = holdfast(runs, "stacks", "--run", name)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "has ended" in ended.stderr
