@@ -2,6 +2,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.trainer_hooks.faults.conftest import Victims
 
 pytestmark = pytest.mark.system
 
+HELD_S = 0.2
 BEFORE_STEP_2 = [(step, phase) for step in (0, 1) for phase in (Phase.DATA, Phase.FORWARD_BACKWARD, Phase.OPTIMIZER)]
 
 
@@ -56,16 +58,16 @@ def test_the_rank_leaves_early(victims: Victims, kind: str, code: int, words: st
 
 
 def test_no_other_thread_has_its_turn_while_the_interpreter_is_held(victims: Victims) -> None:
-    assert turns_during(victims, "gil-held") <= 1
+    # Before and after, while the phase is entered, the other thread has some turns on a busy machine.
+    assert said_of(victims, "gil-held")["pause_s"] >= HELD_S
 
 
 def test_other_threads_have_their_turns_during_a_loop(victims: Victims) -> None:
-    assert turns_during(victims, "infinite-loop") > 1
+    assert said_of(victims, "infinite-loop")["turns"] > 1
 
 
-def turns_during(victims: Victims, kind: str) -> int:
-    ranks = victims.play("alone", Fault(kind, step=2, phase=Phase.OPTIMIZER, duration_s=0.2), ranks=1)
+def said_of(victims: Victims, kind: str) -> dict[str, Any]:
+    ranks = victims.play("alone", Fault(kind, step=2, phase=Phase.OPTIMIZER, duration_s=HELD_S), ranks=1)
     assert ranks.wait() == [0]
-    [turns] = [said["turns"] for said in ranks.said(0) if (said["step"], said["phase"]) == (2, Phase.OPTIMIZER)]
-    assert isinstance(turns, int)
-    return turns
+    [said] = [said for said in ranks.said(0) if (said["step"], said["phase"]) == (2, Phase.OPTIMIZER)]
+    return said

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import operator
 import os
 import sys
 import threading
@@ -49,12 +50,14 @@ def world(folder: Path, rank: int) -> Iterator[None]:
 
 
 def alone(folder: Path, rank: int, fault: Fault, result: Path) -> None:
-    """Report each phase of a loop when it is entered, and how often another thread has run since the last one."""
-    turns = [0]
+    """Report each phase of a loop when it is entered, how often another thread has run since the last one, and the
+    longest time between two of its turns.
+    """
+    turns_s: list[float] = []
 
     def take_turns() -> None:
         while True:
-            turns[0] += 1
+            turns_s.append(time.monotonic())
             time.sleep(0.001)
 
     threading.Thread(target=take_turns, daemon=True).start()
@@ -62,9 +65,11 @@ def alone(folder: Path, rank: int, fault: Fault, result: Path) -> None:
         Injector.into(hooks).arm(fault)
         for step in hooks.steps(until=STEPS):
             for phase in (Phase.DATA, Phase.FORWARD_BACKWARD, Phase.OPTIMIZER):
-                before = turns[0]
+                before, began_s = len(turns_s), time.monotonic()
                 hooks.enter(phase)
-                say(result, step=step, phase=phase, turns=turns[0] - before)
+                taken_s = turns_s[before:]
+                pauses_s = map(operator.sub, [*taken_s, time.monotonic()], [began_s, *taken_s])
+                say(result, step=step, phase=phase, turns=len(taken_s), pause_s=max(pauses_s))
 
 
 def reduces(folder: Path, rank: int, fault: Fault, result: Path) -> None:
