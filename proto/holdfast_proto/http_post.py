@@ -21,7 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 MOST_ANSWER_BYTES = 4096
 _AGENT = "holdfast"
 _MOST_EXCHANGES = 16
-"""A thread that waits for a name server outlives its caller. So many may do so at a time."""
+"""Most requests at a time: a thread that waits for a name server outlives its caller."""
 
 _places = threading.BoundedSemaphore(_MOST_EXCHANGES)
 
@@ -66,8 +66,12 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float)
     end_s = time.monotonic() + timeout_s
     if not _places.acquire(timeout=timeout_s):
         raise HttpError(f"{_MOST_EXCHANGES} earlier requests have not ended: check the name service of this machine")
-    exchange = _Exchange(urlsplit(url), body, headers, timeout_s)
-    threading.Thread(target=exchange.run, name="holdfast-http", daemon=True).start()
+    try:
+        exchange = _Exchange(urlsplit(url), body, headers, timeout_s)
+        threading.Thread(target=exchange.run, name="holdfast-http", daemon=True).start()
+    except (ValueError, RuntimeError):  # its text may hold a part of the proxy's password
+        _places.release()
+        raise HttpError("it cannot be sent: check the proxy in the environment, and the limit of threads") from None
     return exchange.result(end_s - time.monotonic())
 
 

@@ -193,6 +193,13 @@ def buckets_of_wrappers() -> None:
     assert logged()[rebuilt] == "1 3 0 2"
 
 
+def hooks_of_wrappers() -> None:
+    wrapper: Any = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    assert not wrapper._comm_hooks
+    wrapper.register_comm_hook(None, lambda _, bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future())
+    assert len(wrapper._comm_hooks) == 1
+
+
 def sleeping_kernel() -> None:
     assert list(inspect.signature(torch.cuda._sleep).parameters) == ["cycles"]
 

@@ -71,6 +71,7 @@ NAMES = (
         BUCKETS,
         distributed_checks.buckets_of_wrappers,
     ),
+    TorchName("torch.nn.parallel.DistributedDataParallel._comm_hooks", BUCKETS, distributed_checks.hooks_of_wrappers),
     TorchName("torch.cuda._sleep", BENCHMARKS, distributed_checks.sleeping_kernel),
     TorchName("torch._C", PROGRESS, distributed_checks.bindings),
     TorchName("torch.distributed.ProcessGroup.send", MESSAGES, distributed_checks.sends),

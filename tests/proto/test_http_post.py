@@ -160,6 +160,16 @@ def test_a_proxy_of_the_environment_is_used(service: Receiver, monkeypatch: pyte
     assert request.headers["Proxy-Authorization"] == "Basic bWU6cGFzcw=="
 
 
+def test_a_proxy_that_is_no_address_is_an_error_and_takes_no_place(
+    service: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy.example:none")
+    monkeypatch.setenv("no_proxy", "")
+    for _ in range(http_post._MOST_EXCHANGES + 1):
+        with pytest.raises(HttpError, match="check the proxy in the environment"):
+            post("http://service.example/", b"", {}, timeout_s=5.0)
+
+
 def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate, key = loopback_certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

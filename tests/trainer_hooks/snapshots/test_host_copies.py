@@ -91,7 +91,7 @@ def test_copies_are_made_with_fewer_threads_while_no_new_one_can_be_started(monk
     try:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
-            for _ in range(5):  # more than there will be threads: none may wait for ever for the end of one of these
+            for _ in range(5):  # more than there will be threads: none may wait forever for the end of one of these
                 assert all(map(torch.equal, copied(sources), sources))
         assert all(map(torch.equal, copied(sources), sources))
     finally:

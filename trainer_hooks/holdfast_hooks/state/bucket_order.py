@@ -80,7 +80,7 @@ def restore(
             _log.warning(
                 "the first restored step may round otherwise than an undisturbed one: DistributedDataParallel around %s"
                 " cannot learn its buckets before it; this needs a snapshot of this version, and no static_graph=True,"
-                " mixed_precision or sparse gradients",
+                " mixed_precision, communication hook or sparse gradients",
                 name,
             )
 
@@ -104,7 +104,10 @@ def _in_order(wrapper: "DistributedDataParallel", saved: object) -> "list[torch.
     """Return a wrapper's parameters in a saved order; none if that does not fit, or a pass of zeros is no real one."""
     trained = _trained(wrapper)
     is_sparse = any(getattr(module, "sparse", False) for module in wrapper.module.modules())
-    if wrapper.static_graph or wrapper.mixed_precision is not None or is_sparse or not isinstance(saved, str):
+    # A hook on the communication may count its calls, or divide by a norm.
+    has_hook = bool(getattr(wrapper, "_comm_hooks", ()))
+    is_other = wrapper.static_graph or wrapper.mixed_precision is not None or is_sparse or has_hook
+    if is_other or not isinstance(saved, str):
         return []
     numbers = [int(word) if word.isdecimal() else -1 for word in saved.split()]
     return [trained[number] for number in numbers] if sorted(numbers) == list(range(len(trained))) else []

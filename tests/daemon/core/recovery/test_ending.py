@@ -50,19 +50,12 @@ def test_a_loop_left_early_without_a_slot_for_its_last_state_leaves_its_newest_s
     assert [command.persist_snapshot.step for command in world.sent("persist_snapshot")] == [snapshot] * kept
 
 
-def test_a_loop_left_early_leaves_the_snapshot_of_its_last_state_though_no_slot_could_be_pinned_for_it() -> None:
+@pytest.mark.parametrize("until", [0, 1000], ids=["names no end", "left early, and no slot could be pinned"])
+def test_a_loop_that_may_not_have_taken_its_last_checkpoint_leaves_its_newest_snapshot(until: int) -> None:
     world = running()
     world.train(3)
     newest = world.state.record.newest_step
-    leave(world, PHASE_IDLE, ahead=0, steps_until=1000)
-    assert [command.persist_snapshot.step for command in world.sent("persist_snapshot")] == [newest]
-
-
-def test_a_loop_that_names_no_end_leaves_the_snapshot_of_its_last_step() -> None:
-    world = running()
-    world.train(3)
-    newest = world.state.record.newest_step
-    leave(world, PHASE_IDLE, ahead=0, steps_until=0)
+    leave(world, PHASE_IDLE, ahead=0, steps_until=until)
     assert [command.persist_snapshot.step for command in world.sent("persist_snapshot")] == [newest]
 
 
