@@ -10,6 +10,12 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _ENDED = "ZXx"
 _READ_BYTES = 4096
 
+_FORKED = 0x40
+"""PF_FORKNOEXEC of the kernel's include/linux/sched.h: the process has not started a program since it was forked."""
+
+_EXIT_CODE = 49
+"""Index of the wait status after the name. The kernel shows it, to the owner of a process, since Linux 3.5."""
+
 Process = tuple[int, int]
 """Pid and start time in clock ticks since boot. The kernel reuses pids, so only both together identify a process."""
 
@@ -31,6 +37,12 @@ class ProcessStat:
     """Number of page faults so far that had to read from a disk."""
     children_ended: int
     """Sum of the faults and ticks of children that have ended and were waited for: grows with each such child."""
+    name: str = ""
+    """Name of the main thread."""
+    is_forked: bool = False
+    """Whether it runs the program of its parent: it was forked, and has started no program of its own."""
+    exit_code: int = 0
+    """Of a zombie: its exit code, or the negated number of the signal that ended it."""
 
     @property
     def identity(self) -> Process:
@@ -55,7 +67,8 @@ def read_file(path: str) -> str:
 def parse_stat(pid: int, text: str) -> ProcessStat | None:
     """Return the parsed line of /proc/PID/stat, or None if it is garbage."""
     # A program may have any name, with blanks and brackets in it: the fields begin after the last bracket.
-    fields = text.rpartition(")")[2].split()
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
     try:
         return ProcessStat(
             pid=pid,
@@ -67,9 +80,17 @@ def parse_stat(pid: int, text: str) -> ProcessStat | None:
             cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S,
             major_faults=int(fields[9]),
             children_ended=int(fields[8]) + int(fields[10]) + int(fields[13]) + int(fields[14]),
+            name=name,
+            is_forked=bool(int(fields[6]) & _FORKED),
+            exit_code=_exit_code(int(fields[_EXIT_CODE])) if len(fields) > _EXIT_CODE else 0,
         )
     except (ValueError, IndexError):
         return None
+
+
+def _exit_code(status: int) -> int:
+    """Return what subprocess calls the return code of a wait status."""
+    return -(status & 0x7F) or status >> 8
 
 
 def read_process(pid: int, proc: str = "/proc") -> ProcessStat | None:

@@ -9,6 +9,7 @@ from time import monotonic, sleep
 from holdfast_agent.movement.process_table import Process, ProcessStat, read_file, read_process, read_table, tree_of
 from holdfast_agent.movement.tcp_counters import LISTEN, TcpSocket, read_sockets
 from holdfast_agent.movement.tree_sample import IoCounters, ProcessSample, ThreadSample, TreeSample
+from holdfast_proto.v1.store_pb2 import LostWorker
 
 LONGEST_S = 4.0
 """Longest time for reading a tree. If it takes longer, the state of the tree is unknown."""
@@ -21,6 +22,9 @@ _HELPERS = (
     "torch/_inductor/compile_worker",
 )
 """Parts of the command lines of helper processes that Python and torch keep. They do no work of the rank."""
+
+_LOADER_WORKER = "pt_data_worker"
+"""Name that torch gives the main thread of a worker of its data loader, since torch 2.7."""
 
 _CONSISTENT_TRIES = 10
 _REST_S = 0.005
@@ -112,12 +116,14 @@ class TreeReader:
             return None
         self._newest_call = self._call(root) or self._newest_call
         training = root.threads.get(self._training_thread)
+        workers = self._workers(processes)
         return TreeSample(
             processes=processes,
             sockets=self._tcp(machine.sockets, processes.values()),
             call=self._newest_call,
             traced=any(self._is_traced(process) for process in processes.values()),
-            workers=self._workers(processes),
+            workers=workers,
+            lost_worker=self._lost_worker(machine.table, others=workers),
             at_s=at_s,
             training_s=training.ran_s if training is not None else 0.0,
             turns=(training.turns or 0 if training is not None else 0) + self._programs_turns(processes),
@@ -216,6 +222,18 @@ class TreeReader:
         candidates = [each for each in processes if each != self._root and processes[each].stat.state != "T"]
         self._helpers = {each: self._helpers.get(each, False) or self._is_helper(each) for each in candidates}
         return sum(not is_helper for is_helper in self._helpers.values())
+
+    def _lost_worker(self, table: Mapping[int, ProcessStat], *, others: int) -> LostWorker | None:
+        """Return a worker whose end leaves its rank without data. ``others``: live processes that the rank has started.
+
+        torch names its workers. Any other child that was forked may be one too, if no process is left to bring data;
+        programs that the script has started are not: nobody can tell whether their end means anything.
+        """
+        for process in table.values():
+            is_worker = process.name == _LOADER_WORKER or (process.is_forked and not others)
+            if process.parent == self._root[0] and process.state == "Z" and process.exit_code and is_worker:
+                return LostWorker(pid=process.pid, code=process.exit_code)
+        return None
 
     def _programs_turns(self, processes: Mapping[Process, ProcessSample]) -> int:
         """Return the turns of the main threads of other programs. Workers of a data loader poll for work even then when

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from holdfast_agent.movement.process_table import Process, ProcessStat
 from holdfast_agent.movement.tcp_counters import TcpSocket
 from holdfast_proto.rank_context import THREAD_PREFIX
+from holdfast_proto.v1.store_pb2 import LostWorker
 
 _BACKGROUND = (THREAD_PREFIX, "pt_tcpstore", "pt_nccl_watchdg", "pt_nccl_heartbt", "pt_workerserver")
 """Beginnings of the names of background threads: the hooks' own, torch's rendezvous store, its NCCL watchdogs, and its
@@ -87,6 +88,8 @@ class TreeSample:
     """Monotonic time of the sample."""
     training_s: float = 0.0
     """CPU seconds of the training thread so far."""
+    lost_worker: LostWorker | None = None
+    """A worker of a data loader that has ended otherwise than normally, and that nobody has waited for; None: none."""
     turns: int = 0
     """Number of times that the training thread, and the main threads of programs that the script has started, have got
     a core; 0 if the kernel does not count."""

@@ -55,6 +55,7 @@ class Stillness:
             moved=move or self._view.moved,
             traced=sample.traced,
             workers=sample.workers,
+            lost_worker=sample.lost_worker,
             sign_of_life=sign or self._view.sign_of_life,
             sign_age_s=max(0.0, began_s - self._signed_s) if sign or self._view.sign_of_life else 0.0,
         )

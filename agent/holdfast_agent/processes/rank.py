@@ -39,6 +39,8 @@ class TreeView:
     """Newest sign of life, other than a movement; empty: none was seen."""
     sign_age_s: float = 0.0
     """Seconds since then."""
+    lost_worker: store.LostWorker | None = None
+    """Worker of its data loader that has ended otherwise than normally; None: none is known."""
 
 
 @dataclass
@@ -349,6 +351,7 @@ class Rank:
             dying=self.dying_left_s > 0.0,
             sign_of_life=self.tree.sign_of_life,
             sign_age_s=self.tree.sign_age_s,
+            lost_worker=self.tree.lost_worker,
             left_training=self.has_left_training,
             blocked_on=self.blocked_on,
             launched_world_size=self.launched_world_size,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.naming import phase_name
 from holdfast_daemon.core.restart_patience import MARKED, PAUSES, RestartPatience, Sign
+from holdfast_daemon.core.texts.activities import after_worker
 from holdfast_daemon.core.texts.gpus import after
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -41,6 +42,9 @@ def judge(view: View, verdict: store.Verdict, patience: RestartPatience) -> Judg
     for held in verdict.hang.ranks:
         if held.gpu_fault.fatal and held.rank in view.late:
             return Judgement(True, Sign.CERTAIN, f"rank {held.rank} stands still{after(held.gpu_fault)}")
+        rank = view.late.get(held.rank)
+        if rank is not None and held.lost_worker.pid and _still_for(rank, view.deadlines.floor_s):
+            return Judgement(True, Sign.CERTAIN, f"rank {held.rank} waits for data{after_worker(held.lost_worker)}")
     match verdict.kind:
         case store.VERDICT_KIND_MISMATCHED_ORDER if not _has_left_training(verdict):
             return _mismatch(view, verdict, patience)

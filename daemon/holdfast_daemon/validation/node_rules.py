@@ -35,6 +35,7 @@ _NEWEST_HISTORY = 2**31
 """A restart may add one to it, and the field has 32 bits."""
 _MOVED = frozenset({"", "cpu", "disk", "network", "processes"})
 _SIGNS_OF_LIFE = frozenset({"", "wakes", "writes"})
+_SIGNALS, _EXIT_CODES = 127, 255
 _ROOM_BYTES = 4 * NAME_CHARACTERS + 48
 """For what follows the members in the message of a group: three numbers, a source and a description of up to 255
 characters."""
@@ -172,6 +173,7 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         and len(rank.thread_state) <= 1
         and rank.moved in _MOVED
         and rank.sign_of_life in _SIGNS_OF_LIFE
+        and -_SIGNALS <= rank.lost_worker.code <= _EXIT_CODES
         and len(rank.device) <= NAME_CHARACTERS
         and len(rank.coordinates) <= _COORDINATES
     ):
@@ -244,6 +246,8 @@ def _name_bad_value(rank: store.RankState) -> None:
     check_line(rank.own_time_reason, "own_time_reason", NAME_CHARACTERS)
     if rank.launched_world_size > MOST_RANKS:
         raise RefusedError(f"launched_world_size is {rank.launched_world_size}")
+    if not -_SIGNALS <= rank.lost_worker.code <= _EXIT_CODES:
+        raise RefusedError(f"lost_worker.code is {rank.lost_worker.code}")
     check_text(rank.process_state, "process_state", 1)
     check_text(rank.thread_state, "thread_state", 1)
     if rank.moved not in _MOVED:

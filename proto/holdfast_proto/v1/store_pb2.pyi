@@ -560,7 +560,7 @@ class GpuState(_message.Message):
     def __init__(self, gpu: _Optional[int] = ..., uuid: _Optional[str] = ..., fault: _Optional[_Union[GpuFault, _Mapping]] = ..., throttles: _Optional[_Iterable[str]] = ..., utilization_sum: _Optional[float] = ..., utilization_samples: _Optional[int] = ...) -> None: ...
 
 class RankState(_message.Message):
-    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "recorders", "planned_steps", "gpu", "start_ticks", "sign_of_life", "sign_age_s", "dying")
+    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "recorders", "planned_steps", "gpu", "start_ticks", "sign_of_life", "sign_age_s", "dying", "lost_worker")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -613,6 +613,7 @@ class RankState(_message.Message):
     SIGN_OF_LIFE_FIELD_NUMBER: _ClassVar[int]
     SIGN_AGE_S_FIELD_NUMBER: _ClassVar[int]
     DYING_FIELD_NUMBER: _ClassVar[int]
+    LOST_WORKER_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     life: Life
@@ -651,7 +652,16 @@ class RankState(_message.Message):
     sign_of_life: str
     sign_age_s: float
     dying: bool
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., planned_steps: _Optional[int] = ..., gpu: _Optional[_Union[GpuState, _Mapping]] = ..., start_ticks: _Optional[int] = ..., sign_of_life: _Optional[str] = ..., sign_age_s: _Optional[float] = ..., dying: bool = ...) -> None: ...
+    lost_worker: LostWorker
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., planned_steps: _Optional[int] = ..., gpu: _Optional[_Union[GpuState, _Mapping]] = ..., start_ticks: _Optional[int] = ..., sign_of_life: _Optional[str] = ..., sign_age_s: _Optional[float] = ..., dying: bool = ..., lost_worker: _Optional[_Union[LostWorker, _Mapping]] = ...) -> None: ...
+
+class LostWorker(_message.Message):
+    __slots__ = ("pid", "code")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    code: int
+    def __init__(self, pid: _Optional[int] = ..., code: _Optional[int] = ...) -> None: ...
 
 class NodeState(_message.Message):
     __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "relaunched", "refused_ranks", "history", "damaged_checkpoints", "awaits_files")
@@ -1411,7 +1421,7 @@ class DeathDetail(_message.Message):
     def __init__(self, ends: _Optional[_Iterable[_Union[RankEnd, _Mapping]]] = ..., stopped: _Optional[_Iterable[_Union[HeldRank, _Mapping]]] = ..., awaited: _Optional[_Iterable[_Union[HeldRank, _Mapping]]] = ...) -> None: ...
 
 class HeldRank(_message.Message):
-    __slots__ = ("rank", "state", "activity", "frame", "step", "phase", "missed", "waiters", "elsewhere", "blocked_on", "gpu_fault")
+    __slots__ = ("rank", "state", "activity", "frame", "step", "phase", "missed", "waiters", "elsewhere", "blocked_on", "lost_worker", "gpu_fault")
     RANK_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
@@ -1422,6 +1432,7 @@ class HeldRank(_message.Message):
     WAITERS_FIELD_NUMBER: _ClassVar[int]
     ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_ON_FIELD_NUMBER: _ClassVar[int]
+    LOST_WORKER_FIELD_NUMBER: _ClassVar[int]
     GPU_FAULT_FIELD_NUMBER: _ClassVar[int]
     rank: int
     state: HeldState
@@ -1433,8 +1444,9 @@ class HeldRank(_message.Message):
     waiters: _containers.RepeatedScalarFieldContainer[int]
     elsewhere: int
     blocked_on: _common_pb2.BlockedOn
+    lost_worker: LostWorker
     gpu_fault: GpuFault
-    def __init__(self, rank: _Optional[int] = ..., state: _Optional[_Union[HeldState, str]] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., frame: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., missed: _Optional[_Union[CallPlace, _Mapping]] = ..., waiters: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[int] = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., gpu_fault: _Optional[_Union[GpuFault, _Mapping]] = ...) -> None: ...
+    def __init__(self, rank: _Optional[int] = ..., state: _Optional[_Union[HeldState, str]] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., frame: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., missed: _Optional[_Union[CallPlace, _Mapping]] = ..., waiters: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[int] = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., lost_worker: _Optional[_Union[LostWorker, _Mapping]] = ..., gpu_fault: _Optional[_Union[GpuFault, _Mapping]] = ...) -> None: ...
 
 class HangDetail(_message.Message):
     __slots__ = ("ranks", "in_start")

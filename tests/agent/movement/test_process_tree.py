@@ -10,6 +10,7 @@ import pytest
 from holdfast_agent.movement.tree_movement import CPU, DISK, PROCESSES, WAKES, WRITES
 from holdfast_agent.movement.tree_reader import Machine, TreeReader
 from holdfast_checkpoint import processes
+from holdfast_proto.v1.store_pb2 import LostWorker
 from tests.support.trees import Tree, running
 
 pytestmark = pytest.mark.system
@@ -286,6 +287,46 @@ time.sleep(600)
         tree.wait_until(lambda sample: sample.workers == 2)
         os.kill(killed, signal.SIGKILL)  # its parent never reaps it
         tree.wait_until(lambda sample: sample.workers == 1)
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("os._exit(3)", 3),
+        ("os.kill(os.getpid(), 9)", -9),
+        ("os._exit(0)", None),
+        ("os.execl(sys.executable, sys.executable, '-c', 'import os; os._exit(3)')", None),  # a program of the script
+    ],
+)
+def test_a_forked_worker_that_ends_badly_is_lost_if_no_process_is_left(how: str, code: int | None) -> None:
+    script = f"""
+import os, sys, time
+print(os.fork() or {how}, flush=True)
+time.sleep(600)
+"""
+    with running(script) as process:
+        sample = Tree(process.pid).wait_until(lambda sample: sample.workers == 0)
+        assert sample.lost_worker == (None if code is None else LostWorker(pid=int(process.said), code=code))
+
+
+@pytest.mark.parametrize(("name", "is_lost"), [(b"pt_data_worker", True), (b"python", False)])
+def test_beside_others_only_what_torch_names_its_worker_is_lost(name: bytes, is_lost: bool) -> None:
+    script = f"""
+import ctypes, os, signal, time
+PR_SET_NAME = 15
+if not os.fork():
+    time.sleep(600)
+worker = os.fork()
+if not worker:
+    ctypes.CDLL(None).prctl(PR_SET_NAME, {name!r}, 0, 0, 0)
+    os._exit(1)
+os.waitid(os.P_PID, worker, os.WEXITED | os.WNOWAIT)
+print(worker, flush=True)
+time.sleep(600)
+"""
+    with running(script) as process:
+        sample = Tree(process.pid).wait_until(lambda sample: sample.workers == 1)
+        assert sample.lost_worker == (LostWorker(pid=int(process.said), code=1) if is_lost else None)
 
 
 TRACER = """

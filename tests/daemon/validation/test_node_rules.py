@@ -97,6 +97,7 @@ BAD_NODES = [
     ("ranks.0.process_state", "SS"),
     ("ranks.0.thread_state", "RR"),
     ("ranks.0.moved", "soul"),
+    ("ranks.0.lost_worker.code", 256),
     ("ranks.0.blocked_on.path", "a\nb"),
     ("ranks.0.blocked_on.activity", UNKNOWN),
     ("ranks.0.device", "x" * 300),

@@ -1,6 +1,8 @@
 """What a rank without progress is seen to do, and what it waits for, in a few words."""
 
+from holdfast_proto.exit_codes import describe_exit
 from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
 
 _DOES = {
     common.ACTIVITY_STOPPED: "is stopped",
@@ -61,6 +63,11 @@ def does(activity: "common.Activity", blocked_on: common.BlockedOn | None = None
     if activity and activity == blocked.activity:
         return _wait(blocked)
     return _DOES.get(activity, "makes no progress")
+
+
+def after_worker(lost: store.LostWorker) -> str:
+    """Return e.g. ", after its worker (pid 9) was killed by SIGKILL"; nothing without such a worker."""
+    return f", after its worker (pid {lost.pid}) {describe_exit(lost.code)}" if lost.pid else ""
 
 
 def _data(blocked: common.BlockedOn) -> str:

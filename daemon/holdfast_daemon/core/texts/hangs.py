@@ -2,7 +2,7 @@
 
 from holdfast_daemon.core.naming import listed, ranks_named
 from holdfast_daemon.core.texts import places
-from holdfast_daemon.core.texts.activities import does, does_at
+from holdfast_daemon.core.texts.activities import after_worker, does, does_at
 from holdfast_daemon.core.texts.gpus import after
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -50,7 +50,8 @@ def rank_line(rank: store.HeldRank, *, too: bool = False) -> str:
         return f"rank {rank.rank} has left training while others still wait for it{also}"
     frame = f", at {rank.frame}" if rank.frame else ""
     where = f"{places.moment(rank.step, rank.phase)}{frame}{also}"
-    return f"rank {rank.rank} {does_at(rank.activity, rank.blocked_on, where)}{after(rank.gpu_fault)}"
+    reason = after(rank.gpu_fault) or after_worker(rank.lost_worker)
+    return f"rank {rank.rank} {does_at(rank.activity, rank.blocked_on, where)}{reason}"
 
 
 def _waits(rank: store.HeldRank, *, in_start: bool) -> str:

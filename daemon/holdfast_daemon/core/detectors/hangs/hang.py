@@ -129,6 +129,8 @@ def held_rank(view: View, number: int) -> store.HeldRank:
         step=rank.progress.step,
         phase=rank.progress.phase,
     )
+    if rank.lost_worker.pid and held.activity == common.ACTIVITY_DATA:
+        held.lost_worker.CopyFrom(rank.lost_worker)
     if rank.process_state == "t":
         held.blocked_on.CopyFrom(common.BlockedOn(activity=common.ACTIVITY_STOPPED, call=TRACED))
     missed = next((call for call in view.wait_analysis.missed if call.rank == number), None)
