@@ -126,7 +126,8 @@ def _transport(view: View, verdict: store.Verdict, patience: RestartPatience) ->
     ranks = (
         list(view.ranks.values()) if call is None else [view.ranks[rank] for rank in call.held if rank in view.ranks]
     )
-    if ranks and all(_waits_for(rank, patience) for rank in ranks):
+    is_device_busy = view.uses_devices and not view.all_devices_have_arrived
+    if ranks and not is_device_busy and all(_waits_for(rank, patience) for rank in ranks):
         return Judgement(True, Sign.LIKELY, "all ranks are in the call, and nothing moves")
     return _slowest(view, ranks, patience)
 
@@ -154,17 +155,19 @@ def _culprit(view: View, number: int, patience: RestartPatience) -> Judgement:
     if rank.HasField("exit"):
         return Judgement(True, Sign.EXIT, f"rank {number} has ended, and others wait for it")
     phase = rank.progress.phase
+    holds_a_call = view.holds_a_call_alone(number)
     if rank.process_state == "T" and not rank.traced:
         if view.alone_stopped_s(rank) >= view.deadlines.floor_s:
             return Judgement(True, Sign.CERTAIN, f"rank {number} is stopped, and no other rank is")
         is_waited_for = True
     else:
-        is_waited_for = any(call.rank == number for call in view.wait_analysis.missed)
+        is_waited_for = number in view.awaited and (holds_a_call or view.waits_off_its_device(number))
     if phase == common.PHASE_DATA and _waits_for_data_with_all(view):
         return _WAIT
     hidden = _may_wait_for(view, rank, patience)
     may_be_likely = is_waited_for and not rank.traced and phase not in PAUSES and not hidden
-    if may_be_likely and _still_for(rank, patience.likely_s(phase)) and not _may_wake(rank):
+    is_still = _waits_for(rank, patience) if holds_a_call else _still_for(rank, patience.likely_s(phase))
+    if may_be_likely and is_still and not _may_wake(rank):
         return Judgement(True, Sign.LIKELY, _nothing_moves([rank]))
     return _slowest(view, [rank, *hidden], patience)
 
@@ -180,16 +183,9 @@ def _may_wait_for(view: View, root: store.RankState, patience: RestartPatience) 
         for number, rank in view.known_ranks.items()
         if number != root.rank
         and rank.stalled_s >= least_s
-        and not (rank.HasField("exit") or rank.left_training or _is_in_a_call(view, rank))
+        and not (rank.HasField("exit") or rank.left_training or view.is_in_a_call(number))
         and (rank.traced or rank.progress.phase in PAUSES or not _is_still(rank))
     ]
-
-
-def _is_in_a_call(view: View, rank: store.RankState) -> bool:
-    """Whether a collective or a message holds the rank, as far as can be seen."""
-    pending = [group.enqueued > group.completed for group in rank.progress.groups]
-    pending += [channel.enqueued > channel.completed for channel in rank.progress.channels]
-    return any(pending) and rank.rank not in view.outside_of_calls
 
 
 def _waits_for_data_with_all(view: View) -> bool:

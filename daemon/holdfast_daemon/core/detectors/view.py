@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.device_waits.causes import Diagnosis, Evidence, Place
+from holdfast_daemon.core.device_waits.causes import Diagnosis, Evidence, Kind, Place
+from holdfast_daemon.core.device_waits.counters import dump_of_counters
 from holdfast_daemon.core.device_waits.diagnosis import diagnose
 from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls, left_out_calls
 from holdfast_daemon.core.waits.named_calls import MismatchedCall, mismatched_calls
@@ -96,14 +97,58 @@ class View:
 
     @cached_property
     def device_diagnosis(self) -> Diagnosis | None:
-        """Who holds the others up in calls on devices; None if no recorder was read."""
-        if not self.recorders:
+        """Who holds the others up in calls on devices; None if no recorder was read, and no report has its counters."""
+        shows_calls = any(dump.has_calls for dump in self.recorders.values())
+        dumps = self.recorders if shows_calls else self._counters or self.recorders  # reports know more groups by name
+        if not dumps:
             return None
         evidence = {
-            number: Evidence(self.recorders.get(number), self._place(number), rank.life == store.LIFE_EXITED)
+            number: Evidence(dumps.get(number), self._place(number), rank.life == store.LIFE_EXITED)
             for number, rank in self.known_ranks.items()
         }
         return diagnose(evidence, self.world_size)
+
+    @cached_property
+    def awaited(self) -> frozenset[int]:
+        """Ranks for which others certainly wait in a call. Counters of devices alone make nothing certain."""
+        if not self.uses_devices:
+            return frozenset(call.rank for call in self.wait_analysis.missed)
+        waits = self.device_diagnosis.waits if self.device_diagnosis is not None else ()
+        return frozenset(wait.awaited for wait in waits if wait.is_certain)
+
+    def is_in_a_call(self, number: int) -> bool:
+        """Whether a collective or a message holds a rank, as far as can be seen."""
+        rank = self.known_ranks[number]
+        pending = [group.enqueued > group.completed for group in rank.progress.groups]
+        pending += [channel.enqueued > channel.completed for channel in rank.progress.channels]
+        if self.device_diagnosis is not None and number in self.device_diagnosis.ranks:
+            pending.append(bool(self.device_diagnosis.ranks[number].pending))
+        return any(pending) and number not in self.outside_of_calls
+
+    def waits_off_its_device(self, number: int) -> bool:
+        """Whether it is certain that a rank does not wait for its own device, whose kernel may be long and healthy."""
+        return not self.uses_devices or self.activity(number) in _OFF_DEVICE
+
+    def holds_a_call_alone(self, number: int) -> bool:
+        """Whether the device of a rank has taken part in a call that is over elsewhere, and does not notice the end."""
+        causes = self.device_diagnosis.causes if self.device_diagnosis is not None else ()
+        return any(number in one.ranks and one.joint is not None and one.joint.is_held_alone for one in causes)
+
+    @cached_property
+    def all_devices_have_arrived(self) -> bool:
+        """Whether the devices of all members have reached the call that does not complete: no long kernel delays it."""
+        found = self.device_diagnosis
+        if found is None:
+            return False
+        joints = [one.joint for one in found.causes if one.kind == Kind.GPU_OR_NETWORK and one.joint is not None]
+        calls = [found.ranks[member].at.get((joint.group, joint.seq)) for joint in joints for member in joint.group[1]]
+        return bool(calls) and all(call is not None and call.started is True for call in calls)
+
+    @cached_property
+    def _counters(self) -> Mapping[int, RecorderDump]:
+        """What the reports show of NCCL's recorders, without ranks whose newest report is old."""
+        ranks = {number: rank for number, rank in self.ranks.items() if rank.progress.device_groups}
+        return {n: dump_of_counters(r.progress.device_groups) for n, r in ranks.items() if not self._is_silent(r)}
 
     def _place(self, number: int) -> Place:
         return _PLACES.get(self.activity(number), Place.UNKNOWN)
@@ -209,6 +254,16 @@ OUTSIDE = (
 )
 """Activities in which no call holds the rank."""
 
+
+_OFF_DEVICE = (
+    common.ACTIVITY_FILE_LOCK,
+    common.ACTIVITY_PIPE,
+    common.ACTIVITY_SOCKET,
+    common.ACTIVITY_PROCESS,
+    common.ACTIVITY_DISK,
+    common.ACTIVITY_SLEEP,
+)
+"""Activities that no wait for a device looks like: that one spins, or waits for a lock or in a call of the driver."""
 
 _PLACES = {
     common.ACTIVITY_DATA: Place.DATA,

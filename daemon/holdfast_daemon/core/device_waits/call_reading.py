@@ -34,10 +34,11 @@ class _Reading:
         self._dump = dump
         self._keys = keys
         self._uses = uses
+        self._is_partial = dump.is_partial or uses.only_pending
         self._captured: set[int] = set()
         """Entries of calls that became part of a CUDA graph. They were never made, and nothing will complete them."""
         self._calls = RankCalls(
-            rank, counts_exact=not dump.has_wrapped and not dump.is_partial, is_partial=dump.is_partial
+            rank, counts_exact=not dump.has_wrapped and not self._is_partial, is_partial=self._is_partial
         )
         self._newest: dict[int, recorder.RecordedCall] = {}
         self._before: dict[int, recorder.RecordedCall] = {}
@@ -73,6 +74,8 @@ class _Reading:
             self._calls.may_hide = True
             self._calls.counts_exact = False
         self._calls.pending.sort(key=lambda call: call.order)
+        if self._uses.only_pending and not self._dump.bad_entries:
+            self._note_over()
         self._calls.front_is_certain = self._is_front_certain()
         return self._calls
 
@@ -80,7 +83,7 @@ class _Reading:
         front = self._calls.front
         if front is None:
             return not self._doubtful
-        if self._dump.is_partial:
+        if self._is_partial:
             return all(order > front.order for order in self._doubtful)
         lost = sum(1 for call in self._calls.pending if call.order < 0)
         if lost > 1:
@@ -90,6 +93,13 @@ class _Reading:
         # The ring begins with a pending call, and may have lost older ones. The status shows whether it has, where it
         # can be read: then these calls are in ``pending``.
         return not self._has_unread_status
+
+    def _note_over(self) -> None:
+        """Note as over every collective before the oldest pending one of a group."""
+        for key, newest in self._calls.arrived.items():
+            if key in self._uses.with_collectives - self._uses.with_early_ends:
+                first = self._calls.first_pending_of(key)
+                self._calls.over[key] = newest if first is None else first.seq - 1
 
     def _groups_with_status(self) -> Iterator[recorder.RecordedGroup]:
         return (group for group in self._dump.groups if group.has_status)
@@ -113,7 +123,7 @@ class _Reading:
                 found[entry.order] = members
             elif not entry.retired and entry.state != recorder.CALL_STATE_COMPLETED:  # no member gets that far
                 open_.setdefault(key, []).append(entry)
-        if self._dump.is_partial:
+        if self._is_partial:
             # Closing entries that are complete are left out, and their members, which never complete, are not.
             for (_, is_p2p, _, _), members in open_.items():
                 if is_p2p or len(members) > 1:
@@ -141,7 +151,7 @@ class _Reading:
             for i, entry in enumerate(entries):
                 if entry.retired or entry.state == recorder.CALL_STATE_COMPLETED:
                     continue
-                has_gap = i > 0 and entry.seq > entries[i - 1].seq + 1 and not self._dump.is_partial
+                has_gap = i > 0 and entry.seq > entries[i - 1].seq + 1 and not self._is_partial
                 if has_gap or entry.order < newest_done:
                     found.add(entry.order)
         return found
@@ -168,7 +178,7 @@ class _Reading:
         self._first_done.setdefault(entry.group, done)
         transfers = tuple(self._transfers(key, members or [entry])) if is_p2p else ()
         seq = 0 if is_p2p else entry.seq
-        if entry.retired and not is_p2p and not self._calls.ends_at_issue and _operation(entry.op) in _NEEDS_ALL:
+        if entry.retired and not is_p2p and not self._calls.ends_at_issue and ends_together(entry.op):
             self._calls.over[key] = max(seq, self._calls.over.get(key, 0))
         call = Call(
             rank=self._calls.rank,
@@ -222,7 +232,7 @@ class _Reading:
         before = self._before[entry.group]
         if before is entry:
             # With TORCH_NCCL_BLOCKING_WAIT no status is ever written.
-            is_only = not self._dump.has_wrapped and not self._dump.is_partial
+            is_only = not self._dump.has_wrapped and not self._is_partial
             is_written = not self._uses.has_blocking_wait
             is_reached = entry.state == recorder.CALL_STATE_STARTED
             return is_only and is_written and group.last_enqueued == -1 and not is_reached
@@ -251,6 +261,10 @@ class _Reading:
                 self._calls.arrived[key] = max(self._calls.arrived.get(key, 0), group.last_enqueued)
             elif index not in self._newest and self._calls.counts_exact and self._dump.has_calls:
                 self._calls.arrived.setdefault(key, 0)
+            if group.has_status and group.last_enqueued >= 0:
+                self._calls.counted.add(key)
+            if self._uses.only_pending and group.has_status and group.last_enqueued == group.last_completed:
+                continue  # nothing is pending here, whatever the status counts
             if (self._dump.has_wrapped or not self._dump.has_calls) and not self._first_done.get(index):
                 # The oldest pending call of this group may have left the ring.
                 is_unknown = group.has_status or self._dump.has_unnamed_status
@@ -340,8 +354,12 @@ _EQUAL_INPUTS = frozenset(
 )
 """Operations whose inputs have equal sizes and types on all ranks."""
 
-_NEEDS_ALL = _EQUAL_INPUTS - {"broadcast", "reduce"} | {"all_to_all", "barrier"}
-"""Operations that end on no rank before all ranks have taken part."""
+_END_TOGETHER = _EQUAL_INPUTS - {"broadcast", "reduce"} | {"all_to_all", "barrier"}
+
+
+def ends_together(op: str) -> bool:
+    """Return whether an operation, with or without its backend, ends on no rank before all have taken part."""
+    return _operation(op) in _END_TOGETHER
 
 
 def _signature(members: list[recorder.RecordedCall]) -> str:

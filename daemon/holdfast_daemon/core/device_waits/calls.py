@@ -69,6 +69,8 @@ class RankCalls:
     """Group, direction and peer -> number of transfers that the ring shows."""
     counts_exact: bool = True
     """Whether ``transfers`` counts all since the start: the ring has lost none and leaves none out."""
+    counted: set[GroupKey] = field(default_factory=set)
+    """Groups in whose status the rank has made calls."""
     history: list[tuple[GroupKey, str]] = field(default_factory=list)
     """Group and signature of all calls in order: a training loop makes the same ones again and again."""
     knows_started: bool = False
@@ -102,7 +104,8 @@ class RankCalls:
     @cached_property
     def used_groups(self) -> set[GroupKey]:
         """Groups in which the rank has made calls, as far as it shows."""
-        return {group for group, _ in self.history} | {group for group, newest in self.arrived.items() if newest}
+        arrived = {group for group, newest in self.arrived.items() if newest}
+        return {group for group, _ in self.history} | arrived | self.counted
 
     def first_pending_of(self, group: GroupKey) -> Call | None:
         """Return the oldest pending collective of a group."""
@@ -117,6 +120,10 @@ class GroupUses:
     """Groups with point-to-point calls. Their status mixes two counters."""
     with_collectives: frozenset[GroupKey]
     """Groups with collectives in NCCL's own recorder."""
+    with_early_ends: frozenset[GroupKey] = frozenset()
+    """Groups with collectives that may end on a rank before all members have taken part."""
+    only_pending: bool = False
+    """Whether the dumps hold pending calls alone, so that one without calls shows that nothing is pending."""
     has_blocking_wait: bool = False
     """Whether a rank has made several calls, and its status shows none: so it is with TORCH_NCCL_BLOCKING_WAIT."""
 

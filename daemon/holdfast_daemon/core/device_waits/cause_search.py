@@ -57,12 +57,11 @@ class CauseSearch:
         self._places = places
         self._guessed = guessed
         self._nodes = sorted({*ranks, *dead, *unread, *(rank for joint in found for rank in joint.group[1])})
-        self._awaited: dict[int, list[Joint]] = {}
+        self._missed: dict[int, list[Joint]] = {}
+        """Rank -> calls that it has certainly not made, and in which others wait: perhaps for something older first."""
         for joint in found:
-            # Only a rank's oldest pending call holds it up for certain: it waits in a later one for that one, too.
-            if joint.fronts:
-                for rank in joint.missing:
-                    self._awaited.setdefault(rank, []).append(joint)
+            for rank in joint.missing:
+                self._missed.setdefault(rank, []).append(joint)
 
     def causes(self) -> Iterator[Cause]:
         """Yield all causes, the most certain first."""
@@ -72,11 +71,12 @@ class CauseSearch:
         mismatches = list(self._mismatches())
         # Who made other calls no longer means the same call by one number: nobody misses a later one there.
         apart = {cause.joint.group for cause in mismatches if cause.joint is not None}
-        for rank, awaiting in self._awaited.items():
-            self._awaited[rank] = [joint for joint in awaiting if joint.group not in apart]
+        for rank, missed in self._missed.items():
+            self._missed[rank] = [joint for joint in missed if joint.group not in apart]
         self._sound = [joint for joint in self._joints if joint.group not in apart]
         ends = list(self._of_ends())
         blamed = [*self._dead_ranks(), *mismatches, *self._of_idle_ranks(has_other_ends=bool(ends))]
+        blamed += self._stuck_devices()
         if not blamed and (blamed := list(self._inversions())):
             # A circle of these ranks says the same, and names more of them.
             ends = [cause for cause in ends if cause.kind != Kind.OPPOSITE_ORDER]
@@ -85,12 +85,33 @@ class CauseSearch:
             ends = []
         # What does not complete for no rank's fault may well be a consequence, if there is any other cause.
         named = [cause for cause in (*blamed, *ends) if cause.ranks or cause.kind == Kind.MISMATCHED_CALL]
-        unknown = Cause(Kind.UNKNOWN, (), self._joints[0], Confidence.LOW)
-        yield from named or list(self._unawaited_dead_ranks()) or [*blamed, *ends] or [unknown]
+        yield from named or list(self._unawaited_dead_ranks()) or [*blamed, *ends] or [self._unknown()]
+
+    def _unknown(self, among: Collection[int] = ()) -> Cause:
+        """Return the cause of a hang that nothing explains. ``among``: ranks of which one may be the cause; none: any.
+
+        Its suspects are those for whom others certainly wait; without any, those for whom others perhaps wait.
+        """
+        certain = {rank for rank in among or self._missed if self._missed.get(rank)}
+        perhaps = set(among) or {rank for joint in self._joints for rank in joint.unclear}
+        suspects = certain or perhaps
+        waits = [joint for joint in self._joints if not suspects.isdisjoint({*joint.missing, *joint.unclear})]
+        longest = max(waits or self._joints, key=lambda joint: len(joint.waiters))
+        return Cause(Kind.UNKNOWN, (), longest, Confidence.LOW, tuple(sorted(suspects)))
+
+    def _awaited(self, rank: int) -> list[Joint]:
+        """Return the missed calls that certainly hold others up: it is their oldest pending call of all."""
+        return [joint for joint in self._missed.get(rank, ()) if joint.fronts]
+
+    def _stuck_devices(self) -> Iterator[Cause]:
+        """Yield the ranks that alone still hold a call which cannot have ended without them."""
+        for joint in self._sound:
+            if joint.is_held_alone:
+                yield Cause(Kind.STUCK_DEVICE, joint.waiters, joint, Confidence.MEDIUM)
 
     def _dead_ranks(self) -> Iterator[Cause]:
         """Yield the dead ranks if others wait for one of them."""
-        awaited = [rank for rank in sorted(self._dead) if self._awaited.get(rank)]
+        awaited = [rank for rank in sorted(self._dead) if self._awaited(rank)]
         if awaited:
             yield Cause(Kind.DEAD_RANK, tuple(sorted(self._dead)), self._longest(awaited[0]), Confidence.HIGH)
 
@@ -120,19 +141,20 @@ class CauseSearch:
         if in_set_up:
             elsewhere = [rank for rank in idle if self._place(rank) not in (*_NOT_TO_BLAME, Place.UNKNOWN)]
             unknown = [rank for rank in idle if self._place(rank) == Place.UNKNOWN]
-            awaited = [rank for rank in elsewhere if self._awaited.get(rank)]
+            awaited = [rank for rank in elsewhere if self._awaited(rank)]
             named = awaited or (elsewhere if len(elsewhere) == 1 and not unknown else [])
             if named:
                 yield Cause(Kind.MISSING_RANK, tuple(named), self._longest(named[0]), Confidence.HIGH)
             else:
                 yield Cause(Kind.UNKNOWN, (), None, Confidence.LOW, (*elsewhere, *unknown))
             return
-        awaited = [rank for rank in idle if self._awaited.get(rank)]
+        # Nothing older can hold up a wait for a rank that waits in no call itself.
+        awaited = [rank for rank in idle if self._missed.get(rank)]
         if not awaited:
             return
         perhaps_idle = [rank for rank, calls in self._ranks.items() if not calls.pending and rank not in self._dead]
         is_alone = len(perhaps_idle) == 1 and not (has_other_ends or self._dead or self._ranks[idle[0]].hides_waits)
-        certain = [rank for rank in awaited if is_alone or self._is_certain(rank)]
+        certain = [rank for rank in awaited if (is_alone and self._awaited(rank)) or self._is_certain(rank)]
         if certain:
             longest = self._longest(certain[0])
             # Of several ranks, one may hold the others up in a way that no recorder of devices shows.
@@ -151,14 +173,14 @@ class CauseSearch:
             return False  # it may wait for the dead rank in a way that no recorder shows
         if calls.hides_waits:
             return False
-        waiters = {waiter for joint in self._awaited[rank] for waiter in joint.waiters}
+        waiters = {waiter for joint in self._missed[rank] for waiter in joint.waiters}
         if any(len(self._ranks[waiter].used_groups) > len(calls.used_groups) for waiter in waiters):
             return False  # the ranks of a program use as many groups as each other: it may come to a new one here
         if len(calls.history) < _SHORT_HISTORY:
             groups = {group for group, seq in calls.arrived.items() if seq >= _LONG_SEQUENCE}
-            return any(joint.group in groups for joint in self._awaited[rank])
+            return any(joint.group in groups for joint in self._missed[rank])
         known = known_next_calls(calls.history)
-        return any(self._is_answered_by(call, rank, joint) for call in known for joint in self._awaited[rank])
+        return any(self._is_answered_by(call, rank, joint) for call in known for joint in self._missed[rank])
 
     def _is_answered_by(self, call: tuple[GroupKey, str], rank: int, joint: Joint) -> bool:
         """Return whether a call of ``rank``, by group and signature, is the one for which others wait."""
@@ -179,7 +201,7 @@ class CauseSearch:
 
     def _longest(self, rank: int) -> Joint | None:
         """Return the call in which most ranks wait for ``rank``."""
-        return max(self._awaited.get(rank, ()), key=lambda joint: (len(joint.waiters), -joint.seq), default=None)
+        return max(self._missed.get(rank, ()), key=lambda joint: (len(joint.waiters), -joint.seq), default=None)
 
     def _of_ends(self) -> Iterator[Cause]:
         """Yield the circles of ranks, and the calls that all have made, at which the edges end."""
@@ -209,7 +231,7 @@ class CauseSearch:
         if not found:
             yield from self._of_unread([rank for rank in ranks if rank in self._unread])
         elif not ranks:
-            if found[0].is_complete and found[0].fronts:
+            if found[0].is_complete and found[0].fronts and not found[0].is_held_alone:
                 yield self._incomplete(found[0])
         else:
             yield self._circle(ranks, found)
@@ -244,7 +266,7 @@ class CauseSearch:
         inside = set(ranks)
         is_shown = all(joint.is_counted and not joint.unclear for joint in found)
         if not is_shown or any(rank in self._unread for rank in ranks):
-            return Cause(Kind.UNKNOWN, (), found[0], Confidence.LOW, tuple(ranks))
+            return self._unknown(ranks)
         counts = {
             rank: sum(
                 len([waiter for waiter in joint.fronts if waiter in inside and waiter != rank])

@@ -103,6 +103,8 @@ class Diagnosis:
     """Ranks of the world without a readable dump."""
     contradictions: tuple[Contradiction, ...] = ()
     """Ranks whose dump was not used, because it does not fit to those of others."""
+    has_calls: bool = True
+    """Whether any recorder shows calls; else there are only the counters of groups."""
 
     @property
     def culprits(self) -> tuple[int, ...]:

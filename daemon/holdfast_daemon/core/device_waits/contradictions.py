@@ -2,13 +2,16 @@
 
 Most collectives end nowhere before all members have taken part. So where one member has completed such a call, a dump
 of another one that has not even made it is older. If it has made the call and not completed it, then either its dump
-is older, or the end of the call has not reached its device. Such a dump says nothing about the present moment.
+is older, or the end of the call has not reached its device. Such a dump says nothing about the present moment, unless
+it is the only one: if it shows every call that others have completed, and it alone still holds one of them, no older
+dump explains that. A hang has lasted for minutes when dumps are taken, and no host is minutes ahead of its device.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast_daemon.core.device_waits.calls import GroupKey, RankCalls
+from holdfast_daemon.core.device_waits.call_reading import ends_together
+from holdfast_daemon.core.device_waits.calls import Call, GroupKey, RankCalls
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ def contradictions(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> Ite
     for rank, calls in ranks.items():
         _drop_lost(calls, over)
         found = None if rank in dead else _of_rank(rank, calls, over)
-        if found is not None:
+        if found is not None and not held_alone(rank, ranks, dead):
             odd[rank] = found
     signatures = _signatures(ranks) if odd else {}
     # Once for each group: with a thousand members, even a look into a dictionary of groups takes its time.
@@ -50,6 +53,39 @@ def contradictions(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> Ite
         if _made_other_calls(ranks[rank], group, signatures):
             continue  # a number means different calls here
         yield Contradiction(rank, group, over[group], others[group], is_made)
+
+
+def held_alone(rank: int, ranks: Mapping[int, RankCalls], dead: Collection[int]) -> tuple[GroupKey, int] | None:
+    """Return the oldest call of a rank that it has made and that is over on all other members; None: there is none.
+
+    They cannot have finished without it. So it waits for no rank: its device, its stream or its watchdog is stuck.
+    """
+    calls = ranks[rank]
+    found = next((call for call in calls.pending if _is_over_elsewhere(call, ranks, dead)), None)
+    if found is None or any(
+        calls.arrived.get(group, 0) < max(ranks[other].over.get(group, 0) for other in group[1] if other in ranks)
+        for group in calls.arrived
+    ):
+        return None
+    return found.group, found.seq
+
+
+def _is_over_elsewhere(call: Call, ranks: Mapping[int, RankCalls], dead: Collection[int]) -> bool:
+    others = [member for member in call.group[1] if member != call.rank]
+    is_followed = call.order >= 0 and not (call.is_p2p or call.inside)
+    return (
+        is_followed
+        and ends_together(call.op)
+        and bool(others)
+        and all(other in ranks and other not in dead for other in others)
+        and all(_has_ended(ranks[other], call) for other in others)
+    )
+
+
+def _has_ended(other: RankCalls, call: Call) -> bool:
+    same = other.at.get((call.group, call.seq))
+    is_another = same is not None and "" not in (same.signature, call.signature) and same.signature != call.signature
+    return not is_another and call.seq <= other.over.get(call.group, -1)
 
 
 def _signatures(ranks: Mapping[int, RankCalls]) -> dict[tuple[GroupKey, int], set[str]]:

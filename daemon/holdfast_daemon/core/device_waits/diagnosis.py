@@ -1,13 +1,14 @@
 """Reads the recorders of all ranks and says who holds up the job. The rules are in ``cause_search.py``."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from holdfast_daemon.core.device_waits.call_reading import calls_of
+from holdfast_daemon.core.device_waits.call_reading import calls_of, ends_together
 from holdfast_daemon.core.device_waits.calls import GroupKey, GroupUses, RankCalls
 from holdfast_daemon.core.device_waits.cause_search import CauseSearch
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Wait
 from holdfast_daemon.core.device_waits.contradictions import contradictions
+from holdfast_daemon.core.device_waits.counters import causes_by_counters
 from holdfast_daemon.core.device_waits.groups import group_keys, guessed_groups
 from holdfast_daemon.core.device_waits.joints import Joint, joints
 from holdfast_proto.v1 import recorder_pb2 as recorder
@@ -35,13 +36,17 @@ def diagnose(evidence: Mapping[int, Evidence], world_size: int, *, is_world_know
     found = joints(ranks, dead)
     moving = [rank for rank, known in evidence.items() if _has_moved(known)]
     places = {rank: known.place for rank, known in evidence.items()}
+    has_calls = any(dump.has_calls for dump in dumps.values())
     if moving and not dead:
         causes: tuple[Cause, ...] = (Cause(Kind.MOVING, (), None, Confidence.MEDIUM, tuple(moving)),)
     else:
         causes = tuple(_distinct(CauseSearch(ranks, found, dead, unused, places, guessed=guessed).causes()))
+    if not (has_calls or dead or moving or any(cause.ranks for cause in causes)):
+        causes = tuple(causes_by_counters(dumps, keys)) or causes
+        found += [cause.joint for cause in causes if cause.joint is not None]
     if odd:
         causes = tuple(replace(cause, confidence=Confidence.LOW) for cause in causes)
-    return Diagnosis(causes, tuple(_waits(found)), ranks, unread, odd)
+    return Diagnosis(causes, tuple(_waits(found)), ranks, unread, odd, has_calls=has_calls)
 
 
 def read_ranks(dumps: Mapping[int, recorder.RecorderDump], keys: Mapping[int, list[GroupKey]]) -> dict[int, RankCalls]:
@@ -50,9 +55,21 @@ def read_ranks(dumps: Mapping[int, recorder.RecorderDump], keys: Mapping[int, li
     uses = GroupUses(
         with_p2p=frozenset(group for group, call in calls if call.p2p),
         with_collectives=frozenset(group for group, call in calls if not call.p2p and call.op.startswith(_NCCL)),
+        with_early_ends=frozenset(group for group, call in calls if not (call.p2p or ends_together(call.op))),
+        only_pending=_hold_only_pending(dumps.values()),
         has_blocking_wait=any(map(_has_no_status, dumps.values())),
     )
     return {rank: calls_of(rank, dump, keys[rank], uses) for rank, dump in sorted(dumps.items())}
+
+
+def _hold_only_pending(dumps: Collection[recorder.RecorderDump]) -> bool:
+    """Return whether no dump holds a call that is over, although calls came before those that they hold.
+
+    Rings that are full of pending calls look like that, too. But the rings of a job have one size.
+    """
+    is_one_over = any(call.retired or call.state == recorder.CALL_STATE_COMPLETED for d in dumps for call in d.calls)
+    sizes = {len(dump.calls) for dump in dumps if dump.has_wrapped or not dump.has_calls}
+    return not is_one_over and (len(sizes) > 1 or any(dump.is_partial for dump in dumps))
 
 
 def _has_no_status(dump: recorder.RecorderDump) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from holdfast_daemon.core.device_waits.calls import Call, GroupKey, RankCalls, Transfer, Way
+from holdfast_daemon.core.device_waits.contradictions import held_alone
 
 _OPPOSITE = {Way.SEND: Way.RECV, Way.RECV: Way.SEND}
 _CALLS_FOLLOWED = 64
@@ -33,6 +34,9 @@ class Joint:
     """Members whose host has not returned from making it, and that have nothing older pending."""
     unstarted: tuple[int, ...] = ()
     """Members whose device has not come to it, although nothing older is pending, while that of others has."""
+
+    is_held_alone: bool = False
+    """Whether one member alone still holds it, although it ends nowhere before that member has taken part."""
 
     is_counted: bool = True
     """Whether sends and receives were paired by number. If a ring has lost some, they are paired as pending ones."""
@@ -98,6 +102,7 @@ def _collective(
         behind,
         inside,
         unstarted,
+        is_held_alone=len(waiters) == 1 and (group, seq) == held_alone(waiters[0], ranks, dead),
     )
 
 

@@ -64,7 +64,7 @@ def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each ki
             others = " and others" if len(cause.ranks) == 1 or set(cause.suspects) - set(cause.ranks) else ""
             return f"{named}{others} wait for each other: calls come in different orders, or one was left out"
         case Kind.STUCK_DEVICE:
-            return f"the device of {named} does not come to {call}, which those of others have reached"
+            return _stuck(named, call, is_held_alone=joint is not None and joint.is_held_alone)
         case Kind.INSIDE_CALL:
             return f"the host of {named} does not return from making {call}"
         case Kind.GPU_OR_NETWORK:
@@ -78,9 +78,17 @@ def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each ki
             return f"the recorders do not show who holds up {call}"
 
 
+def _stuck(named: str, call: str, *, is_held_alone: bool) -> str:
+    if is_held_alone:
+        return f"{named} alone still holds {call}: its device, its stream or its watchdog is stuck"
+    return f"the device of {named} does not come to {call}, which those of others have reached"
+
+
 def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
     """Yield what a verdict rests on, one line each."""
     joint = cause.joint
+    if not diagnosis.has_calls and cause.ranks:
+        yield "only the counters of groups were read, in which collectives and messages share one number"
     if cause.kind == Kind.MISSING_RANK:
         for rank in cause.ranks[:_SHOWN]:
             yield _own_place(rank, joint, diagnosis)
@@ -89,7 +97,10 @@ def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
             yield f"{ranks_text(members)} made {signature}"
         if cause.kind in (Kind.UNKNOWN, Kind.OPPOSITE_ORDER):
             yield from _waits_in(joint)
-        if cause.kind in (Kind.GPU_OR_NETWORK, Kind.STUCK_DEVICE, Kind.INSIDE_CALL):
+        if joint.is_held_alone:
+            others = [rank for rank in joint.group[1] if rank not in joint.waiters]
+            yield f"{ranks_text(others)} completed it, which nobody can before all have taken part"
+        elif cause.kind in (Kind.GPU_OR_NETWORK, Kind.STUCK_DEVICE, Kind.INSIDE_CALL):
             yield f"{ranks_text(joint.parties)} have made it, and no older call is pending on them"
     if _is_guessed(cause) and joint is not None:
         yield f"{ranks_text(joint.group[1])} made it, and no dump says whether group {joint.group[0]} has other members"

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Kind
-from holdfast_daemon.core.device_waits.wording import contradiction_text, reasons_of
+from holdfast_daemon.core.device_waits.wording import contradiction_text, reasons_of, verdict_of
 from tests.daemon.core.device_waits.jobs import judge, named, only_cause
 from tests.support.recorder_documents import Document
 
@@ -49,20 +49,43 @@ def test_the_advice_is_to_take_all_dumps_again() -> None:
 
 
 def test_a_call_that_ended_on_some_members_only_is_said_to_be_one_of_two_things() -> None:
-    """Rank 2 has made all calls, too: perhaps the network lost the end of call 17."""
+    """Ranks 2 and 3 have made all calls, too: perhaps the network lost the end of call 17."""
     late = steps(16).pending().pending().pending().pending()
-    diagnosis = judge({rank: steps(20) for rank in WORLD} | {2: late})
-    (odd,) = diagnosis.contradictions
-    assert diagnosis.causes == () and (odd.seq, odd.is_made) == (20, True)
+    diagnosis = judge({rank: steps(20) for rank in WORLD} | {2: late, 3: late})
+    odd = diagnosis.contradictions[0]
+    assert diagnosis.causes == () and (odd.rank, odd.seq, odd.is_made) == (2, 20, True)
     assert contradiction_text(odd) == (
-        "ranks 0, 1 and 3 completed call 20 of group 0, and rank 2 has not:"
+        "ranks 0 and 1 completed call 20 of group 0, and rank 2 has not:"
         " its dump is older, or the end of the call did not reach its device"
     )
 
 
+def test_a_rank_that_alone_still_holds_a_call_is_the_cause() -> None:
+    """The others cannot have finished call 17 without it."""
+    late = steps(16).pending().pending().pending().pending()
+    diagnosis = judge({rank: steps(20).pending() for rank in WORLD} | {2: late})
+    cause = only_cause(diagnosis)
+    assert (cause.kind, cause.ranks, cause.joint and cause.joint.seq) == (Kind.STUCK_DEVICE, (2,), 17)
+    assert diagnosis.contradictions == ()
+    assert verdict_of(cause) == (
+        "rank 2 alone still holds call 17 (all_reduce) of group 0: its device, its stream or its watchdog is stuck"
+    )
+    assert list(reasons_of(cause, diagnosis)) == [
+        "ranks 0, 1 and 3 completed it, which nobody can before all have taken part"
+    ]
+
+
+def test_a_rank_that_alone_holds_a_call_and_lacks_another_has_an_older_dump() -> None:
+    groups = {"0": WORLD, "pair": (2, 3)}
+    late = Document(groups).call().pending().call(group="pair")
+    others = {rank: Document(groups).call().call() for rank in (0, 1)}
+    diagnosis = judge({**others, 2: late, 3: Document(groups).call().call().call(group="pair").call(group="pair")})
+    assert diagnosis.causes == () and [odd.rank for odd in diagnosis.contradictions] == [2]
+
+
 @pytest.mark.parametrize("op", ["broadcast", "reduce", "gather", "scatter"])
 def test_a_call_that_may_end_before_all_have_come_contradicts_nothing(op: str) -> None:
-    """The root of a broadcast, and the others of a reduce, need not wait for all."""
+    """The root of a broadcast, and the others of a reduce, need not wait for all. So nobody holds one alone, either."""
     diagnosis = judge({0: steps(20, op), **{rank: steps(19, op).pending(op) for rank in (1, 2)}, 3: steps(19, op)})
     assert diagnosis.contradictions == ()
     assert named(diagnosis) == (Kind.MISSING_RANK, (3,))

@@ -1,8 +1,11 @@
 """What can be said if recorders show little, and what two samples of them show."""
 
+from collections.abc import Mapping
+
 import pytest
 
-from holdfast_daemon.core.device_waits.causes import Kind
+from holdfast_daemon.core.device_waits.causes import Confidence, Kind
+from holdfast_daemon.core.device_waits.wording import reasons_of
 from tests.daemon.core.device_waits.jobs import WORLD, judge, named, only_cause, steps
 from tests.support.recorder_documents import Document
 
@@ -34,9 +37,50 @@ def test_the_status_shows_how_far_a_rank_without_entries_is() -> None:
     assert {(wait.awaited, wait.is_certain) for wait in waits} == {(3, True)}
 
 
-def test_statuses_alone_name_nobody_as_they_may_count_transfers() -> None:
-    documents = {rank: steps().status("0", 6 if rank == 1 else 7, -1, 6) for rank in WORLD}
-    assert judge(documents, status_alone=True).causes == ()
+def status(numbers: Mapping[int, tuple[int, int]], group: str = "0") -> dict[int, Document]:
+    """Return dumps without calls. ``numbers``: rank -> newest call that it has made and completed in a group."""
+    return {rank: Document({group: WORLD}).status(group, made, -1, done) for rank, (made, done) in numbers.items()}
+
+
+def test_statuses_alone_name_a_rank_that_has_not_made_what_others_wait_in_with_little_confidence() -> None:
+    diagnosis = judge(status({0: (8, 6), 1: (6, 6), 2: (7, 6), 3: (7, 6)}), status_alone=True)
+    cause = only_cause(diagnosis)
+    assert (cause.kind, cause.ranks, cause.confidence) == (Kind.MISSING_RANK, (1,), Confidence.LOW)
+    assert {wait.is_certain for wait in diagnosis.waits} == {False}
+    assert next(reasons_of(cause, diagnosis)) == (
+        "only the counters of groups were read, in which collectives and messages share one number"
+    )
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {0: (8, 6), 1: (5, 5), 2: (7, 6), 3: (7, 6)},  # messages are counted: those of two ranks need not agree
+        {0: (8, 6), 1: (6, 6), 2: (7, 5), 3: (7, 6)},
+        {0: (8, 6), 1: (7, 6), 2: (7, 6), 3: (7, 6)},  # all have made it
+        {0: (8, 6), 2: (7, 6), 3: (7, 6)},  # nothing is known of rank 1
+        {0: (6, 6), 1: (6, 6), 2: (6, 6), 3: (6, 6)},
+    ],
+)
+def test_statuses_alone_name_nobody_where_they_cannot_be_compared(numbers: Mapping[int, tuple[int, int]]) -> None:
+    assert judge(status(numbers), 4, status_alone=True).culprits == ()
+
+
+def test_a_rank_that_waits_in_another_group_or_is_not_behind_in_all_is_not_named_by_statuses() -> None:
+    groups = {"0": WORLD, "7": (1, 2)}
+
+    def culprits(one: tuple[int, int], two: tuple[int, int]) -> tuple[int, ...]:
+        documents = {rank: Document(groups if rank in (1, 2) else {"0": WORLD}) for rank in WORLD}
+        for rank, document in documents.items():
+            document.status("0", 6 if rank == 1 else 7, -1, 6)
+        documents[1].status("7", one[0], -1, one[1])
+        documents[2].status("7", two[0], -1, two[1])
+        return judge(documents, status_alone=True).culprits
+
+    assert culprits((3, 3), (4, 3)) == (1,)  # behind in both
+    assert culprits((3, 3), (3, 3)) == (1,)
+    assert culprits((4, 3), (3, 3)) == ()  # it waits for rank 2
+    assert culprits((9, 9), (4, 3)) == ()
 
 
 def test_blocking_wait_leaves_no_status_and_states_decide() -> None:

@@ -1,7 +1,8 @@
 """Who holds up a run whose collectives run on devices, by the recorders that were read at the suspicion.
 
 Hosts run ahead of their devices, and wait for them where no counter shows it. So here the numbers of the reports prove
-nothing: only the recorders do, and without them nobody is named. The rules are in ``core/device_waits``.
+nothing: only the recorders do. Without them, NCCL's counters in the reports may name a rank with little confidence. The
+rules are in ``core/device_waits``.
 """
 
 from collections import Counter
@@ -36,8 +37,10 @@ class DeviceCall(Detector):
 
     def see_tick(self, view: View) -> DetectorResult:
         """Judge once all ranks have stalled past their deadlines: one that moves may be what the others wait for."""
+        if not hang.stands_still(view) or not hang.have_stalled(view, view.ranks):
+            return DetectorResult(self)
         diagnosis = view.device_diagnosis
-        if diagnosis is None or not hang.stands_still(view) or not hang.have_stalled(view, view.ranks):
+        if diagnosis is None:
             return DetectorResult(self)
         cause = next((cause for cause in diagnosis.causes if cause.kind in _KINDS), None)
         if cause is None:
@@ -54,6 +57,7 @@ def _verdict(view: View, cause: Cause, diagnosis: Diagnosis) -> store.Verdict:
         suspects=cause.suspects,
         recorders=len(diagnosis.ranks),
         world_size=view.world_size,
+        by_counters=not diagnosis.has_calls,
     )
     waits = [wait for wait in diagnosis.waits if wait.is_certain]
     in_call = Counter((wait.awaited, wait.joint.group, wait.joint.seq, wait.joint.op) for wait in waits)

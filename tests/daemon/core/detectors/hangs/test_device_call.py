@@ -10,7 +10,7 @@ from holdfast_daemon.core.detectors.hangs.standstill import Standstill
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.recorder_documents import Document
-from tests.support.views import Ranks
+from tests.support.views import LATE_S, Ranks
 
 WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
 
@@ -107,6 +107,30 @@ def test_a_call_that_all_have_made_accuses_no_rank() -> None:
     found = on_devices({rank: dump(8, 7) for rank in range(4)}).verdict(DeviceCall())
     assert found is not None
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_TRANSPORT, [])
+
+
+def counters(numbers: dict[int, tuple[int, int]]) -> Ranks:
+    """Return ranks on GPUs of which only the counters in their reports are known: calls made and completed."""
+    ranks = on_devices()
+    for rank, (made, done) in numbers.items():
+        groups = ranks[rank].progress.device_groups
+        source = common.RECORDER_SOURCE_NCCL
+        groups.add(group="0", members=range(4), enqueued=made, completed=done, source=source)
+    return ranks
+
+
+def test_the_counters_of_reports_name_a_rank_with_little_confidence() -> None:
+    found = counters({0: (9, 7), 1: (7, 7), 2: (8, 7), 3: (9, 7)}).verdict(DeviceCall())
+    assert found is not None
+    assert (found.kind, list(found.culprits), found.confidence_ratio) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [1], 0.5)
+    assert found.message == "rank 1 has not made call 8 of group 0, in which ranks 0, 2 and 3 wait (by counters alone)"
+    assert list(found.waits) == []  # nothing is certain of it, so patience is that of time alone
+
+
+def test_the_counters_of_a_rank_that_is_not_heard_of_are_not_compared() -> None:
+    ranks = counters({0: (9, 7), 1: (7, 7), 2: (8, 7), 3: (9, 7)})
+    ranks[1].silent_s = LATE_S
+    assert ranks.verdict(DeviceCall()) is None
 
 
 def test_a_missing_recorder_is_no_missing_call() -> None:
