@@ -24,8 +24,9 @@ def main() -> None:
     detector = cast(Detector, getattr(importlib.import_module(module), name))
     result = score(detector, cases(given.seed, given.count, given.kind, given.most_ranks))
     print(result.table())
-    for case in result.wrong:
-        print(f"wrong: case {case.name!r}, {case.layout}, {case.world_size} ranks: {case.truth}")
+    for word, found in (("wrong", result.wrong), ("unnamed", result.unnamed[:20]), ("misjudged", result.misjudged)):
+        for case in found:
+            print(f"{word}: case {case.name!r}, {case.layout}, {case.world_size} ranks: {case.truth}")
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ class Collective:
     """Names of the members of a coalesced group. ``op`` is then the name of the entry that closes it."""
     blocks_host: bool = False
     """Whether the host waits for the kernel, as in ``barrier()``."""
+    never_ends: bool = False
+    """Whether its operation never ends on this rank, though it ends on the others."""
     stuck_in_call: bool = False
     """Whether the host never comes back from the NCCL call."""
 

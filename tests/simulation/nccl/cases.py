@@ -15,7 +15,7 @@ from tests.simulation.nccl.programs import LAYOUTS, random_program
 from tests.simulation.nccl.stacks import stack
 
 _ATTEMPTS = 200
-_WEIGHTS = {"healthy": 3, "busy": 3, "skipped": 2, "dead": 2}
+_WEIGHTS = {"healthy": 3, "busy": 3, "skipped": 2, "dead": 2, "several": 4, "unfinished_call": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ def _forms(size: int, end_s: float, version: str, chance: random.Random) -> dict
         version=version,
         ring=chance.choices((2000, 200, 100, 50, 20, 0), (12, 4, 3, 3, 3, 1))[0],
         timing=chance.random() < 0.4,
-        only_active=chance.random() < 0.1,
+        only_active=chance.random() < 0.3,
         with_entries=chance.random() > 0.08,
         with_frames=chance.random() < 0.3,
         timeout_ms=chance.choice((600_000, 600_000, 1_800_000)),

@@ -69,6 +69,7 @@ class Communicators:
         operation = Operation(rank, now_s, lambda own: self._network.join(own, rendezvous))
         operation.collective = rendezvous
         small = sum(map(prod, action.inputs)) <= self._network.eager_numel
+        operation.never_ends = action.never_ends
         operation.leaves_early = action.op == "broadcast" and small and rank == communicator.members[0]
         return operation
 

@@ -20,6 +20,7 @@ class Operation:
         "collective",
         "done_s",
         "leaves_early",
+        "never_ends",
         "rank",
         "ready_s",
         "run",
@@ -41,6 +42,8 @@ class Operation:
         self.collective: Rendezvous | None = None
         self.leaves_early = False
         """Whether it is the root's part of a broadcast that fits into the buffers of the others."""
+        self.never_ends = False
+        """Whether it stays on its device when it has ended on all other members."""
         self._unmet = 0
 
     def after(self, others: "tuple[Operation, ...]") -> bool:
@@ -150,7 +153,7 @@ class Network:
         if any(done_s > self.dies_s.get(rank, inf) for rank in started):
             return
         for member in started.values():
-            if member.done_s == inf:
+            if member.done_s == inf and not member.never_ends:
                 self.finish(member, done_s)
 
     def transfer(self, operation: Operation, communicator: Communicator) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tests.simulation.nccl.device import Communicator, Operation, Rendezvous
-from tests.simulation.nccl.documents import Form, looks_completed, visible
+from tests.simulation.nccl.documents import Form, looks_completed, retired_s, visible
 from tests.simulation.nccl.fault import Fault
 from tests.simulation.nccl.machine import Machine
 from tests.simulation.nccl.recorder import Entry
@@ -180,7 +180,8 @@ def judge_evidence(view: View, fault: Fault, *, stacks: bool) -> Truth:
         members = frozenset(rank for rendezvous in mismatched for rank in rendezvous.communicator.members)
         shown = any(_shows_both_sides(view, rendezvous) for rendezvous in mismatched)
         return Truth(fault.kind, culprits, shown, members, culprits, both_sides=True)
-    found = sinks(edges(view))
+    alone = frozenset(rank for rank in fault.stuck if _alone_holds(view, rank))
+    found = sinks(edges(view)) - fault.stuck | alone
     if culprits and found > culprits and (fault.both_sides or fault.kind in _CIRCLES):
         return Truth(fault.kind, culprits, True, found, culprits, fault.both_sides)
     if found and found <= culprits:
@@ -217,6 +218,28 @@ def _is_shown_otherwise(view: View, fault: Fault) -> bool:
     if fault.kind == "in_call":
         return all(_call_shows(view, rank) for rank in fault.culprits)
     return bool(fault.dead)  # a known death needs no dump
+
+
+def _alone_holds(view: View, rank: int) -> bool:
+    """Return whether a rank holds a call that all other living members show as finished."""
+    held = view.blockers.get(rank)
+    if held is None or held.operation is None or not held.operation.never_ends:
+        return False
+    others = set(view.machine.program.groups[held.group].members) - {rank} - view.dead
+    return all(_shows_done(view, other, held) for other in others)
+
+
+def _shows_done(view: View, rank: int, call: Entry) -> bool:
+    """Return whether a rank shows a collective as retired, or the status of its group as completed."""
+    if rank not in view.readable or not view.forms[rank].ring:
+        return False
+    form, at_s = view.forms[rank], view.at_s[rank]
+    own = [entry for entry in view.made[rank] if entry.group == call.group]
+    retired = [entry for entry in own if retired_s(entry, form) <= at_s]
+    if any(entry.collective == call.collective and entry in view.entries[rank] for entry in retired):
+        return True
+    messages = any(entry.of_messages for entry in own)
+    return not messages and any(entry.collective >= call.collective for entry in retired)
 
 
 def _all_others_join(view: View, fault: Fault) -> bool:

@@ -20,6 +20,8 @@ class Fault:
     """Ranks that are known to be dead."""
     dies: frozenset[int] = frozenset()
     """Ranks that are killed at a random time."""
+    stuck: frozenset[int] = frozenset()
+    """Ranks on which a call never ends that ends on all others."""
     broken_group: int | None = None
     broken_pair: tuple[int, int] | None = None
     needs: dict[str, object] = field(default_factory=dict)
@@ -60,3 +62,9 @@ def steps(program: Program, rank: int) -> list[int]:
 def is_plain_collective(action: Action) -> bool:
     """Return whether an action is a collective outside a coalesced group."""
     return isinstance(action, Collective) and not action.coalesced
+
+
+def needs_all(action: Action) -> bool:
+    """Return whether an action is a collective that ends on no member before all have come."""
+    ops = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # a barrier is an all_reduce
+    return isinstance(action, Collective) and action.op.lstrip("_").startswith(ops)

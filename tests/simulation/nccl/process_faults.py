@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 from tests.simulation.nccl.actions import FOREVER, Collective, Kernel, Messages, NewGroups, Program, Python, Replay
-from tests.simulation.nccl.fault import Fault, body, is_plain_collective, pick, steps
+from tests.simulation.nccl.fault import Fault, body, is_plain_collective, needs_all, pick, steps
 
 
 def _stop(program: Program, chance: random.Random, place: str) -> int:
@@ -22,12 +22,6 @@ def healthy(_program: Program, _chance: random.Random) -> Fault:
 def busy(program: Program, chance: random.Random) -> Fault:
     """Keep a rank in Python."""
     return Fault("busy", frozenset({_stop(program, chance, "user")}))
-
-
-def two_busy(program: Program, chance: random.Random) -> Fault:
-    """Keep two ranks in Python, in places that have nothing to do with each other."""
-    ranks = {_stop(program, chance, "user"), _stop(program, chance, "user")}
-    return Fault("two_busy", frozenset(ranks))
 
 
 def data_loader(program: Program, chance: random.Random) -> Fault | None:
@@ -120,6 +114,30 @@ def in_call(program: Program, chance: random.Random) -> Fault | None:
     assert isinstance(call, Collective)
     program.ranks[rank][index] = replace(call, stuck_in_call=True)
     return Fault("in_call", frozenset({rank}))
+
+
+def unfinished_call(program: Program, chance: random.Random) -> Fault | None:
+    """Let a collective that needs all members end on all of them but one."""
+    found = pick(program, chance, lambda action: is_plain_collective(action) and needs_all(action))
+    if found is None:
+        return None
+    rank, index = found
+    call = program.ranks[rank][index]
+    assert isinstance(call, Collective)
+    program.ranks[rank][index] = replace(call, never_ends=True)
+    return Fault("unfinished_call", frozenset({rank}), stuck=frozenset({rank}))
+
+
+def several(program: Program, chance: random.Random) -> Fault | None:
+    """Put two or three faults into one program, on different ranks. One may hide the other."""
+    mixes = ((busy, busy), (busy, stopped), (busy, data_loader, busy), (busy, unfinished_call))
+    faults = [inject(program, chance) for inject in chance.choice(mixes)]
+    found = [fault for fault in faults if fault is not None]
+    culprits = frozenset[int]().union(*(fault.culprits for fault in found))
+    if len(culprits) < len(faults):
+        return None
+    silent = frozenset[int]().union(*(fault.silent for fault in found))
+    return Fault("several", culprits, silent, stuck=frozenset[int]().union(*(fault.stuck for fault in found)))
 
 
 def kernel_hang(program: Program, chance: random.Random) -> Fault:

@@ -20,7 +20,7 @@ from tests.simulation.nccl.actions import (
     Wait,
 )
 
-LAYOUTS = ("ddp", "fsdp", "hsdp", "tp", "pp", "pp_unbatched", "3d", "cp", "ep", "graph")
+LAYOUTS = ("ddp", "fsdp", "hsdp", "tp", "pp", "pp_unbatched", "3d", "3d_experts", "cp", "ep", "graph")
 WORLD = 0
 
 
@@ -61,7 +61,7 @@ def random_shape(chance: random.Random, layout: str, most_ranks: int = 64) -> Sh
         tensor = chance.choice([degree for degree in (2, 4, 8) if degree <= size])
     elif layout in ("pp", "pp_unbatched"):
         pipeline = chance.choice([degree for degree in (2, 4) if degree <= size])
-    elif layout == "3d":
+    elif layout in ("3d", "3d_experts"):
         size = max(size, 8)
         tensor, pipeline = 2, chance.choice((2, 2, 4)) if size > 8 else 2
     small = size <= 16
@@ -75,7 +75,7 @@ def random_shape(chance: random.Random, layout: str, most_ranks: int = 64) -> Sh
         microbatches=chance.choice((2, 3, 4)) if small else 2,
         sync_every=chance.choice((1, 1, 2, 4)),
         sharded=layout in ("fsdp", "hsdp") or (layout != "ddp" and chance.random() < 0.4),
-        batched=layout != "pp_unbatched" and (layout != "3d" or chance.random() < 0.8),
+        batched=layout != "pp_unbatched" and (layout not in ("3d", "3d_experts") or chance.random() < 0.8),
         messages_in_world=pipeline > 1 and chance.random() < 0.2,
         kernel_s=chance.choice((0.0005, 0.005, 0.05)),
         odd_calls=chance.random() < 0.4,
@@ -128,6 +128,9 @@ def _meshes(shape: Shape) -> dict[str, list[list[int]]]:
         if shape.pipeline > 2
         else [[0]],
         "pp": [[at(s, r, t) for s in pipeline] for r in data for t in tensor],
+        "ep": [[at(s, r, t) for r in data for t in tensor] for s in pipeline]
+        if shape.layout == "3d_experts"
+        else [[0]],
     }
     if shape.layout in ("ddp", "fsdp", "graph"):
         return {}  # the world is the group of the data
@@ -214,16 +217,21 @@ class _Rank:
         if self.shape.layout == "cp":
             yield from self._ring(group)
         elif self.shape.layout == "ep":
-            for _ in range(2):
-                call = self._all_to_all(group)
-                yield call
-                yield self._wait(call)
-                yield Kernel(self._kernel_s())
+            yield from self._experts(group)
         elif self.shape.layout != "hsdp":
             for _ in range(2):
                 yield self._collective(group, "all_reduce", 128 + layer)
                 yield Kernel(self._kernel_s())
+            if "ep" in self.own:
+                yield from self._experts(self.own["ep"])
         yield Python(0.0002 * self.chance.random())
+
+    def _experts(self, group: int) -> Iterator[Action]:
+        for _ in range(2):
+            call = self._all_to_all(group)
+            yield call
+            yield self._wait(call)
+            yield Kernel(self._kernel_s())
 
     def _gradients(self) -> Iterator[Action]:
         calls: list[Collective] = []

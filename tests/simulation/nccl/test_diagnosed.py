@@ -4,7 +4,7 @@ import pytest
 
 from tests.simulation.nccl.cases import cases
 from tests.simulation.nccl.diagnosed import named
-from tests.simulation.nccl.judge import Outcome, Score
+from tests.simulation.nccl.judge import Score
 
 
 def score_of(seed: int, count: int) -> Score:
@@ -14,17 +14,18 @@ def score_of(seed: int, count: int) -> Score:
     return score
 
 
-def check(score: Score) -> None:
+def check(score: Score, least_named: float) -> None:
     assert [case.name for case in score.wrong] == []
-    decidable = sum(score.total(outcome) for outcome in (Outcome.RIGHT, Outcome.PARTLY, Outcome.MISSED))
-    assert score.total(Outcome.MISSED) <= 0.12 * decidable
+    assert [case.name for case in score.misjudged] == []
+    assert score.named_share >= least_named, [case.name for case in score.unnamed]
 
 
 def test_no_innocent_rank_is_named() -> None:
-    check(score_of(seed=1, count=60))
+    check(score_of(seed=1, count=60), least_named=0.9)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_no_innocent_rank_is_named_in_two_thousand_hangs() -> None:
-    check(score_of(seed=2, count=2000))
+@pytest.mark.parametrize("seed", range(11, 16))
+def test_no_innocent_rank_is_named_in_two_thousand_hangs(seed: int) -> None:
+    check(score_of(seed, count=2000), least_named=0.97)

@@ -116,7 +116,7 @@ def test_chains_end_at_sinks(waits: dict[int, set[int]], ends: set[int]) -> None
 def test_a_rank_that_is_said_to_be_shown_is_late_in_the_documents(kind: str) -> None:
     """Whole dumps without messages show it in numbers: a call of the culprit is missing that another one waits in."""
     tried = 0
-    for case in cases(8, 60, [kind], 8):
+    for case in cases(8, 120, [kind], 8):
         truth, printed = case.truth, case.documents
         firsts = [entry["record_id"] for found in printed.values() for entry in (found or {}).get("entries", [])[:1]]
         if (
@@ -165,6 +165,46 @@ def test_cases_are_varied() -> None:
     missing = {*FAULTS, "no dump", "status only", "stacks", "dead", "decidable", "changed", "started"} - set(seen)
     assert not missing
     assert 80 < seen["decidable"] < 220
+
+
+def test_an_unfinished_call_is_decidable_if_all_others_show_its_end() -> None:
+    """A reader of the dumps finds such a call, and the truth agrees."""
+    tried = 0
+    for case in cases(8, 60, ["unfinished_call"], 8):
+        (culprit,) = case.truth.culprits
+        ended: Counter[tuple[str, int]] = Counter()
+        for printed in case.documents.values():
+            entries = (printed or {}).get("entries", ())
+            ended.update((e["process_group"][0], e["collective_seq_id"]) for e in entries if e["retired"])
+        held = [
+            (entry["process_group"][0], entry["collective_seq_id"])
+            for entry in (case.documents[culprit] or {}).get("entries", ())
+            if entry["state"] != "completed"
+        ]
+        if case.layout in ("ddp", "fsdp") and held and ended[held[0]] == case.world_size - 1:
+            assert case.truth.decidable
+            assert case.truth.shown == {culprit}
+            tried += 1
+    assert tried
+
+
+def test_several_faults_have_several_culprits() -> None:
+    counts = {len(case.truth.culprits) for case in cases(8, 30, ["several"], 8)}
+    assert counts == {2, 3}
+
+
+def test_many_dumps_hold_pending_calls_only() -> None:
+    drawn = [
+        case for case in cases(8, 100, ["busy"], 8) if any("entries" in (d or {}) for d in case.documents.values())
+    ]
+    pending_only = [
+        case
+        for case in drawn
+        if not any(entry["retired"] for found in case.documents.values() for entry in (found or {}).get("entries", ()))
+    ]
+    assert 0.15 < len(pending_only) / len(drawn) < 0.6
+    printed = [found for case in pending_only for found in case.documents.values() if found and found["pg_status"]]
+    assert any("entries" not in found for found in printed)
 
 
 @pytest.mark.parametrize("kind", ["dead", "dead_node", "exited"])

@@ -91,7 +91,7 @@ def test_the_culprits_are_those_of_the_fault_whatever_is_recorded(kind: str) -> 
         case = one_case(f"truth {number}", [kind], 8)
         none = {"healthy", "program_hang", "network", "network_pair"}
         assert bool(case.truth.culprits) == (kind not in none)
-        assert len(case.truth.culprits) <= (4 if kind == "dead_node" else 2)
+        assert len(case.truth.culprits) <= {"dead_node": 4, "several": 3}.get(kind, 2)
         if case.truth.decidable:
             assert case.truth.shown <= case.truth.culprits <= case.truth.may_name
             assert case.truth.shown
@@ -204,6 +204,16 @@ def test_calls_that_do_not_fit_never_end() -> None:
     machine = run([all_reduce()], [all_reduce(numel=5)])
     assert [start_s < inf for start_s, _ in times(machine, 0) + times(machine, 1)] == [True, True]
     assert [done_s for _, done_s in times(machine, 0) + times(machine, 1)] == [inf, inf]
+
+
+def test_a_call_that_never_ends_on_one_rank_blocks_its_stream_alone() -> None:
+    stuck = replace(all_reduce(), never_ends=True)
+    machine = run([all_reduce(), all_reduce(), Sync()], [stuck, all_reduce(), Sync()])
+    first, second = times(machine, 0)
+    assert first[1] < inf and second[0] < inf and second[1] == inf
+    (start_s, done_s), (later_s, _) = times(machine, 1)
+    assert start_s < inf and done_s == later_s == inf
+    assert [host.phase for host in machine.hosts] == ["sync", "sync"]
 
 
 def test_a_killed_process_leaves_what_was_under_way_unfinished() -> None:

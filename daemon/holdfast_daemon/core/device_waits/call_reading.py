@@ -83,11 +83,11 @@ class _Reading:
         front = self._calls.front
         if front is None:
             return not self._doubtful
-        if self._is_partial:
-            return all(order > front.order for order in self._doubtful)
         lost = sum(1 for call in self._calls.pending if call.order < 0)
         if lost > 1:
             return False  # nothing shows which of them came first
+        if self._is_partial:
+            return all(order > front.order for order in self._doubtful)
         if not lost and (front.order > min(self._members, default=-1) or not self._dump.has_wrapped):
             return True
         # The ring begins with a pending call, and may have lost older ones. The status shows whether it has, where it
@@ -178,7 +178,9 @@ class _Reading:
         self._first_done.setdefault(entry.group, done)
         transfers = tuple(self._transfers(key, members or [entry])) if is_p2p else ()
         seq = 0 if is_p2p else entry.seq
-        if entry.retired and not is_p2p and not self._calls.ends_at_issue and ends_together(entry.op):
+        # The host has returned from a call after which it has made another one: then its state is its own.
+        is_over = entry.retired or (completed and self._newest[entry.group] is not entry)
+        if is_over and not is_p2p and not self._calls.ends_at_issue and ends_together(entry.op):
             self._calls.over[key] = max(seq, self._calls.over.get(key, 0))
         call = Call(
             rank=self._calls.rank,
@@ -261,10 +263,12 @@ class _Reading:
                 self._calls.arrived[key] = max(self._calls.arrived.get(key, 0), group.last_enqueued)
             elif index not in self._newest and self._calls.counts_exact and self._dump.has_calls:
                 self._calls.arrived.setdefault(key, 0)
-            if group.has_status and group.last_enqueued >= 0:
-                self._calls.counted.add(key)
-            if self._uses.only_pending and group.has_status and group.last_enqueued == group.last_completed:
-                continue  # nothing is pending here, whatever the status counts
+            if group.members or (group.has_status and group.last_enqueued >= 0):
+                self._calls.ready.add(key)
+                self._calls.kinds.add(group.description)
+            counts_one_kind = self._uses.only_pending or not self._uses.is_mixed(key)
+            if counts_one_kind and group.has_status and group.last_enqueued == group.last_completed:
+                continue  # nothing is pending here, whichever of the two the status counts
             if (self._dump.has_wrapped or not self._dump.has_calls) and not self._first_done.get(index):
                 # The oldest pending call of this group may have left the ring.
                 is_unknown = group.has_status or self._dump.has_unnamed_status

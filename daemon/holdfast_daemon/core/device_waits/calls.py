@@ -69,8 +69,10 @@ class RankCalls:
     """Group, direction and peer -> number of transfers that the ring shows."""
     counts_exact: bool = True
     """Whether ``transfers`` counts all since the start: the ring has lost none and leaves none out."""
-    counted: set[GroupKey] = field(default_factory=set)
-    """Groups in whose status the rank has made calls."""
+    ready: set[GroupKey] = field(default_factory=set)
+    """Groups whose communicator the rank certainly has: the dump names their members, or counts calls of them."""
+    kinds: set[str] = field(default_factory=set)
+    """Descriptions of these groups: the ranks of a program have groups of the same kinds."""
     history: list[tuple[GroupKey, str]] = field(default_factory=list)
     """Group and signature of all calls in order: a training loop makes the same ones again and again."""
     knows_started: bool = False
@@ -103,9 +105,9 @@ class RankCalls:
 
     @cached_property
     def used_groups(self) -> set[GroupKey]:
-        """Groups in which the rank has made calls, as far as it shows."""
+        """Groups in which the rank has made calls, or whose communicator it has, as far as it shows."""
         arrived = {group for group, newest in self.arrived.items() if newest}
-        return {group for group, _ in self.history} | arrived | self.counted
+        return {group for group, _ in self.history} | arrived | self.ready
 
     def first_pending_of(self, group: GroupKey) -> Call | None:
         """Return the oldest pending collective of a group."""
@@ -126,6 +128,10 @@ class GroupUses:
     """Whether the dumps hold pending calls alone, so that one without calls shows that nothing is pending."""
     has_blocking_wait: bool = False
     """Whether a rank has made several calls, and its status shows none: so it is with TORCH_NCCL_BLOCKING_WAIT."""
+
+    def is_mixed(self, group: GroupKey) -> bool:
+        """Return whether the numbers in a group's status may be of collectives and of messages."""
+        return group in self.with_p2p and group in self.with_collectives
 
     def counts_collectives(self, group: GroupKey) -> bool:
         """Return whether the numbers in a group's status are those of collectives."""

@@ -26,6 +26,9 @@ from holdfast_daemon.core.waits.strong_components import strong_components
 _SHORT_HISTORY = 10
 """Number of calls below which a ring is too short to show a routine."""
 
+_FIRST_CALLS = 5
+"""Collectives of a rank within which another communicator may still be made that no rank has shown yet."""
+
 _LONG_SEQUENCE = 1000
 """Number of a group's call from which on all communicators are taken to exist, if the ring is too short to tell."""
 
@@ -56,6 +59,7 @@ class CauseSearch:
         self._unread = unread
         self._places = places
         self._guessed = guessed
+        self._groups = {group for calls in ranks.values() for group in calls.used_groups}
         self._nodes = sorted({*ranks, *dead, *unread, *(rank for joint in found for rank in joint.group[1])})
         self._missed: dict[int, list[Joint]] = {}
         """Rank -> calls that it has certainly not made, and in which others wait: perhaps for something older first."""
@@ -66,7 +70,8 @@ class CauseSearch:
     def causes(self) -> Iterator[Cause]:
         """Yield all causes, the most certain first."""
         if not self._joints:
-            yield from list(self._of_idle_ranks(has_other_ends=False)) or self._unawaited_dead_ranks()
+            idle = list(self._of_idle_ranks(has_other_ends=False))
+            yield from [cause for cause in idle if cause.ranks] or list(self._unawaited_dead_ranks()) or idle
             return
         mismatches = list(self._mismatches())
         # Who made other calls no longer means the same call by one number: nobody misses a later one there.
@@ -154,7 +159,8 @@ class CauseSearch:
             return
         perhaps_idle = [rank for rank, calls in self._ranks.items() if not calls.pending and rank not in self._dead]
         is_alone = len(perhaps_idle) == 1 and not (has_other_ends or self._dead or self._ranks[idle[0]].hides_waits)
-        certain = [rank for rank in awaited if (is_alone and self._awaited(rank)) or self._is_certain(rank)]
+        alone = [rank for rank in awaited if is_alone and self._awaited(rank) and not self._may_set_up(rank)]
+        certain = alone or [rank for rank in awaited if self._is_certain(rank)]
         if certain:
             longest = self._longest(certain[0])
             # Of several ranks, one may hold the others up in a way that no recorder of devices shows.
@@ -166,21 +172,38 @@ class CauseSearch:
 
     def _is_certain(self, rank: int) -> bool:
         """Return whether nothing that recorders do not show can be what an idle rank waits for."""
-        calls = self._ranks[rank]
         if self._place(rank) in (Place.USER_CODE, Place.DATA, Place.TEAR_DOWN):
             return True
-        if self._dead:
-            return False  # it may wait for the dead rank in a way that no recorder shows
-        if calls.hides_waits:
+        # It may wait for a dead rank in a way that no recorder shows, or in a call that its own recorder hides.
+        if self._dead or self._ranks[rank].hides_waits or self._may_set_up(rank):
             return False
+        return self._has_all_communicators(rank) or self._comes_to_known_calls(rank)
+
+    def _comes_to_known_calls(self, rank: int) -> bool:
+        """Return whether a rank makes the awaited call next: it has made it before from where it is, or all long since.
+
+        The ranks of a program use as many groups as each other. One that has used fewer may come to a new one here.
+        """
+        calls = self._ranks[rank]
         waiters = {waiter for joint in self._missed[rank] for waiter in joint.waiters}
         if any(len(self._ranks[waiter].used_groups) > len(calls.used_groups) for waiter in waiters):
-            return False  # the ranks of a program use as many groups as each other: it may come to a new one here
+            return False
         if len(calls.history) < _SHORT_HISTORY:
             groups = {group for group, seq in calls.arrived.items() if seq >= _LONG_SEQUENCE}
             return any(joint.group in groups for joint in self._missed[rank])
         known = known_next_calls(calls.history)
         return any(self._is_answered_by(call, rank, joint) for call in known for joint in self._missed[rank])
+
+    def _has_all_communicators(self, rank: int) -> bool:
+        """Return whether a rank's dump names all groups to which it belongs, and the program is beyond its start."""
+        calls = self._ranks[rank]
+        own = {group for group in self._groups if rank in group[1]}
+        return bool(own) and own <= calls.ready and sum(calls.arrived.values()) >= _FIRST_CALLS
+
+    def _may_set_up(self, rank: int) -> bool:
+        """Return whether a rank may wait for a communicator that is being made: it has fewer kinds of groups."""
+        waiters = {waiter for joint in self._missed[rank] for waiter in joint.waiters}
+        return any(not self._ranks[waiter].kinds <= self._ranks[rank].kinds for waiter in waiters)
 
     def _is_answered_by(self, call: tuple[GroupKey, str], rank: int, joint: Joint) -> bool:
         """Return whether a call of ``rank``, by group and signature, is the one for which others wait."""

@@ -73,19 +73,14 @@ def held_alone(rank: int, ranks: Mapping[int, RankCalls], dead: Collection[int])
 def _is_over_elsewhere(call: Call, ranks: Mapping[int, RankCalls], dead: Collection[int]) -> bool:
     others = [member for member in call.group[1] if member != call.rank]
     is_followed = call.order >= 0 and not (call.is_p2p or call.inside)
-    return (
-        is_followed
-        and ends_together(call.op)
-        and bool(others)
-        and all(other in ranks and other not in dead for other in others)
-        and all(_has_ended(ranks[other], call) for other in others)
-    )
-
-
-def _has_ended(other: RankCalls, call: Call) -> bool:
-    same = other.at.get((call.group, call.seq))
-    is_another = same is not None and "" not in (same.signature, call.signature) and same.signature != call.signature
-    return not is_another and call.seq <= other.over.get(call.group, -1)
+    if not (is_followed and ends_together(call.op) and all(other in ranks and other not in dead for other in others)):
+        return False
+    same = [ranks[other].at.get((call.group, call.seq)) for other in others]
+    # One other alone may have made another call, if it does not show it. Of several, some would wait with this one.
+    is_shown = len(others) > 1 or (others and same[0] is not None)
+    made = {one.signature for one in same if one is not None} | {call.signature}
+    differ = len(made - {""}) > 1
+    return bool(is_shown) and not differ and all(call.seq <= ranks[other].over.get(call.group, -1) for other in others)
 
 
 def _signatures(ranks: Mapping[int, RankCalls]) -> dict[tuple[GroupKey, int], set[str]]:

@@ -48,7 +48,11 @@ def causes_by_counters(
     waited_in = {key: numbers for key, numbers in made.items() if not busy.isdisjoint(_waiters(numbers))}
     joints = {key: joint for key, numbers in waited_in.items() if (joint := _joint(key, numbers)) is not None}
     behind = {rank for joint in joints.values() for rank in joint.unclear}
-    named = [rank for rank in sorted(behind - busy) if all(_is_behind(rank, key, joints) for key in waited_in)]
+    used = {rank: sum(rank in numbers for numbers in made.values()) for rank in dumps}
+    most = max((used[rank] for joint in joints.values() for rank in joint.waiters), default=0)
+    # One that has used fewer groups may wait for a communicator that is being made.
+    idle = [rank for rank in sorted(behind - busy) if used[rank] >= most]
+    named = [rank for rank in idle if all(_is_behind(rank, key, joints) for key in waited_in)]
     if named:
         longest = max((j for j in joints.values() if named[0] in j.unclear), key=lambda joint: len(joint.waiters))
         yield Cause(Kind.MISSING_RANK, tuple(named), longest, Confidence.LOW)

@@ -111,15 +111,28 @@ def test_an_idle_rank_may_wait_for_a_dead_one_even_if_its_loop_is_known() -> Non
 
 
 @pytest.mark.parametrize(
-    ("idle", "is_certain"),
-    [(steps(9), False), (steps(10), True), (steps(1, 999), False), (steps(1, 1000), True)],
+    ("count", "first", "names_groups", "is_certain"),
+    [
+        (4, 1, True, False),
+        (5, 1, True, True),
+        (9, 1, False, False),
+        (10, 1, False, True),
+        (1, 999, False, False),
+        (1, 1000, False, True),
+    ],
 )
-def test_two_idle_ranks_are_named_once_the_ring_or_the_number_shows_that_no_communicator_is_new(
-    idle: Document, is_certain: bool
+def test_two_idle_ranks_are_named_once_the_dump_or_the_number_shows_that_no_communicator_is_new(
+    count: int, first: int, names_groups: bool, is_certain: bool
 ) -> None:
-    newest = idle.entries[-1]["collective_seq_id"]
-    waiting = steps(len(idle.entries), newest - len(idle.entries) + 1).pending()
-    cause = only_cause(judge({0: waiting, 1: idle, 2: waiting, 3: idle}))
+    def document() -> Document:
+        if names_groups:
+            return steps(count, first)
+        old = Document({"0": ()}, first_record=first - 1).without_status()
+        for number in range(count):
+            old.call(seq=first + number)
+        return old
+
+    cause = only_cause(judge({0: document().pending(), 1: document(), 2: document().pending(), 3: document()}))
     found = (Kind.MISSING_RANK, (1, 3)) if is_certain else (Kind.UNKNOWN, ())
     assert (cause.kind, cause.ranks) == found
 

@@ -13,12 +13,19 @@ from tests.support.recorder_documents import Document
 
 
 def test_a_full_ring_that_begins_with_a_pending_call_may_hide_older_ones() -> None:
-    """Without a status, nothing shows whether rank 1 waits for rank 0 in call 70, or in an older call for another."""
+    """Without a status, nothing shows whether rank 1 waits for rank 0 in call 70, or in an older call for another.
+
+    Early in a program, rank 0 may then wait for that one, too, in the set-up of a communicator.
+    """
     pair = {"0": (0, 1)}
-    full = Document(pair, first_record=5000).pending(seq=70).without_status()
-    assert named(judge({0: Document(pair).call(seq=69), 1: full})) == (Kind.UNKNOWN, ())
-    begun = Document(pair).call(seq=69).pending().without_status()
-    assert named(judge({0: Document(pair).call(seq=69), 1: begun})) == (Kind.MISSING_RANK, (0,))
+
+    def names(seq: int, first_record: int) -> tuple[Kind, tuple[int, ...]]:
+        waiting = Document(pair, first_record=first_record).pending(seq=seq).without_status()
+        return named(judge({0: Document(pair).call(seq=seq - 1), 1: waiting}))
+
+    assert names(4, 5000) == (Kind.UNKNOWN, ())
+    assert names(4, 0) == (Kind.MISSING_RANK, (0,))
+    assert names(70, 5000) == (Kind.MISSING_RANK, (0,))
 
 
 def test_the_status_shows_the_oldest_pending_call_that_a_full_ring_has_lost() -> None:
