@@ -13,6 +13,8 @@ ACTIVITIES: dict[str, Activity] = {
     "sleep with the interpreter lock": still.sleep_holding_the_lock,
     "wait for a person": still.wait_for_a_person,
     "sleep in a child": still.sleep_in_a_child,
+    "growing pauses": still.pause_longer_each_time,
+    "look for a file": still.look_for_a_file,
     "loop": computing.loop,
     "multiply": computing.multiply,
     "closure": computing.closure,

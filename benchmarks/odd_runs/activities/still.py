@@ -3,6 +3,7 @@
 import ctypes
 import os
 import subprocess
+import time
 
 from benchmarks.odd_runs.pause import rest
 from benchmarks.odd_runs.scene import Scene
@@ -38,3 +39,18 @@ def sleep_in_a_child(scene: Scene) -> None:
     """Wait for a child process that does nothing."""
     seconds = _FOREVER_S if scene.pause.endless else scene.pause.left_s
     subprocess.run(["sleep", f"{seconds:.2f}"], check=True)
+
+
+def pause_longer_each_time(scene: Scene) -> None:
+    """Try again after pauses that double, and print a line each time, as clients of object stores do."""
+    seconds = 0.25
+    while scene.pause.is_active():
+        print(f"no answer, next try in {seconds:g} s", flush=True)
+        time.sleep(min(seconds, scene.pause.left_s))
+        seconds *= 2.0
+
+
+def look_for_a_file(scene: Scene) -> None:
+    """Look for a file once a second, until somebody has written it."""
+    while scene.pause.is_active() and not (scene.folder / "never-written").exists():
+        time.sleep(min(1.0, scene.pause.left_s))
