@@ -47,7 +47,8 @@ class _Reading:
         self._has_unread_status = False
         """Whether the ring may have lost the oldest pending call of a group, and the status does not show it."""
         self._doubtful: list[int] = []
-        """Entries of a dump without complete calls that are transfers, or members of a batch that is complete."""
+        """Pending batches whose members are lost. In a dump without complete calls also those of which nothing shows
+        whether they are pending: transfers, and members of a batch."""
         self._first_done: dict[int, bool] = {}
         """Group -> whether the oldest call in the ring is done."""
 
@@ -86,8 +87,10 @@ class _Reading:
         lost = sum(1 for call in self._calls.pending if call.order < 0)
         if lost > 1:
             return False  # nothing shows which of them came first
+        if any(order < front.order for order in self._doubtful):
+            return False
         if self._is_partial:
-            return all(order > front.order for order in self._doubtful)
+            return True
         if not lost and (front.order > min(self._members, default=-1) or not self._dump.has_wrapped):
             return True
         # The ring begins with a pending call, and may have lost older ones. The status shows whether it has, where it
@@ -171,7 +174,10 @@ class _Reading:
         key = self._keys[entry.group]
         is_p2p = self._is_transfer(entry)
         if not is_p2p and not members and _is_bare_closing(entry) and self._is_repeated(entry, key):
-            return  # the closing entry of a batch of transfers whose members have left the ring: nothing to pair
+            # The closing entry of a batch of transfers whose members have left the ring: there is nothing to pair.
+            if not entry.retired and entry.state != recorder.CALL_STATE_COMPLETED:
+                self._doubtful.append(entry.order)
+            return
         inside = self._is_inside(entry)
         completed = entry.state == recorder.CALL_STATE_COMPLETED and not inside
         done = entry.retired or completed or entry.order in self._captured
@@ -266,9 +272,8 @@ class _Reading:
             if group.members or (group.has_status and group.last_enqueued >= 0):
                 self._calls.ready.add(key)
                 self._calls.kinds.add(group.description)
-            counts_one_kind = self._uses.only_pending or not self._uses.is_mixed(key)
-            if counts_one_kind and group.has_status and group.last_enqueued == group.last_completed:
-                continue  # nothing is pending here, whichever of the two the status counts
+            if self._uses.only_pending and group.has_status and group.last_enqueued == group.last_completed:
+                continue  # nothing is pending here that the dump does not show
             if (self._dump.has_wrapped or not self._dump.has_calls) and not self._first_done.get(index):
                 # The oldest pending call of this group may have left the ring.
                 is_unknown = group.has_status or self._dump.has_unnamed_status

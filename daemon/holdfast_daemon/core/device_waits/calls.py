@@ -129,10 +129,6 @@ class GroupUses:
     has_blocking_wait: bool = False
     """Whether a rank has made several calls, and its status shows none: so it is with TORCH_NCCL_BLOCKING_WAIT."""
 
-    def is_mixed(self, group: GroupKey) -> bool:
-        """Return whether the numbers in a group's status may be of collectives and of messages."""
-        return group in self.with_p2p and group in self.with_collectives
-
     def counts_collectives(self, group: GroupKey) -> bool:
         """Return whether the numbers in a group's status are those of collectives."""
         return group in self.with_collectives and group not in self.with_p2p

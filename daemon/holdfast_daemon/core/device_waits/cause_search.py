@@ -33,6 +33,9 @@ _LONG_SEQUENCE = 1000
 """Number of a group's call from which on all communicators are taken to exist, if the ring is too short to tell."""
 
 
+_PAIR = 2
+_MESSAGES = ("send ", "recv ")
+
 _MANY = 3
 """Ranks that must agree in a call for a single other one to be taken for the one that differs."""
 
@@ -60,6 +63,10 @@ class CauseSearch:
         self._places = places
         self._guessed = guessed
         self._groups = {group for calls in ranks.values() for group in calls.used_groups}
+        made = {call for calls in ranks.values() for call in calls.history}
+        self._of_pairs = {
+            group for group, call in made if len(group[1]) > _PAIR and call.startswith(("send ", "recv "))
+        }
         self._nodes = sorted({*ranks, *dead, *unread, *(rank for joint in found for rank in joint.group[1])})
         self._missed: dict[int, list[Joint]] = {}
         """Rank -> calls that it has certainly not made, and in which others wait: perhaps for something older first."""
@@ -195,10 +202,14 @@ class CauseSearch:
         return any(self._is_answered_by(call, rank, joint) for call in known for joint in self._missed[rank])
 
     def _has_all_communicators(self, rank: int) -> bool:
-        """Return whether a rank's dump names all groups to which it belongs, and the program is beyond its start."""
+        """Return whether a rank's dump names all groups to which it belongs, and the program is beyond its start.
+
+        In a group with messages that are in no batch, each pair makes another communicator when it first needs one.
+        """
         calls = self._ranks[rank]
         own = {group for group in self._groups if rank in group[1]}
-        return bool(own) and own <= calls.ready and sum(calls.arrived.values()) >= _FIRST_CALLS
+        is_begun = sum(calls.arrived.values()) >= _FIRST_CALLS
+        return bool(own) and own <= calls.ready and own.isdisjoint(self._of_pairs) and is_begun
 
     def _may_set_up(self, rank: int) -> bool:
         """Return whether a rank may wait for a communicator that is being made: it has fewer kinds of groups."""
@@ -309,7 +320,7 @@ class CauseSearch:
         found = [joint for joint in self._sound if joint.seq and joint.fronts]
         for i, first in enumerate(found):
             for second in found[i + 1 :]:
-                if first.group == second.group:
+                if first.group == second.group or first.unclear or second.unclear:
                     continue
                 one = [rank for rank in first.fronts if self._has_before(rank, first, second)]
                 other = [rank for rank in second.fronts if self._has_before(rank, second, first)]

@@ -137,6 +137,23 @@ def test_two_idle_ranks_are_named_once_the_dump_or_the_number_shows_that_no_comm
     assert (cause.kind, cause.ranks) == found
 
 
+def test_an_idle_rank_may_be_making_the_communicator_of_a_pair_for_a_message_in_no_batch() -> None:
+    """Ranks 1 and 3 are idle: one of them may wait for the other, or for rank 2, in its first message to it."""
+
+    def documents(way: str) -> dict[int, Document]:
+        made = {rank: steps(6) for rank in WORLD}
+        for rank, other in ((0, 2), (2, 0)):
+            if way == "alone":
+                made[rank].transfer("send", rank, other).transfer("recv", rank, other)
+            else:
+                made[rank].batch(("send", rank, other), ("recv", rank, other))
+            made[rank].pending()
+        return made
+
+    assert named(judge(documents("batch"))) == (Kind.MISSING_RANK, (1, 3))
+    assert named(judge(documents("alone"))) == (Kind.UNKNOWN, ())
+
+
 def test_idle_ranks_of_gloo_may_wait_in_transfers_however_well_their_loop_is_known() -> None:
     documents = {rank: steps(12, backend="gloo") for rank in WORLD}
     documents[0].pending()

@@ -173,3 +173,13 @@ def test_a_closing_entry_whose_collectives_have_left_the_ring_is_pending_and_say
     document = Document(PAIR, first_record=90).coalesced(["all_reduce"] * 2, state="scheduled")
     del document.entries[:2]
     assert [(call.seq, call.op, call.signature) for call in read_calls(document).pending] == [(1, "coalesced", "")]
+
+
+def test_a_pending_batch_whose_members_are_lost_is_older_than_what_comes_after_it() -> None:
+    """Nothing shows which transfers it has, so the rank's oldest pending call is not known."""
+    groups = {"0": (0, 1), "pp": (0, 1)}
+    full = Document(groups, first_record=90).call().batch(("send", 0, 1), group="pp", state="scheduled").pending(seq=7)
+    assert read_calls(full).front_is_certain
+    del full.entries[0:2]  # the ring now begins with the entry that closes the batch
+    other = Document(groups).batch(("recv", 1, 0), group="pp")
+    assert not read_all({0: full, 1: other})[0].front_is_certain
