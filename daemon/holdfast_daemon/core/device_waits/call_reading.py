@@ -99,10 +99,11 @@ class _Reading:
 
     def _note_over(self) -> None:
         """Note as over every collective before the oldest pending one of a group."""
-        for key, newest in self._calls.arrived.items():
-            if key in self._uses.with_collectives - self._uses.with_early_ends:
-                first = self._calls.first_pending_of(key)
-                self._calls.over[key] = newest if first is None else first.seq - 1
+        for key in self._calls.arrived.keys() & self._uses.with_collectives:
+            first = self._calls.first_pending_of(key)
+            self._calls.past[key] = self._calls.arrived[key] if first is None else first.seq - 1
+            if key not in self._uses.with_early_ends:
+                self._calls.over[key] = self._calls.past[key]
 
     def _groups_with_status(self) -> Iterator[recorder.RecordedGroup]:
         return (group for group in self._dump.groups if group.has_status)

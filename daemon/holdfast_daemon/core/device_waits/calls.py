@@ -63,6 +63,8 @@ class RankCalls:
     over: dict[GroupKey, int] = field(default_factory=dict)
     """Group -> number of the newest collective that is certainly over, of those that end nowhere before all members
     have taken part. Groups without one are absent."""
+    past: dict[GroupKey, int] = field(default_factory=dict)
+    """Group -> number of the newest collective that is over, of any kind, where a dump holds pending calls alone."""
     at: dict[tuple[GroupKey, int], Call] = field(default_factory=dict)
     """Collectives in the ring, done or not, by group and number."""
     transfers: dict[tuple[GroupKey, Way, int], int] = field(default_factory=dict)
@@ -108,6 +110,10 @@ class RankCalls:
         """Groups in which the rank has made calls, or whose communicator it has, as far as it shows."""
         arrived = {group for group, newest in self.arrived.items() if newest}
         return {group for group, _ in self.history} | arrived | self.ready
+
+    def has_completed(self, group: GroupKey, seq: int) -> bool:
+        """Return whether a collective that ends nowhere before all members have taken part is certainly over here."""
+        return seq <= max(self.over.get(group, -1), self.past.get(group, -1))
 
     def first_pending_of(self, group: GroupKey) -> Call | None:
         """Return the oldest pending collective of a group."""

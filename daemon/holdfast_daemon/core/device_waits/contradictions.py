@@ -80,7 +80,7 @@ def _is_over_elsewhere(call: Call, ranks: Mapping[int, RankCalls], dead: Collect
     is_shown = len(others) > 1 or (others and same[0] is not None)
     made = {one.signature for one in same if one is not None} | {call.signature}
     differ = len(made - {""}) > 1
-    return bool(is_shown) and not differ and all(call.seq <= ranks[other].over.get(call.group, -1) for other in others)
+    return bool(is_shown) and not differ and all(ranks[other].has_completed(call.group, call.seq) for other in others)
 
 
 def _signatures(ranks: Mapping[int, RankCalls]) -> dict[tuple[GroupKey, int], set[str]]:
