@@ -9,9 +9,16 @@ from holdfast_cli.analysis.stack_text import main_thread
 from holdfast_daemon.core.device_waits.causes import Cause, Kind, Place
 from holdfast_daemon.core.device_waits.wording import next_step, ranks_text
 
+_NAMED_SHOWN = 4
+
 
 def stack_reasons(cause: Cause, found: Dumps) -> Iterator[str]:
-    """Yield for the suspects of an unknown cause what their stacks show, one line for each place."""
+    """Yield what stacks show: of named ranks where they are, and of the suspects of an unknown cause each place."""
+    for rank in cause.ranks[:_NAMED_SHOWN]:
+        thread = main_thread(found.stacks.get(rank, ""))
+        if thread is not None:
+            function, file = thread.own_frame
+            yield f"the stack of rank {rank} is there, and shows {function} ({file})"
     by_place: dict[Place, list[int]] = {}
     for rank in _looked_at(cause, found):
         by_place.setdefault(place_of(found.stacks[rank]), []).append(rank)
@@ -27,6 +34,9 @@ def next_of(cause: Cause, found: Dumps) -> str:
         return (
             f"take the stacks of {ranks_text(without)}, too (py-spy dump --native)" if without else _read(found.stacks)
         )
+    if cause.kind == Kind.MISSING_RANK and found.stacks.keys() >= set(cause.ranks):
+        stacks = "this stack" if len(cause.ranks) == 1 else "these stacks"
+        return f"read {stacks} and the log of {ranks_text(cause.ranks)}: what keeps the host from this call"
     known = _looked_at(cause, found)
     missing = tuple(rank for rank in cause.suspects if rank not in known)
     if not known:

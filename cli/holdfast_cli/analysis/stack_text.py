@@ -11,6 +11,7 @@ _FILE_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+,? in (?P<name>\S
 _OF_FAULTHANDLER = "(most recent call first)"
 _CUT = "..."
 """Line at which faulthandler leaves out threads after the first hundred. It lists the main thread last."""
+_LIBRARY = re.compile(r"/(site|dist)-packages/|(^|/)lib/python3|(^|/)torch/|^<|\.so\b|\?\?")
 _MAIN_NAME = re.compile(r"\bmain\b", re.IGNORECASE)
 _GIL = re.compile(r"\bgil\b", re.IGNORECASE)
 
@@ -22,6 +23,11 @@ class ThreadStack:
     header: str
     frames: tuple[tuple[str, str], ...]
     """Function and file of each frame, the innermost first."""
+
+    @property
+    def own_frame(self) -> tuple[str, str]:
+        """Function and file of the innermost frame that is in no library; without any, those of the innermost one."""
+        return next((frame for frame in self.frames if not _LIBRARY.search(frame[1])), self.frames[0])
 
     @property
     def holds_gil(self) -> bool:

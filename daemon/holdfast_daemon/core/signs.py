@@ -168,7 +168,8 @@ def _culprit(view: View, number: int, patience: RestartPatience) -> Judgement:
     may_be_likely = is_waited_for and not rank.traced and phase not in PAUSES and not hidden
     is_still = _waits_for(rank, patience) if holds_a_call else _still_for(rank, patience.likely_s(phase))
     if may_be_likely and is_still and not _may_wake(rank):
-        return Judgement(True, Sign.LIKELY, _nothing_moves([rank]))
+        alone = f"rank {number} alone holds a call that is over on all others"
+        return Judgement(True, Sign.LIKELY, alone if holds_a_call else _nothing_moves([rank]))
     return _slowest(view, [rank, *hidden], patience)
 
 

@@ -112,6 +112,7 @@ class MismatchForm(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MISMATCH_FORM_SIZES: _ClassVar[MismatchForm]
     MISMATCH_FORM_PEER: _ClassVar[MismatchForm]
     MISMATCH_FORM_BEHIND: _ClassVar[MismatchForm]
+    MISMATCH_FORM_GROUPS: _ClassVar[MismatchForm]
 
 class TransportForm(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -250,6 +251,7 @@ MISMATCH_FORM_LEFT_BEHIND: MismatchForm
 MISMATCH_FORM_SIZES: MismatchForm
 MISMATCH_FORM_PEER: MismatchForm
 MISMATCH_FORM_BEHIND: MismatchForm
+MISMATCH_FORM_GROUPS: MismatchForm
 TRANSPORT_FORM_UNSPECIFIED: TransportForm
 TRANSPORT_FORM_CALL: TransportForm
 TRANSPORT_FORM_MESSAGE: TransportForm
@@ -1479,7 +1481,7 @@ class StandstillDetail(_message.Message):
     def __init__(self, most: _Optional[int] = ..., ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., all_stopped: bool = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., only: _Optional[_Union[HeldRank, _Mapping]] = ..., example: _Optional[_Union[HeldRank, _Mapping]] = ...) -> None: ...
 
 class MismatchSide(_message.Message):
-    __slots__ = ("ranks", "call", "step", "peer", "expected_bytes", "got_bytes", "missed_calls", "left", "past", "frame")
+    __slots__ = ("ranks", "call", "step", "peer", "expected_bytes", "got_bytes", "missed_calls", "left", "past", "frame", "members")
     RANKS_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -1490,6 +1492,7 @@ class MismatchSide(_message.Message):
     LEFT_FIELD_NUMBER: _ClassVar[int]
     PAST_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     ranks: _containers.RepeatedScalarFieldContainer[int]
     call: CallPlace
     step: int
@@ -1500,7 +1503,8 @@ class MismatchSide(_message.Message):
     left: bool
     past: bool
     frame: str
-    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., call: _Optional[_Union[CallPlace, _Mapping]] = ..., step: _Optional[int] = ..., peer: _Optional[int] = ..., expected_bytes: _Optional[int] = ..., got_bytes: _Optional[int] = ..., missed_calls: _Optional[int] = ..., left: bool = ..., past: bool = ..., frame: _Optional[str] = ...) -> None: ...
+    members: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., call: _Optional[_Union[CallPlace, _Mapping]] = ..., step: _Optional[int] = ..., peer: _Optional[int] = ..., expected_bytes: _Optional[int] = ..., got_bytes: _Optional[int] = ..., missed_calls: _Optional[int] = ..., left: bool = ..., past: bool = ..., frame: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class MismatchDetail(_message.Message):
     __slots__ = ("form", "sides", "either")

@@ -253,6 +253,21 @@ def test_a_stack_that_decides_names_a_rank_without_a_dump(lost: Path) -> None:
     assert (found["kind"], found["culprits"]) == ("missing_rank", [3])
 
 
+def test_the_stack_of_a_named_rank_is_shown_and_not_asked_for(late: Path) -> None:
+    before = answer(late)
+    (culprit,) = before["culprits"]
+    stack = (
+        MAIN
+        + "    wait (/usr/lib/python3.11/threading.py:320)\n    read_shard (data/shards.py:88)\n    step (train.py:9)\n"
+    )
+    found = answer(stacks(late, **{f"rank_{culprit}": stack}))
+    assert found["culprits"] == before["culprits"]
+    assert (
+        found["causes"][0]["why"][-1] == f"the stack of rank {culprit} is there, and shows read_shard (data/shards.py)"
+    )
+    assert found["next"] == f"read this stack and the log of rank {culprit}: what keeps the host from this call"
+
+
 def test_an_empty_stack_is_left_out_and_counts_for_nothing(lost: Path) -> None:
     before = answer(lost)
     found = answer(stacks(lost, rank_3=""))

@@ -8,6 +8,7 @@ from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.device_waits.causes import Diagnosis, Evidence, Kind, Place
 from holdfast_daemon.core.device_waits.counters import dump_of_counters
 from holdfast_daemon.core.device_waits.diagnosis import diagnose
+from holdfast_daemon.core.waits.different_groups import DifferentGroups, different_groups
 from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls, left_out_calls
 from holdfast_daemon.core.waits.named_calls import MismatchedCall, mismatched_calls
 from holdfast_daemon.core.waits.wait_graph import WaitAnalysis, analyse
@@ -166,6 +167,11 @@ class View:
     def left_out(self) -> LeftOutCalls | None:
         """The first group in which ranks have left out calls; None: there is none. It looks at all groups."""
         return left_out_calls(self.ranks)
+
+    @cached_property
+    def different_groups(self) -> DifferentGroups | None:
+        """The first number under which ranks have made different groups; None: there is none."""
+        return different_groups(self.ranks)
 
     @cached_property
     def mismatched_call(self) -> MismatchedCall | None:

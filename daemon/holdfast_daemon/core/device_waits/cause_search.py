@@ -32,9 +32,11 @@ _FIRST_CALLS = 5
 _LONG_SEQUENCE = 1000
 """Number of a group's call from which on all communicators are taken to exist, if the ring is too short to tell."""
 
-
 _PAIR = 2
+"""Members of a group in which all messages share one communicator."""
+
 _MESSAGES = ("send ", "recv ")
+"""Beginnings of messages that are in no batch."""
 
 _MANY = 3
 """Ranks that must agree in a call for a single other one to be taken for the one that differs."""
@@ -64,9 +66,7 @@ class CauseSearch:
         self._guessed = guessed
         self._groups = {group for calls in ranks.values() for group in calls.used_groups}
         made = {call for calls in ranks.values() for call in calls.history}
-        self._of_pairs = {
-            group for group, call in made if len(group[1]) > _PAIR and call.startswith(("send ", "recv "))
-        }
+        self._of_pairs = {group for group, call in made if len(group[1]) > _PAIR and call.startswith(_MESSAGES)}
         self._nodes = sorted({*ranks, *dead, *unread, *(rank for joint in found for rank in joint.group[1])})
         self._missed: dict[int, list[Joint]] = {}
         """Rank -> calls that it has certainly not made, and in which others wait: perhaps for something older first."""

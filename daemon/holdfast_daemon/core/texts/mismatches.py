@@ -22,6 +22,8 @@ def is_complete(detail: store.MismatchDetail) -> bool:
     """Return whether a detail has the sides that its form speaks of, and each side its ranks."""
     least = 1 if detail.form in (store.MISMATCH_FORM_CIRCLE, store.MISMATCH_FORM_LEFT_BEHIND) else 2
     is_whole = len(detail.sides) >= least and all(side.ranks for side in detail.sides)
+    if detail.form == store.MISMATCH_FORM_GROUPS:
+        is_whole = is_whole and all(side.members for side in detail.sides)
     if detail.form == store.MISMATCH_FORM_DIFFERENT_CALLS:
         is_whole = is_whole and bool(_named(detail))
     return detail.form in _LINES and is_whole
@@ -130,6 +132,20 @@ def _behind(detail: store.MismatchDetail) -> str:
     )
 
 
+def _groups(detail: store.MismatchDetail) -> str:
+    made = ", ".join(map(_made, detail.sides[:_SIDES_SHOWN]))
+    rule = "every rank has to make every group, in one order"
+    return f"ranks have made different groups under number {detail.sides[0].call.group}: {made}; {rule}"
+
+
+def _made(side: store.MismatchSide) -> str:
+    return f"{ranks_named(side.ranks)} one of {ranks_named(side.members)}"
+
+
+def _made_line(side: store.MismatchSide) -> str:
+    return f"{ranks_named(side.ranks)} made group {side.call.group} of {ranks_named(side.members)}"
+
+
 def _met(side: store.MismatchSide) -> str:
     if not side.HasField("got_bytes"):
         return f"{ranks_named(side.ranks)} {'was' if len(side.ranks) == 1 else 'were'} aborted"
@@ -169,10 +185,12 @@ _LINES: Mapping["store.MismatchForm", Callable[[store.MismatchDetail], str]] = {
     store.MISMATCH_FORM_SIZES: _sizes,
     store.MISMATCH_FORM_PEER: _peer,
     store.MISMATCH_FORM_BEHIND: _behind,
+    store.MISMATCH_FORM_GROUPS: _groups,
 }
 
 _SIDE_LINES: Mapping["store.MismatchForm", Callable[[store.MismatchSide], str]] = {
     store.MISMATCH_FORM_CIRCLE: _wait_line,
     store.MISMATCH_FORM_PEER: _message_line,
     store.MISMATCH_FORM_BEHIND: _step_line,
+    store.MISMATCH_FORM_GROUPS: _made_line,
 }

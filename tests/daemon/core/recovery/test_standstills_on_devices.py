@@ -75,6 +75,8 @@ def test_a_rank_that_alone_holds_a_call_is_likely_although_it_spins() -> None:
     world = on_devices(documents)
     assert restarted_after_s(world) == pytest.approx(LIKELY_S, abs=1.0)
     assert list(world.incidents[0].verdict.culprits) == [2]
+    lines = [action.what for action in world.incidents[0].actions]
+    assert "restart: rank 2 alone holds a call that is over on all others" in lines
 
 
 @pytest.mark.parametrize(("state", "after_s"), [("started", LIKELY_S), ("scheduled", TIME_ALONE_S)])

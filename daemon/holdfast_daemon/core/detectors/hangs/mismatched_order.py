@@ -1,11 +1,12 @@
 """Ranks that wait for each other, or are in different calls at one number: their programs make different calls.
 
-Six signs. Members of a group have entered its call number ``seq`` and their recorders name different operations or,
-where these must agree, different sizes or data types: that is proof, also if other ranks stand still. Or members
-were aborted because they got more than they expected: see aborted_call.py. Or there is a cycle in the wait-for
-graph that holds all of its ranks in their calls: they call in different orders. Or a minority of a group is left behind
-in a call that all others have completed: it waits for more than they had to give. Or a message went to one rank while
-another waits for it: see stray_message.py. Or ranks have left out calls: see left_out_calls.py.
+Seven signs. Ranks have made different groups under one number: see different_groups.py. Members of a group have entered
+its call number ``seq`` and their recorders name different operations or, where these must agree, different sizes or
+data types: that is proof, also if other ranks stand still. Or members were aborted because they got more than they
+expected: see aborted_call.py. Or there is a cycle in the wait-for graph that holds all of its ranks in their calls:
+they call in different orders. Or a minority of a group is left behind in a call that all others have completed: it
+waits for more than they had to give. Or a message went to one rank while another waits for it: see stray_message.py. Or
+ranks have left out calls: see left_out_calls.py.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, F
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.hangs.aborted_sides import sides_of_aborted
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
+from holdfast_daemon.core.waits.different_groups import DifferentGroups
 from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls
 from holdfast_daemon.core.waits.meeting import COLLECTIVE, RECV, SEND
 from holdfast_daemon.core.waits.named_calls import MismatchedCall, Signature, group_id
@@ -36,8 +38,9 @@ class MismatchedOrder(Detector):
     def see_tick(self, view: View) -> DetectorResult:
         """Judge once the ranks in question have stalled past their deadlines, or one was aborted for what it met."""
         stands_still, aborts_are_named = hang.stands_still(view), names_are_in(view)
-        if view.mismatched_call is not None and (stands_still or aborts_are_named):
-            return DetectorResult(self, (_mismatched(view, view.mismatched_call),))
+        at_one_number = _at_one_number(view, stands_still=stands_still, aborts_are_named=aborts_are_named)
+        if at_one_number is not None:
+            return DetectorResult(self, (at_one_number,))
         aborted = aborted_call(view) if aborts_are_named else None
         if aborted is not None:
             return DetectorResult(self, (_aborted(view, aborted),))
@@ -50,6 +53,27 @@ class MismatchedOrder(Detector):
         if not stands_still or hang.roots(view):
             return DetectorResult(self)
         return DetectorResult(self, tuple(_knots(view)))
+
+
+def _at_one_number(view: View, *, stands_still: bool, aborts_are_named: bool) -> Finding | None:
+    """Return the finding of ranks that mean different groups, or different calls, by one number."""
+    if stands_still and hang.have_stalled(view, view.ranks) and view.different_groups is not None:
+        return _different_groups(view, view.different_groups)
+    if view.mismatched_call is not None and (stands_still or aborts_are_named):
+        return _mismatched(view, view.mismatched_call)
+    return None
+
+
+def _different_groups(view: View, found: DifferentGroups) -> Finding:
+    """Return the finding of groups that share a number. Ranks that differ from most are the culprits."""
+    (_, most), *others = found.sides
+    odd = sorted(rank for _, ranks in others for rank in ranks)
+    either = 2 * len(most) <= len(most) + len(odd)
+    detail = store.MismatchDetail(form=store.MISMATCH_FORM_GROUPS, either=either)
+    place = store.CallPlace(group=found.group, description=hang.description(view, found.group))
+    for members, ranks in found.sides:
+        detail.sides.add(ranks=ranks, members=members, call=place)
+    return _finding(view, sorted((*most, *odd)) if either else odd, detail)
 
 
 def _knots(view: View) -> Iterator[Finding]:

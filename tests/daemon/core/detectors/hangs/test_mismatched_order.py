@@ -238,3 +238,40 @@ def test_a_sender_that_is_seen_to_be_busy_is_at_the_root() -> None:
     assert verdict(ranks) is None
     found = ranks.verdict(HungCollective())
     assert found is not None and list(found.culprits) == [0]
+
+
+def different_groups(made: dict[int, list[int]], name: str = "1") -> Ranks:
+    """Return ranks in the first call of a group. ``made``: rank -> the members of the group that it has made."""
+    ranks = Ranks()
+    for number, members in made.items():
+        ranks[number].progress.groups.add(group=name, members=members, enqueued=1)
+    return ranks
+
+
+def test_different_groups_under_one_number_are_told_with_the_members_that_each_side_sees() -> None:
+    found = different_groups({0: [0, 3], 1: [1, 2], 2: [1, 2], 3: [0, 3]}).verdict(MismatchedOrder())
+    assert found is not None
+    assert (list(found.culprits), found.mismatch.form) == ([0, 1, 2, 3], store.MISMATCH_FORM_GROUPS)
+    assert found.message == (
+        "ranks have made different groups under number 1: ranks 0, 3 one of ranks 0, 3, ranks 1, 2 one of ranks 1, 2;"
+        " every rank has to make every group, in one order"
+    )
+
+
+def test_a_rank_that_alone_has_made_another_group_is_the_culprit() -> None:
+    found = different_groups({0: [0, 1, 2, 3], 1: [0, 1, 2, 3], 2: [1, 2], 3: [0, 1, 2, 3]}).verdict(MismatchedOrder())
+    assert found is not None and list(found.culprits) == [2]
+
+
+def test_groups_that_torch_names_by_their_members_are_different_for_good_reason() -> None:
+    made = {0: [0, 3], 1: [1, 2], 2: [1, 2], 3: [0, 3]}
+    found = different_groups(made, "a3f9").verdict(MismatchedOrder())
+    assert found is None or found.mismatch.form != store.MISMATCH_FORM_GROUPS
+
+
+@pytest.mark.safety
+def test_different_groups_are_no_fault_while_a_rank_moves() -> None:
+    ranks = different_groups({0: [0, 3], 1: [1, 2], 2: [1, 2], 3: [0, 3]})
+    ranks[1].stalled_s = 0.1
+    found = ranks.verdict(MismatchedOrder())
+    assert found is None or found.mismatch.form != store.MISMATCH_FORM_GROUPS
