@@ -24,7 +24,7 @@ _HELPERS = (
 """Parts of the command lines of helper processes that Python and torch keep. They do no work of the rank."""
 
 _LOADER_WORKER = "pt_data_worker"
-"""Name that torch gives the main thread of a worker of its data loader, since torch 2.7."""
+"""Name that torch gives the main thread of a worker of its data loader (``_worker_loop``)."""
 
 _CONSISTENT_TRIES = 10
 _REST_S = 0.005

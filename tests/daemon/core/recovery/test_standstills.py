@@ -114,24 +114,27 @@ def test_a_rank_in_a_pause_has_the_time_of_a_pause_though_nothing_moves(phase: "
 
 
 @pytest.mark.parametrize(
-    ("phase", "moves", "after_s"),
+    ("phase", "waits_for", "moves", "after_s"),
     [
-        (common.PHASE_DATA, False, 1.0),
-        (common.PHASE_DATA, True, 180.0),  # something may still bring the data
-        (common.PHASE_FORWARD_BACKWARD, False, 10.0),  # it waits for no data
+        (common.PHASE_DATA, common.ACTIVITY_PIPE, False, 1.0),
+        (common.PHASE_DATA, common.ACTIVITY_PIPE, True, 180.0),  # something may still bring the data
+        (common.PHASE_DATA, common.ACTIVITY_DISK, False, 180.0),  # it reads itself: the child was another one's
+        (common.PHASE_DATA, common.ACTIVITY_SOCKET, False, 180.0),
+        (common.PHASE_FORWARD_BACKWARD, common.ACTIVITY_PIPE, False, 10.0),  # it waits for no data
     ],
 )
 def test_a_rank_that_waits_for_data_of_a_worker_that_was_killed_is_certain(
-    phase: "common.Phase", moves: bool, after_s: float
+    phase: "common.Phase", waits_for: "common.Activity", moves: bool, after_s: float
 ) -> None:
     world = running()
     world.hang(culprit=1)
     rank = world.rank(1)
     rank.progress.phase, rank.lost_worker.pid, rank.lost_worker.code = phase, 77, -9
+    rank.blocked_on.activity = waits_for
     world.moving = {1} if moves else set()
     assert restarted_after_s(world) == pytest.approx(after_s, abs=0.5)
     if after_s < 10.0:
-        assert "waits for data" in world.incidents[0].verdict.message
+        assert "gets no data" in world.incidents[0].verdict.message
         assert "after its worker (pid 77) was killed by SIGKILL" in world.incidents[0].verdict.message
 
 

@@ -13,6 +13,10 @@ from holdfast_proto.v1 import store_pb2 as store
 
 _EDGES_KEPT = 32
 
+_FROM_A_WORKER = (common.ACTIVITY_PIPE, common.ACTIVITY_LOCK)
+"""What a rank waits for that gets its data from another process. One that reads a slow disk or a server itself may have
+lost a child that has nothing to do with it."""
+
 
 def stands_still(view: View) -> bool:
     """Whether some rank has stalled past its deadline, all nodes are heard of, and no death explains it."""
@@ -129,7 +133,7 @@ def held_rank(view: View, number: int) -> store.HeldRank:
         step=rank.progress.step,
         phase=rank.progress.phase,
     )
-    if rank.lost_worker.pid and held.activity == common.ACTIVITY_DATA:
+    if rank.lost_worker.pid and held.activity == common.ACTIVITY_DATA and held.blocked_on.activity in _FROM_A_WORKER:
         held.lost_worker.CopyFrom(rank.lost_worker)
     if rank.process_state == "t":
         held.blocked_on.CopyFrom(common.BlockedOn(activity=common.ACTIVITY_STOPPED, call=TRACED))
