@@ -129,6 +129,8 @@ def makers_of_groups() -> None:
         maker = inspect.unwrap(getattr(dist.distributed_c10d, name))
         assert maker.__code__.co_name == name
         assert maker.__code__.co_filename.endswith("distributed_c10d.py")
+    named = inspect.signature(dist.distributed_c10d._new_process_group_helper).parameters
+    assert named.keys() >= {"group_name", "group_rank", "global_ranks_in_group", "group_desc"}
 
 
 def torchcomms_backends() -> None:

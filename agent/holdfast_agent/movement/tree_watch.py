@@ -44,7 +44,10 @@ class Stillness:
         Reading takes time. So a stillness counts from the end of the first sample to the beginning of the last one.
         ``pauses``: number of times so far that this agent itself has woken the threads.
         """
-        sign = sign_of_life(self._before, sample) if self._before is not None and pauses == self._pauses else ""
+        # Only a sign after a still look shows that the script waits with pauses. A transfer wakes its thread all the
+        # time and is a movement already; when it stops, nothing says that it tries again.
+        before = self._before if self._before is not self._since and pauses == self._pauses else None
+        sign = sign_of_life(before, sample) if before is not None else ""
         self._signed_s, self._pauses = began_s if sign else self._signed_s, pauses
         move = moved(self._before, sample, since=self._since) if self._before is not None else ""
         if self._before is None or move or sample.traced:

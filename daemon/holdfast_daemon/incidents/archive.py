@@ -131,7 +131,7 @@ def same_data(one: Verdict, other: Verdict) -> bool:
     def data(verdict: Verdict) -> Verdict:
         typed = Verdict()
         typed.CopyFrom(verdict)
-        if verdict.WhichOneof("detail") is not None:
+        if verdict.WhichOneof("detail") is not None or verdict.HasField("device_call"):
             typed.ClearField("message")
             typed.ClearField("calls")
         return typed

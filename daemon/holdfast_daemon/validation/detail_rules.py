@@ -14,10 +14,9 @@ from holdfast_proto.v1 import store_pb2 as store
 
 def check_detail(verdict: store.Verdict) -> None:
     """Check the detail, if there is one."""
-    name = verdict.WhichOneof("detail")
-    if name is None:
-        return
-    _check_message(getattr(verdict, name), f"verdict.{name}")
+    name = verdict.WhichOneof("detail") or "device_call"
+    for each in {name, "device_call"}:
+        _check_message(getattr(verdict, each), f"verdict.{each}")
     if not is_complete(verdict):
         raise RefusedError(f"verdict.{name} lacks what it is about")
 

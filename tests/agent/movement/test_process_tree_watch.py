@@ -276,12 +276,25 @@ def test_stillness_lasts_from_the_end_of_one_look_to_the_beginning_of_a_later_on
 def test_a_wake_up_is_a_sign_of_life_unless_this_agent_has_caused_it() -> None:
     stillness = Stillness()
     stillness.observe(sample(0.0, turns=5), began_s=0.0, ended_s=0.0)
-    woken = stillness.observe(sample(1.0, turns=6), began_s=1.0, ended_s=1.0)
-    assert (woken.sign_of_life, woken.sign_age_s, woken.still_s) == ("wakes", 0.0, 1.0)
-    paused = stillness.observe(sample(2.0, turns=9), began_s=2.0, ended_s=2.0, pauses=1)
+    stillness.observe(sample(1.0, turns=5), began_s=1.0, ended_s=1.0)
+    woken = stillness.observe(sample(2.0, turns=6), began_s=2.0, ended_s=2.0)
+    assert (woken.sign_of_life, woken.sign_age_s, woken.still_s) == ("wakes", 0.0, 2.0)
+    paused = stillness.observe(sample(3.0, turns=9), began_s=3.0, ended_s=3.0, pauses=1)
     assert (paused.sign_of_life, paused.sign_age_s) == ("wakes", 1.0)
-    asleep = stillness.observe(sample(3.0, turns=9), began_s=3.0, ended_s=3.0, pauses=1)
-    assert (asleep.sign_age_s, asleep.still_s) == (2.0, 3.0)
+    asleep = stillness.observe(sample(4.0, turns=9), began_s=4.0, ended_s=4.0, pauses=1)
+    assert (asleep.sign_age_s, asleep.still_s) == (2.0, 4.0)
+
+
+def test_only_what_follows_a_pause_is_a_sign_that_the_script_waits_with_pauses() -> None:
+    transfer, stillness = [IoCounters(4096 * second, 40 * second, second, second) for second in range(6)], Stillness()
+    for second, io in enumerate(transfer):
+        moving = stillness.observe(sample(second, io=io, turns=1 + second), began_s=second, ended_s=second)
+    last = transfer[-1].plus(IoCounters(written_bytes=40, writes=1))  # the next request, which nobody answers
+    stopped = stillness.observe(sample(6, io=last, turns=7), began_s=6, ended_s=6)
+    assert (moving.moved, moving.sign_of_life, stopped.sign_of_life, stopped.still_s) == ("disk", "", "", 1.0)
+    again = last.plus(IoCounters(8192, 8192, 1, 1))
+    tries = stillness.observe(sample(9, io=again, turns=9), began_s=9, ended_s=9)
+    assert (tries.moved, tries.sign_of_life, tries.still_s) == ("disk", "writes", 0.0)
 
 
 def test_time_in_which_a_debugger_is_attached_is_no_stillness() -> None:

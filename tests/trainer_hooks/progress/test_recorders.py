@@ -9,8 +9,9 @@ import pytest
 from torch._C import _distributed_c10d as bindings
 
 from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError
+from holdfast_hooks.progress.group_making import MAKERS, groups_being_made
 from holdfast_hooks.progress.recorders.groups import DeviceGroups
-from holdfast_hooks.progress.recorders.quiet import _MAKERS, QuietWatch
+from holdfast_hooks.progress.recorders.quiet import QuietWatch
 from holdfast_hooks.progress.recorders.recorder import BackendRecorder, NcclRecorder, torch_version
 from holdfast_proto.v1 import common_pb2 as common
 from tests.trainer_hooks.progress.device_world import Backend, DeviceWorld, Group, numbers
@@ -93,7 +94,10 @@ def test_a_backend_for_two_devices_is_one_and_a_group_without_a_description_has_
 # When a status may be read.
 
 
-def run_inside(name: str, file: str, look: Any) -> Any:
+FILE = "/torch/distributed/distributed_c10d.py"
+
+
+def run_inside(name: str, file: str, look: Any, **arguments: object) -> Any:
     """Return what ``look`` returns while another thread is in a function of this name and file."""
     entered, leave = threading.Event(), threading.Event()
 
@@ -102,8 +106,8 @@ def run_inside(name: str, file: str, look: Any) -> Any:
         leave.wait()
 
     names: dict[str, Any] = {}
-    exec(compile(f"def {name}(wait):\n    wait()\n", file, "exec"), names)
-    thread = threading.Thread(target=names[name], args=(wait,))
+    exec(compile(f"def {name}({', '.join(['wait', *arguments])}):\n    wait()\n", file, "exec"), names)
+    thread = threading.Thread(target=names[name], args=(wait,), kwargs=arguments)
     thread.start()
     entered.wait()
     try:
@@ -113,16 +117,25 @@ def run_inside(name: str, file: str, look: Any) -> Any:
         thread.join()
 
 
-@pytest.mark.parametrize("name", sorted(_MAKERS))
+@pytest.mark.parametrize("name", sorted(MAKERS))
 def test_it_is_not_quiet_while_torch_makes_a_group(name: str) -> None:
     watch = QuietWatch(lambda: 0, [])
-    assert run_inside(name, "/torch/distributed/distributed_c10d.py", lambda: watch.is_quiet({})) is False
+    assert run_inside(name, FILE, lambda: watch.is_quiet({})) is False
     assert watch.is_quiet({})
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("split_group", "/me/train.py"), ("all_reduce", "/torch/distributed/distributed_c10d.py")]
+    ("group_rank", "members", "seen"),
+    [(1, [3, 0], [("1", [0, 3], "tp")]), (None, [1, 2], []), (0, [], [])],
+    ids=["own", "of others", "world"],
 )
+def test_a_group_is_known_while_torch_makes_it(group_rank: int | None, members: list[int], seen: list[Any]) -> None:
+    making = {"group_rank": group_rank, "global_ranks_in_group": members, "group_name": "1", "group_desc": "tp"}
+    found = run_inside("_new_process_group_helper", FILE, groups_being_made, **making)
+    assert [(group.group, list(group.members), group.description) for group in found] == seen
+
+
+@pytest.mark.parametrize(("name", "file"), [("split_group", "/me/train.py"), ("all_reduce", FILE)])
 def test_other_functions_make_no_group(name: str, file: str) -> None:
     assert run_inside(name, file, lambda: QuietWatch(lambda: 0, []).is_quiet({})) is True
 

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.progress.device_poll import DevicePoll
+from holdfast_hooks.progress.group_making import groups_being_made
 from holdfast_hooks.progress.own_wait import OwnWait
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
@@ -110,6 +111,8 @@ class ReportBuilder:
             self._own_wait.follow(self._sources.training_thread)
         self._own_wait.before()
         self._groups = progress.poll(last=self._sources.last_words is not None)
+        known = {group.group for group in self._groups}
+        self._groups += [group for group in groups_being_made() if group.group not in known]
         self._device_groups = self._sources.devices.poll()
         if self._sources.devices.has_groups:
             self._sources.worker_server.start()

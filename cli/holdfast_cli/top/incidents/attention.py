@@ -51,11 +51,9 @@ def attention(status: RunStatus) -> Attention | None:
 
 def _why(incident: Incident) -> Iterator[str]:
     verdict = incident.verdict
-    if verdict.HasField("device_call"):
-        yield from (one_line(line) for line in verdict.device_call.why)
-    else:
-        yield from _waits(incident)
-        yield from (one_line(line) for line in verdict.calls[:_CALLS_SHOWN])
+    yield from (one_line(line) for line in verdict.device_call.why)
+    yield from _waits(incident)
+    yield from (one_line(line) for line in verdict.calls[:_CALLS_SHOWN])
     for action in incident.actions[-_ACTIONS_SHOWN:]:
         yield f"{action.unix_s - incident.detected_unix_s:+.1f} s  {one_line(action.what)}"
 

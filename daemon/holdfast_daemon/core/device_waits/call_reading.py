@@ -7,9 +7,15 @@ updates, and a closing entry that alone is followed (ProcessGroupNCCL::endCoales
 import re
 from collections import Counter
 from collections.abc import Iterator
-from math import prod
 
 from holdfast_daemon.core.device_waits.calls import Call, GroupKey, GroupUses, RankCalls, Transfer, Way
+from holdfast_daemon.core.waits.operations import (
+    ends_together,
+    has_equal_inputs,
+    input_elements,
+    input_types,
+    operation,
+)
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
 _CLOSING = re.compile(r"(^|:)(coalesced|\w+_coalesced)$")
@@ -127,16 +133,24 @@ class _Reading:
                 found[entry.order] = members
             elif not entry.retired and entry.state != recorder.CALL_STATE_COMPLETED:  # no member gets that far
                 open_.setdefault(key, []).append(entry)
+        for (_, is_p2p, _, _), members in open_.items():
+            # Closing entries that are complete are left out, and their members, which never complete, are not. Where
+            # later collectives were made, they show that.
+            is_left_out = self._is_partial or self._was_followed(members[0])
+            if is_left_out and (is_p2p or len(members) > 1):
+                for member in members:
+                    found.pop(member.order, None)
+                    self._doubtful.append(member.order)
         if self._is_partial:
-            # Closing entries that are complete are left out, and their members, which never complete, are not.
-            for (_, is_p2p, _, _), members in open_.items():
-                if is_p2p or len(members) > 1:
-                    for member in members:
-                        found.pop(member.order, None)
-                        self._doubtful.append(member.order)
             # Nothing shows here whether such a call is pending or part of a CUDA graph: see _find_captured.
             self._doubtful += [entry.order for entry in self._dump.calls if _ONE_CALL.search(entry.op)]
         return found
+
+    def _was_followed(self, entry: recorder.RecordedCall) -> bool:
+        """Return whether the status of a collective's group counts a later collective."""
+        group = self._dump.groups[entry.group]
+        is_counted = group.has_status and self._uses.counts_collectives(self._keys[entry.group]) and not entry.p2p
+        return is_counted and entry.seq < group.last_enqueued
 
     def _find_captured(self, followed: list[recorder.RecordedCall]) -> set[int]:
         """Return the entries of captured calls.
@@ -194,7 +208,7 @@ class _Reading:
             group=key,
             order=entry.order,
             seq=seq,
-            op=_operation(entry.op) if not is_p2p or not members else "batch of transfers",
+            op=operation(entry.op) if not is_p2p or not members else "batch of transfers",
             signature=self._signature_of(entry, members),
             done=done,
             started=self._has_started(entry),
@@ -337,55 +351,20 @@ def _closes(entry: recorder.RecordedCall) -> bool:
 
 
 def _is_bare_closing(entry: recorder.RecordedCall) -> bool:
-    return _operation(entry.op) == "coalesced"
-
-
-def _operation(op: str) -> str:
-    return op.rpartition(":")[2]
-
-
-_EQUAL_INPUTS = frozenset(
-    (
-        "all_reduce",
-        "allreduce",
-        "broadcast",
-        "reduce",
-        "all_gather",
-        "_all_gather_base",
-        "_allgather_base",
-        "reduce_scatter",
-        "_reduce_scatter_base",
-        "all_reduce_barrier",
-        # The fast paths of coalesced calls: the sizes of all their tensors are in one entry.
-        "allreduce_coalesced",
-        "all_gather_into_tensor_coalesced",
-        "reduce_scatter_tensor_coalesced",
-    )
-)
-"""Operations whose inputs have equal sizes and types on all ranks."""
-
-_END_TOGETHER = _EQUAL_INPUTS - {"broadcast", "reduce"} | {"all_to_all", "barrier"}
-
-
-def ends_together(op: str) -> bool:
-    """Return whether an operation, with or without its backend, ends on no rank before all have taken part."""
-    return _operation(op) in _END_TOGETHER
+    return operation(entry.op) == "coalesced"
 
 
 def _signature(members: list[recorder.RecordedCall]) -> str:
     """Return what all ranks must agree in: of a batch, the calls in it."""
     if len(members) == 1:
         return _signature_of(members[0])
-    counts = Counter(_operation(member.op) if member.p2p else _signature_of(member) for member in members)
+    counts = Counter(operation(member.op) if member.p2p else _signature_of(member) for member in members)
     return " + ".join(f"{count} x {call}" for call, count in sorted(counts.items()))
 
 
 def _signature_of(entry: recorder.RecordedCall) -> str:
-    op = _operation(entry.op)
-    if op not in _EQUAL_INPUTS or not entry.input_sizes:
+    op = operation(entry.op)
+    if not has_equal_inputs(op) or not entry.input_sizes:
         return op
-    # Ranks may give the same elements different shapes.
-    shapes = [re.findall(r"\d+", shape) for shape in re.findall(r"\[([\d, ]*)\]", entry.input_sizes)]
-    elements = sum(prod(map(int, shape)) for shape in shapes)
-    types = " ".join(sorted(set(re.findall(r"\w+", entry.dtypes))))
-    return f"{op} of {elements} elements{f' of type {types}' if types else ''}"
+    types = input_types(entry.dtypes)
+    return f"{op} of {input_elements(entry.input_sizes)} elements{f' of type {types}' if types else ''}"

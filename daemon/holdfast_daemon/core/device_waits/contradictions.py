@@ -10,8 +10,8 @@ dump explains that. A hang has lasted for minutes when dumps are taken, and no h
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast_daemon.core.device_waits.call_reading import ends_together
 from holdfast_daemon.core.device_waits.calls import Call, GroupKey, RankCalls
+from holdfast_daemon.core.waits.operations import ends_together
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from holdfast_daemon.core.device_waits.call_reading import calls_of, ends_together
+from holdfast_daemon.core.device_waits.call_reading import calls_of
 from holdfast_daemon.core.device_waits.calls import GroupKey, GroupUses, RankCalls
 from holdfast_daemon.core.device_waits.cause_search import CauseSearch
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Wait
@@ -11,6 +11,7 @@ from holdfast_daemon.core.device_waits.contradictions import contradictions
 from holdfast_daemon.core.device_waits.counters import causes_by_counters
 from holdfast_daemon.core.device_waits.groups import group_keys, guessed_groups
 from holdfast_daemon.core.device_waits.joints import Joint, joints
+from holdfast_daemon.core.waits.operations import ends_together
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
 _NCCL = "nccl:"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from holdfast_daemon.core.naming import ranks_named
 from holdfast_daemon.core.texts import places
 from holdfast_daemon.core.waits.meeting import RECV
+from holdfast_daemon.core.waits.operations import operation
 from holdfast_proto.v1 import store_pb2 as store
 
 _SIDES_SHOWN = 4
@@ -58,7 +59,7 @@ def _circle(detail: store.MismatchDetail) -> str:
     everybody = [rank for side in detail.sides for rank in side.ranks]
     waits = ", ".join(_wait(side) for side in detail.sides[:_SIDES_SHOWN])
     more = ", ..." if len(detail.sides) > _SIDES_SHOWN else ""
-    all_receive = all(side.call.op.rpartition(":")[2].startswith(RECV) for side in detail.sides)
+    all_receive = all(operation(side.call.op).startswith(RECV) for side in detail.sides)
     why = "a message was not sent" if all_receive else "their calls are in different orders, or one is missing"
     return f"{ranks_named(everybody)} wait for each other: {waits}{more}: {why}"
 
@@ -160,7 +161,7 @@ def _side_line(side: store.MismatchSide) -> str:
 
 def _message_line(side: store.MismatchSide) -> str:
     message = f"message {side.call.seq} of {places.group(side.call)}"
-    if side.call.op.rpartition(":")[2].startswith(RECV):
+    if operation(side.call.op).startswith(RECV):
         return f"{ranks_named(side.ranks)} waits for {message} from rank {side.peer}"
     return f"{ranks_named(side.ranks)} has sent {message} to rank {side.peer}"
 

@@ -20,8 +20,9 @@ def numbered(call: store.CallPlace) -> str:
 
 
 def named(call: store.CallPlace) -> str:
-    """Return ``gloo:all_reduce 13 of group 0``."""
-    return f"{call.op} {call.seq} of {group(call)}"
+    """Return ``gloo:all_reduce 13 of group 0``. Of messages, recorders show no number and the ranks of their group."""
+    where = group(call)
+    return f"{call.op} {call.seq} of {where}" if call.seq else f"{call.op} of {where} (by ranks of the group)"
 
 
 def with_inputs(call: store.CallPlace) -> str:

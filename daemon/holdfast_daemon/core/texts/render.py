@@ -10,7 +10,6 @@ from holdfast_daemon.core.texts import (
     checkpoints,
     corruption,
     deaths,
-    device_calls,
     hangs,
     mismatches,
     non_finite,
@@ -47,14 +46,24 @@ _RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
     "non_finite": non_finite.non_finite,
     "straggler": stragglers.straggler,
     "corruption": corruption.corruption,
-    "device_call": device_calls.device_call,
 }
 
 
 def render(verdict: store.Verdict) -> str:
     """Return the line for people; that of a verdict without a detail, which an older version has kept, is as it was."""
     detail = verdict.WhichOneof("detail")
-    return _RENDERERS[detail](verdict) if detail is not None else verdict.message
+    if detail is None and not verdict.device_call.what:
+        return verdict.message
+    what = _RENDERERS[detail](verdict) if detail is not None else verdict.device_call.what
+    return f"{what}{_by_recorders(verdict.device_call)}" if verdict.HasField("device_call") else what
+
+
+def _by_recorders(shown: store.DeviceCallDetail) -> str:
+    if shown.by_counters:
+        return " (by counters alone)"
+    is_whole = shown.recorders >= shown.world_size
+    read = "the ranks' recorders" if is_whole else f"the recorders of {shown.recorders} of {shown.world_size} ranks"
+    return f" (by {read})"
 
 
 def is_complete(verdict: store.Verdict) -> bool:
@@ -71,9 +80,10 @@ def is_complete(verdict: store.Verdict) -> bool:
         ("hang", verdict.hang.ranks),
         ("lost_node", verdict.lost_node.ranks),
         ("non_finite", verdict.non_finite.ranks),
-        ("device_call", verdict.device_call.what),
     )
-    return all(ranks for name, ranks in needed if name == verdict.WhichOneof("detail"))
+    detail = verdict.WhichOneof("detail")
+    is_said = detail is not None or bool(verdict.device_call.what) or not verdict.HasField("device_call")
+    return is_said and all(ranks for name, ranks in needed if name == detail)
 
 
 def write(verdict: store.Verdict) -> None:

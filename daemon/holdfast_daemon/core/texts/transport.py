@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from holdfast_daemon.core.naming import listed
 from holdfast_daemon.core.texts import places
-from holdfast_daemon.core.waits.meeting import has_root
+from holdfast_daemon.core.waits.operations import has_root
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -27,7 +27,7 @@ def transport(verdict: store.Verdict) -> str:
         what = f"{sent}, and it does not come to rank {detail.receiver}"
     else:
         what = f"all ranks of {group} have entered call {detail.call.seq}, and it does not complete"
-        if has_root(detail.call.op.rpartition(":")[2]):
+        if has_root(detail.call.op):
             cause = "transport or device, or they name different roots"  # no recorder has the roots
     return f"{what}{_between(detail.nodes)}: {cause}"
 

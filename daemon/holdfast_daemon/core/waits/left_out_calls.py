@@ -8,8 +8,8 @@ end of the run shows it: the rank has left, and the others wait in their last ca
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast_daemon.core.waits.meeting import has_root
 from holdfast_daemon.core.waits.named_calls import GroupId, group_id
+from holdfast_daemon.core.waits.operations import has_root
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -96,7 +96,7 @@ def _is_there(rank: store.RankState) -> bool:
 def _names(ranks: Mapping[int, store.RankState], front: list[int], group: str, seq: int) -> set[str]:
     """Return the operations that recorders name for a call."""
     calls = (call for number in front for call in ranks[number].pending)
-    return {call.op.rpartition(":")[2] for call in calls if (call.group, call.seq) == (group, seq)}
+    return {call.op for call in calls if (call.group, call.seq) == (group, seq)}
 
 
 def _lower_median(values: list[int]) -> int:

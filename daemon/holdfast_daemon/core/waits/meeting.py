@@ -141,8 +141,3 @@ def _channel_meetings(ranks: Mapping[int, store_pb2.RankState], liveness: Mappin
 
 def _newest_first(waiters: list[Waiter]) -> tuple[Waiter, ...]:
     return tuple(sorted(waiters, key=lambda waiter: (-waiter.enqueued, waiter.rank)))
-
-
-def has_root(op: str) -> bool:
-    """Whether one rank gives or takes all in such a call: some ranks need nothing of the others."""
-    return op.startswith(("broadcast", "scatter", "gather", "reduce")) and not op.startswith("reduce_scatter")

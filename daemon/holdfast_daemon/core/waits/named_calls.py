@@ -3,22 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from holdfast_daemon.core.waits.operations import has_equal_inputs, input_elements, input_types, operation
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-
-_EQUAL_INPUTS = frozenset(
-    (
-        "all_reduce",
-        "allreduce",
-        "broadcast",
-        "reduce",
-        "all_gather",
-        "_allgather_base",
-        "reduce_scatter",
-        "_reduce_scatter_base",
-    )
-)
-"""Operations whose inputs have equal sizes and types on all ranks; spelled as in recorders, without the backend."""
 
 _UNORDERED = ("send", "recv", "coalesced")
 """First words of the operations that have no number of their own in a group's sequence."""
@@ -42,19 +29,19 @@ class MismatchedCall:
 
 def mismatched_calls(ranks: Mapping[int, store.RankState]) -> Iterator[MismatchedCall]:
     """Yield the mismatched calls of all groups, by group and seq."""
-    meetings: dict[tuple[GroupId, int], dict[Signature, list[int]]] = {}
+    meetings: dict[tuple[GroupId, int], dict[tuple[object, ...], tuple[Signature, list[int]]]] = {}
     for number in sorted(ranks):
         rank = ranks[number]
         if not rank.pending:
             continue
         groups = {group.group: group_id(group) for group in rank.progress.groups if group.members}
         for call in rank.pending:
-            if call.group in groups and not _operation(call).startswith(_UNORDERED):
+            if call.group in groups and not operation(call.op).startswith(_UNORDERED):
                 sides = meetings.setdefault((groups[call.group], call.seq), {})
-                sides.setdefault(_signature(call), []).append(number)
+                sides.setdefault(_agreed(call), (_signature(call), []))[1].append(number)
     for ((name, _, _), seq), sides in sorted(meetings.items(), key=lambda item: item[0]):
         if len(sides) > 1:
-            ordered = sorted(sides.items(), key=lambda side: -len(side[1]))
+            ordered = sorted(sides.values(), key=lambda side: -len(side[1]))
             yield MismatchedCall(name, seq, tuple((signature, tuple(numbers)) for signature, numbers in ordered))
 
 
@@ -63,11 +50,12 @@ def group_id(group: common.GroupProgress) -> GroupId:
     return group.group, group.members[0], len(group.members)
 
 
-def _operation(call: common.PendingCall) -> str:
-    return call.op.rpartition(":")[2]
+def _agreed(call: common.PendingCall) -> tuple[object, ...]:
+    """Return what all ranks must agree in."""
+    if not has_equal_inputs(call.op) or not call.sizes:
+        return (call.op,)
+    return call.op, input_elements(call.sizes), input_types(call.dtypes)
 
 
 def _signature(call: common.PendingCall) -> Signature:
-    if _operation(call) in _EQUAL_INPUTS:
-        return call.op, call.sizes, call.dtypes
-    return call.op, "", ""
+    return (call.op, call.sizes, call.dtypes) if has_equal_inputs(call.op) else (call.op, "", "")

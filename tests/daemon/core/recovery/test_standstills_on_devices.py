@@ -13,7 +13,7 @@ from tests.support.core_world import World
 from tests.support.recorder_documents import Document
 
 WORLD = {"0": (0, 1, 2, 3)}
-CERTAIN_S, LIKELY_S, TIME_ALONE_S = 1.0, 10.0, 60.0
+CERTAIN_S, LIKELY_S, TIME_ALONE_S, PAUSE_S = 1.0, 10.0, 60.0, 180.0
 """Rows of the table with the preset fast."""
 
 
@@ -90,6 +90,24 @@ def test_different_calls_have_the_time_of_a_step_as_nccl_may_end_them_all_the_sa
     documents[3] = Document(WORLD).call().pending("all_gather")
     world = on_devices(documents)
     assert restarted_after_s(world) == pytest.approx(TIME_ALONE_S, abs=1.0)
+
+
+def test_a_rank_that_waits_for_data_of_a_worker_that_was_killed_is_certain() -> None:
+    world = on_devices(waits_for(1))
+    rank = world.rank(1)
+    world.moving -= {1}
+    rank.moved, rank.progress.phase = "", common.PHASE_DATA
+    rank.lost_worker.pid, rank.lost_worker.code, rank.blocked_on.activity = 77, -9, common.ACTIVITY_PIPE
+    assert restarted_after_s(world) <= CERTAIN_S + 1.0
+    assert "after its worker (pid 77) was killed by SIGKILL" in world.incidents[0].verdict.message
+
+
+def test_a_rank_that_waits_for_data_has_the_time_of_a_pause() -> None:
+    world = on_devices(waits_for(1))
+    world.moving -= {1}
+    world.rank(1).moved, world.rank(1).progress.phase = "", common.PHASE_DATA
+    assert restarted_after_s(world) == pytest.approx(PAUSE_S, abs=1.0)
+    assert world.incidents[0].verdict.kind == store.VERDICT_KIND_DATA_STALL
 
 
 def test_a_stopped_rank_is_certain() -> None:

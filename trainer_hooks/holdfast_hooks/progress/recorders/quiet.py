@@ -16,13 +16,9 @@ takes microseconds. A record first takes a stack with the interpreter's lock, wh
 of a thread other than the training thread is the exception: nothing shows that it has not returned.
 """
 
-import sys
 from collections.abc import Callable, Collection, Hashable, Mapping
 
-_MAKERS = frozenset(("_new_process_group_helper", "split_group", "shrink_group"))
-"""Functions of ``torch.distributed.distributed_c10d`` in which groups are made."""
-
-_FILE = "distributed_c10d.py"
+from holdfast_hooks.progress.group_making import frames_that_make_groups
 
 
 class QuietWatch:
@@ -47,15 +43,4 @@ class QuietWatch:
         doubtful = {name for name, count in calls.items() if count is None or count == 1}
         self._since = {name: self._since.get(name, place) for name in doubtful}
         is_settled = all(since != place for since in self._since.values())
-        return is_settled and not self._opening and not _is_making_a_group()
-
-
-def _is_making_a_group() -> bool:
-    for frame in sys._current_frames().values():
-        inner = frame
-        while inner is not None:
-            code = inner.f_code
-            if code.co_name in _MAKERS and code.co_filename.endswith(_FILE):
-                return True
-            inner = inner.f_back  # type: ignore[assignment]
-    return False
+        return is_settled and not self._opening and not any(frames_that_make_groups())

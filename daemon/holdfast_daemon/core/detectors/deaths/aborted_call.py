@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from holdfast_daemon.core.detectors.deaths import death
 from holdfast_daemon.core.detectors.deaths.peer_loss import bytes_expected_and_got
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.waits.input_bytes import input_bytes
+from holdfast_daemon.core.waits.operations import input_bytes
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -70,13 +70,19 @@ def _verdict(view: View) -> store.Verdict | None:
     return store.Verdict(
         kind=store.VERDICT_KIND_DEAD_RANK,
         culprits=awaited or [*culprits, *(rank.rank for rank in stopped)],
-        confidence_ratio=1.0 if first.HasField("signal") else 0.9,
+        confidence_ratio=_confidence(first),
         step=first.step,
         phase=first.phase,
         death=store.DeathDetail(
             ends=ends, stopped=stopped, awaited=[hang.held_rank(view, number) for number in awaited]
         ),
     )
+
+
+def _confidence(first: store.RankExit) -> float:
+    if death.left_no_words(first):
+        return 0.5
+    return 1.0 if first.HasField("signal") else 0.9
 
 
 def _awaited(view: View, exits: Mapping[int, store.RankExit]) -> list[int]:

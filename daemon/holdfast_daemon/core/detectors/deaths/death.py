@@ -21,6 +21,9 @@ _SECONDARY_SIGNALS = {signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGH
 
 _LAUNCHERS_SIGNALS = _SECONDARY_SIGNALS - {signal.SIGABRT}
 
+_SEEN_LATE_S = 1.0
+"""Seconds that an agent may need to see the end of a process that is not its own."""
+
 _DIRECT_SIGNALS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 
@@ -43,7 +46,25 @@ def first_cause(exits: Mapping[int, store_pb2.RankExit]) -> tuple[int, ...]:
         for rank, cause in causes.items()
         if cause == first or (first in _INDEPENDENT and cause in _INDEPENDENT and speaks_for_itself(exits[rank]))
     ]
+    # A launcher ends the other ranks when it has seen one fail, and an agent may see these ends first.
+    others = [exits[rank].exited_unix_s for rank in culprits if not may_be_the_launchers(exits[rank])]
+    if others:
+        culprits = [
+            rank
+            for rank in culprits
+            if not may_be_the_launchers(exits[rank]) or exits[rank].exited_unix_s < min(others) - _SEEN_LATE_S
+        ]
     return tuple(sorted(culprits, key=lambda rank: (causes[rank], exits[rank].exited_unix_s, exits[rank].order, rank)))
+
+
+def may_be_the_launchers(rank_exit: store_pb2.RankExit) -> bool:
+    """Return whether a launcher may have ended the rank, after another one had failed."""
+    return rank_exit.signal in _LAUNCHERS_SIGNALS and not names_an_exception(rank_exit.last_words)
+
+
+def left_no_words(rank_exit: store_pb2.RankExit) -> bool:
+    """Return whether the rank was aborted, and nothing says why: it may be the cause or a victim."""
+    return rank_exit.signal == signal.SIGABRT and not rank_exit.last_words.strip()
 
 
 def is_clean(rank_exit: store_pb2.RankExit) -> bool:
@@ -58,9 +79,7 @@ def lost_peer(rank_exit: store_pb2.RankExit) -> bool:
 
 def may_follow_from_a_hang(rank_exit: store_pb2.RankExit) -> bool:
     """Return whether a rank that hangs may have brought this end about: by a timeout, or by the launcher after it."""
-    if lost_peer(rank_exit):
-        return True
-    return rank_exit.signal in _LAUNCHERS_SIGNALS and not names_an_exception(rank_exit.last_words)
+    return lost_peer(rank_exit) or may_be_the_launchers(rank_exit)
 
 
 def speaks_for_itself(rank_exit: store_pb2.RankExit) -> bool:

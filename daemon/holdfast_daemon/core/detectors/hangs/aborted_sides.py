@@ -10,8 +10,8 @@ from math import isclose
 
 from holdfast_daemon.core.detectors.deaths.peer_loss import bytes_expected_and_got
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.waits.input_bytes import input_bytes
 from holdfast_daemon.core.waits.named_calls import MismatchedCall, Signature
+from holdfast_daemon.core.waits.operations import input_bytes
 
 _LARGEST_DIFFERENCE = 0.05
 """Pieces are rounded up to whole elements, so that the shares of two sizes differ a little."""

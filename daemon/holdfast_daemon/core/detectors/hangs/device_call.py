@@ -9,11 +9,17 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
+from holdfast_daemon.core.detectors.hangs.mismatched_order import different_calls
+from holdfast_daemon.core.detectors.hangs.root_ranks import root_verdict
+from holdfast_daemon.core.detectors.hangs.transport import transport_verdict
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Kind
+from holdfast_daemon.core.device_waits.joints import Joint
 from holdfast_daemon.core.device_waits.wording import next_step, reasons_of, verdict_of
+from holdfast_daemon.core.waits.named_calls import MismatchedCall
+from holdfast_daemon.core.waits.wait_graph import ArrivedCall, MissedCall
 from holdfast_proto.v1 import store_pb2 as store
 
 _KINDS = {
@@ -43,22 +49,14 @@ class DeviceCall(Detector):
         if diagnosis is None:
             return DetectorResult(self)
         cause = next((cause for cause in diagnosis.causes if cause.kind in _KINDS), None)
-        if cause is None:
-            return DetectorResult(self)
-        return DetectorResult(self, (hang.hang_finding(view, _verdict(view, cause, diagnosis)),))
+        return DetectorResult(self, (_finding(view, cause, diagnosis),) if cause is not None else ())
 
 
-def _verdict(view: View, cause: Cause, diagnosis: Diagnosis) -> store.Verdict:
+def _finding(view: View, cause: Cause, diagnosis: Diagnosis) -> Finding:
+    """Return what is said of such a cause on any backend, with what the recorders show."""
     joint = cause.joint
-    detail = store.DeviceCallDetail(
-        what=verdict_of(cause),
-        why=list(reasons_of(cause, diagnosis)),
-        next=next_step(cause),
-        suspects=cause.suspects,
-        recorders=len(diagnosis.ranks),
-        world_size=view.world_size,
-        by_counters=not diagnosis.has_calls,
-    )
+    verdict = _verdict_of_all_backends(view, cause, diagnosis)
+    is_told = verdict.WhichOneof("detail") is not None
     waits = [wait for wait in diagnosis.waits if wait.is_certain]
     in_call = Counter((wait.awaited, wait.joint.group, wait.joint.seq, wait.joint.op) for wait in waits)
     edges = [
@@ -72,14 +70,53 @@ def _verdict(view: View, cause: Cause, diagnosis: Diagnosis) -> store.Verdict:
         )
         for wait in waits
     ]
-    return store.Verdict(
-        kind=_KINDS[cause.kind],
-        culprits=diagnosis.culprits,
-        confidence_ratio=_RATIOS[cause.confidence],
-        waits=hang.kept_waits(edges, cause.ranks),
-        waiting_ranks=len({wait.rank for wait in waits}),
-        group=joint.group[0] if joint is not None else "",
-        seq=joint.seq if joint is not None else 0,
-        op=joint.op if joint is not None else "",
-        device_call=detail,
+    verdict.MergeFrom(
+        store.Verdict(
+            confidence_ratio=_RATIOS[cause.confidence],
+            waits=hang.kept_waits(edges, cause.ranks),
+            waiting_ranks=len({wait.rank for wait in waits}),
+            group=joint.group[0] if joint is not None else "",
+            seq=joint.seq if joint is not None else 0,
+            op=joint.op if joint is not None else "",
+            device_call=store.DeviceCallDetail(
+                what="" if is_told else verdict_of(cause),
+                why=[] if verdict.HasField("mismatch") else reasons_of(cause, diagnosis),
+                next=next_step(cause),
+                suspects=cause.suspects,
+                recorders=len(diagnosis.ranks),
+                world_size=view.world_size,
+                by_counters=not diagnosis.has_calls,
+            ),
+        )
     )
+    return hang.hang_finding(view, verdict)
+
+
+def _verdict_of_all_backends(view: View, cause: Cause, diagnosis: Diagnosis) -> store.Verdict:
+    """Return the verdict with the detail that it has on every backend; without one, if only devices know the cause."""
+    joint = cause.joint
+    match cause.kind:
+        case Kind.MISSING_RANK | Kind.DEAD_RANK:
+            missed = {
+                rank: call for rank in diagnosis.culprits if (call := _missed(rank, cause, diagnosis)) is not None
+            }
+            return root_verdict(view, diagnosis.culprits, missed)
+        case Kind.GPU_OR_NETWORK if joint is not None and joint.seq:
+            name, members = joint.group
+            return transport_verdict(view, ArrivedCall(name, joint.seq, members, joint.op, members))
+        case Kind.MISMATCHED_CALL if joint is not None:
+            sides = tuple(((signature, "", ""), ranks) for signature, ranks in joint.sides)
+            return different_calls(view, MismatchedCall(joint.group[0], joint.seq, sides), diagnosis.culprits).verdict
+    return store.Verdict(kind=_KINDS[cause.kind], culprits=diagnosis.culprits)
+
+
+def _missed(rank: int, cause: Cause, diagnosis: Diagnosis) -> MissedCall | None:
+    """Return the call in which most ranks wait for ``rank``; None: nothing shows one."""
+    joints: list[Joint] = [] if cause.joint is None else [cause.joint]
+    joints = [wait.joint for wait in diagnosis.waits if wait.awaited == rank and wait.is_certain] or joints
+    longest = max(joints, key=lambda joint: len(joint.waiters), default=None)
+    if longest is None:
+        return None
+    everywhere = {waiter for joint in joints for waiter in joint.waiters}
+    elsewhere = len(everywhere.difference(longest.waiters))
+    return MissedCall(rank, longest.group[0], longest.seq, longest.op or "call", longest.waiters, elsewhere)

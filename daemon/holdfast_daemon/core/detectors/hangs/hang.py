@@ -39,6 +39,8 @@ def roots(view: View) -> list[int]:
     """
     if not view.late or view.mismatched_call is not None or _has_failed(view):
         return []
+    if view.different_groups is not None:  # no number means the same to all: mismatched_order.py says so in a moment
+        return []
     found = _roots(view)
     if view.uses_devices:
         # A rank that waits for its device looks like one that is busy. What stops or ends it is certain all the same.
@@ -121,8 +123,11 @@ def _has_left(view: View, number: int) -> bool:
     return rank is not None and (rank.HasField("exit") or rank.left_training)
 
 
-def held_rank(view: View, number: int) -> store.HeldRank:
-    """Return where a rank at the root is, what it does, and who waits for it in which call."""
+def held_rank(view: View, number: int, missed: MissedCall | None = None) -> store.HeldRank:
+    """Return where a rank at the root is, what it does, and who waits for it in which call.
+
+    ``missed``: that call, if recorders show it; else the counters of groups on hosts do.
+    """
     rank, stack = view.known_ranks[number], view.stacks.get(number)
     held = store.HeldRank(
         rank=number,
@@ -137,7 +142,7 @@ def held_rank(view: View, number: int) -> store.HeldRank:
         held.lost_worker.CopyFrom(rank.lost_worker)
     if rank.process_state == "t":
         held.blocked_on.CopyFrom(common.BlockedOn(activity=common.ACTIVITY_STOPPED, call=TRACED))
-    missed = next((call for call in view.wait_analysis.missed if call.rank == number), None)
+    missed = missed or next((call for call in view.wait_analysis.missed if call.rank == number), None)
     if missed is not None:
         held.missed.CopyFrom(call_place(view, missed))
         held.waiters.extend(missed.waiters)
@@ -221,7 +226,7 @@ def arrived_place(view: View, call: ArrivedCall) -> store.CallPlace:
 
 def description(view: View, name: str) -> str:
     """Return what the user called a group; empty: nothing, or torch.distributed was not told."""
-    groups = (group for rank in view.ranks.values() for group in rank.progress.groups)
+    groups = (group for rank in view.ranks.values() for group in (*rank.progress.groups, *rank.progress.device_groups))
     return next((group.description for group in groups if group.group == name and group.description), "")
 
 

@@ -60,7 +60,7 @@ def _at_one_number(view: View, *, stands_still: bool, aborts_are_named: bool) ->
     if stands_still and hang.have_stalled(view, view.ranks) and view.different_groups is not None:
         return _different_groups(view, view.different_groups)
     if view.mismatched_call is not None and (stands_still or aborts_are_named):
-        return _mismatched(view, view.mismatched_call)
+        return different_calls(view, view.mismatched_call)
     return None
 
 
@@ -265,7 +265,13 @@ def _left_behind(view: View, call: ArrivedCall) -> Finding:
     return _finding(view, call.held, detail, 0.8)
 
 
-def _mismatched(view: View, call: MismatchedCall) -> Finding:
+def different_calls(
+    view: View, call: MismatchedCall, culprits: Sequence[int] | None = None, confidence_ratio: float = 0.0
+) -> Finding:
+    """Return the finding on a call in which ranks do different things.
+
+    ``culprits``: None names the ranks that differ from most, or all where neither side is larger.
+    """
     aborted = sides_of_aborted(view, call)
     sides = {
         called: {*ranks, *(rank for rank, own in aborted.items() if own == called)} for called, ranks in call.sides
@@ -278,7 +284,9 @@ def _mismatched(view: View, call: MismatchedCall) -> Finding:
     for rank, called in aborted.items():
         side = detail.sides.add(ranks=[rank], call=_place(view, call.group, call.seq, called))
         _add_sizes(view, side)
-    return _finding(view, sorted(everybody if detail.either else odd), detail)
+    if culprits is None:
+        culprits = sorted(everybody if detail.either else odd)
+    return _finding(view, culprits, detail, confidence_ratio)
 
 
 def _aborted(view: View, found: AbortedCall) -> Finding:

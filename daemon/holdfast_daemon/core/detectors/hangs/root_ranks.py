@@ -4,12 +4,14 @@ Two detectors share them, because the remedies differ: a new generation frees a 
 no data to one that waits for it. Where ranks of both sorts hold the others up, all of them are named in one verdict.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.waits.wait_graph import MissedCall
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -22,12 +24,7 @@ class HungCollective(Detector):
 
     def see_tick(self, view: View) -> DetectorResult:
         """Judge once a root has stalled past the deadline of its own phase."""
-        roots = hang.roots(view)
-        stuck = [rank for rank in roots if not _waits_for_data(view, rank)]
-        if not stuck:
-            return DetectorResult(self)
-        culprits = [*stuck, *(rank for rank in roots if rank not in stuck)]
-        return _result(self, view, store.VERDICT_KIND_HUNG_COLLECTIVE, culprits)
+        return _result(self, view, store.VERDICT_KIND_HUNG_COLLECTIVE)
 
 
 @dataclass(frozen=True)
@@ -38,18 +35,25 @@ class DataStall(Detector):
 
     def see_tick(self, view: View) -> DetectorResult:
         """Judge once a root has stalled past its deadline."""
-        roots = hang.roots(view)
-        if not roots or not all(_waits_for_data(view, rank) for rank in roots):
-            return DetectorResult(self)
-        return _result(self, view, store.VERDICT_KIND_DATA_STALL, roots)
+        return _result(self, view, store.VERDICT_KIND_DATA_STALL)
 
 
-def _waits_for_data(view: View, rank: int) -> bool:
-    return view.activity(rank) == common.ACTIVITY_DATA
-
-
-def _result(detector: Detector, view: View, kind: "store.VerdictKind", culprits: list[int]) -> DetectorResult:
-    ranks = [hang.held_rank(view, rank) for rank in culprits]
-    in_start = hang.waits_in_start(view, culprits)
-    verdict = store.Verdict(kind=kind, culprits=culprits, hang=store.HangDetail(ranks=ranks, in_start=in_start))
+def _result(detector: Detector, view: View, kind: "store.VerdictKind") -> DetectorResult:
+    roots = hang.roots(view)
+    verdict = root_verdict(view, roots) if roots else None
+    if verdict is None or verdict.kind != kind:
+        return DetectorResult(detector)
     return DetectorResult(detector, (hang.hang_finding(view, verdict),))
+
+
+def root_verdict(view: View, roots: Sequence[int], missed: Mapping[int, MissedCall] | None = None) -> store.Verdict:
+    """Return the verdict on the ranks at the root, without waits and confidence.
+
+    ``missed``: the calls in which others wait for them, where recorders show these.
+    """
+    stuck = [rank for rank in roots if view.activity(rank) != common.ACTIVITY_DATA]
+    culprits = [*stuck, *(rank for rank in roots if rank not in stuck)]
+    ranks = [hang.held_rank(view, rank, (missed or {}).get(rank)) for rank in culprits]
+    in_start = hang.waits_in_start(view, culprits)
+    kind = store.VERDICT_KIND_HUNG_COLLECTIVE if stuck else store.VERDICT_KIND_DATA_STALL
+    return store.Verdict(kind=kind, culprits=culprits, hang=store.HangDetail(ranks=ranks, in_start=in_start))

@@ -34,13 +34,14 @@ class Transport(Detector):
         stuck = next(calls, None)
         if stuck is None:
             return DetectorResult(self)
-        finding = hang.hang_finding(view, _verdict(view, stuck))
+        finding = hang.hang_finding(view, transport_verdict(view, stuck))
         first = view.ranks[stuck.held[0]].progress
         finding.verdict.step, finding.verdict.phase = first.step, first.phase
         return DetectorResult(self, (finding,))
 
 
-def _verdict(view: View, call: ArrivedCall) -> store.Verdict:
+def transport_verdict(view: View, call: ArrivedCall) -> store.Verdict:
+    """Return the verdict on a call that all have entered, without waits and confidence."""
     place = hang.arrived_place(view, call)
     detail = store.TransportDetail(
         form=store.TRANSPORT_FORM_CALL,

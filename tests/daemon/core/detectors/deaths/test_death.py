@@ -59,6 +59,19 @@ def test_aborted_rank_comes_before_those_that_lost_it() -> None:
     assert first_cause(exits) == (1,)
 
 
+@pytest.mark.safety
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("failed", [killed(signal.SIGABRT, 100.0), raised(BAD_SAMPLE, 100.0)], ids=["aborted", "raised"])
+def test_a_rank_that_its_launcher_ended_after_another_had_failed_is_no_culprit(number: int, failed: RankExit) -> None:
+    """An agent that did not start the ranks may see the second end first."""
+    assert first_cause({0: killed(number, 99.8), 1: killed(number, 100.3), 3: failed}) == (3,)
+
+
+def test_a_rank_that_was_terminated_before_the_others_failed_is_the_first_cause() -> None:
+    assert first_cause({0: killed(signal.SIGTERM, 95.0), 3: killed(signal.SIGABRT, 100.0)}) == (0, 3)
+    assert first_cause({0: killed(signal.SIGTERM, 100.0), 3: raised(LOST_PEER, 100.0)}) == (0,)
+
+
 def test_rank_that_left_early_comes_before_those_that_lost_it() -> None:
     exits = {0: raised(LOST_PEER, 99.0), 3: RankExit(code=0, exited_unix_s=100.0)}
     assert first_cause(exits) == (3,)

@@ -58,15 +58,27 @@ def test_the_rank_that_has_not_made_the_call_is_named_with_what_it_rests_on() ->
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [1])
     assert (found.group, found.seq, found.op) == ("0", 8, "all_reduce")
     assert found.message == (
-        "rank 1 has not made call 8 (all_reduce) of group 0, in which ranks 0, 2 and 3 wait (by the ranks' recorders)"
+        "rank 1 makes no progress in forward_backward of step 50; "
+        "ranks 0, 2, 3 wait for it in all_reduce 8 of group 0 (by the ranks' recorders)"
     )
+    assert list(found.hang.ranks[0].waiters) == [0, 2, 3]
     assert list(found.device_call.why) == ["rank 1 has no call of its own pending, and its newest call there is 7"]
     assert {(edge.waiter, edge.awaited) for edge in found.waits} == {(0, 1), (2, 1), (3, 1)}
 
 
+def test_ranks_that_wait_for_data_are_a_data_stall_on_devices_too() -> None:
+    ranks = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(7, 7), 3: dump(9, 7)})
+    for rank in (1, 2):
+        ranks[rank].progress.phase = common.PHASE_DATA
+    found = ranks.verdict(DeviceCall())
+    assert found is not None
+    assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_DATA_STALL, [1, 2])
+    assert [held.missed.seq for held in found.hang.ranks] == [8, 8]
+
+
 def test_the_first_verdict_of_all_is_that_of_the_recorders() -> None:
     ranks = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(8, 7), 3: dump(9, 7)})
-    assert findings(ranks)[0].WhichOneof("detail") == "device_call"
+    assert findings(ranks)[0].HasField("device_call")
 
 
 def test_a_rank_that_still_moves_leaves_all_undecided() -> None:
@@ -107,6 +119,10 @@ def test_a_call_that_all_have_made_accuses_no_rank() -> None:
     found = on_devices({rank: dump(8, 7) for rank in range(4)}).verdict(DeviceCall())
     assert found is not None
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_TRANSPORT, [])
+    assert found.message == (
+        "all ranks of group 0 have entered call 8, and it does not complete: transport or device, not a rank "
+        "(by the ranks' recorders)"
+    )
 
 
 def counters(numbers: dict[int, tuple[int, int]]) -> Ranks:
@@ -123,7 +139,7 @@ def test_the_counters_of_reports_name_a_rank_with_little_confidence() -> None:
     found = counters({0: (9, 7), 1: (7, 7), 2: (8, 7), 3: (9, 7)}).verdict(DeviceCall())
     assert found is not None
     assert (found.kind, list(found.culprits), found.confidence_ratio) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [1], 0.5)
-    assert found.message == "rank 1 has not made call 8 of group 0, in which ranks 0, 2 and 3 wait (by counters alone)"
+    assert found.message.endswith("; ranks 0, 2, 3 wait for it in call 8 of group 0 (by counters alone)")
     assert list(found.waits) == []  # nothing is certain of it, so patience is that of time alone
 
 
@@ -181,6 +197,8 @@ def test_two_operations_under_one_number_are_a_mismatch_without_a_culprit() -> N
     )
     assert found is not None
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_MISMATCHED_ORDER, [])
+    assert [list(side.ranks) for side in found.mismatch.sides] == [[0, 1], [2, 3]]
+    assert found.mismatch.sides[0].call.op == "all_reduce of 4 elements of type Float"
 
 
 def test_a_rank_that_has_ended_and_that_nobody_waits_for_hides_no_culprit() -> None:

@@ -46,6 +46,14 @@ def test_sizes_and_data_types_of_a_reduction_must_agree(other: tuple[str, str]) 
     assert found is not None and list(found.culprits) == [2]
 
 
+def test_the_same_elements_in_another_shape_are_no_mismatch() -> None:
+    ranks = met()
+    ranks.called((0, 1, 3), "0", 13, "gloo:all_reduce", "[[4, 2]]", "['Float']")
+    ranks.called((2,), "0", 13, "gloo:all_reduce", "[[8]]", "['Float']")
+    assert verdict(ranks) is None
+    assert ranks.verdict(Transport()) is not None
+
+
 @pytest.mark.parametrize("op", ["nccl:all_to_all", "nccl:gather", "gloo:scatter"])
 def test_other_sizes_are_no_mismatch_where_ranks_may_differ(op: str) -> None:
     ranks = met()

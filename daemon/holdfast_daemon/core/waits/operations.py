@@ -1,0 +1,78 @@
+"""What the names, sizes and types that recorders give to calls say about them."""
+
+import re
+from math import prod
+
+_SHAPE = re.compile(r"\[([\d, ]*)\]")
+_DTYPE = re.compile(r"\w+")
+_ITEM_BYTES = {
+    **dict.fromkeys(("Bool", "Byte", "Char", "Float8_e4m3fn", "Float8_e5m2"), 1),
+    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
+"""Bytes of an element, by the name of its type in recorders."""
+
+_EQUAL_INPUTS = frozenset(
+    (
+        "all_reduce",
+        "allreduce",
+        "broadcast",
+        "reduce",
+        "all_gather",
+        "_all_gather_base",
+        "_allgather_base",
+        "reduce_scatter",
+        "_reduce_scatter_base",
+        "all_reduce_barrier",
+        # The fast paths of coalesced calls: the sizes of all their tensors are in one entry.
+        "allreduce_coalesced",
+        "all_gather_into_tensor_coalesced",
+        "reduce_scatter_tensor_coalesced",
+    )
+)
+_END_TOGETHER = _EQUAL_INPUTS - {"broadcast", "reduce"} | {"all_to_all", "barrier"}
+
+
+def operation(op: str) -> str:
+    """Return an operation without its backend."""
+    return op.rpartition(":")[2]
+
+
+def has_equal_inputs(op: str) -> bool:
+    """Return whether the inputs of an operation have equal sizes and types on all ranks."""
+    return operation(op) in _EQUAL_INPUTS
+
+
+def ends_together(op: str) -> bool:
+    """Return whether an operation ends on no rank before all have taken part."""
+    return operation(op) in _END_TOGETHER
+
+
+def has_root(op: str) -> bool:
+    """Return whether one rank gives or takes all in such a call: some ranks need nothing of the others."""
+    name = operation(op)
+    return name.startswith(("broadcast", "scatter", "gather", "reduce")) and not name.startswith("reduce_scatter")
+
+
+def input_elements(sizes: str) -> int:
+    """Return the elements of all inputs of a call. Ranks may give the same elements different shapes."""
+    return sum(_elements(sizes))
+
+
+def input_types(dtypes: str) -> str:
+    """Return the types of the inputs of a call, each once."""
+    return " ".join(sorted(set(_DTYPE.findall(dtypes))))
+
+
+def input_bytes(sizes: str, dtypes: str) -> int:
+    """Return the bytes of all inputs of a call. 0: not known, or it has none."""
+    counts, items = _elements(sizes), [_ITEM_BYTES.get(name, 0) for name in _DTYPE.findall(dtypes)]
+    if len(counts) != len(items) or 0 in items:
+        return 0
+    return sum(count * item for count, item in zip(counts, items, strict=True))
+
+
+def _elements(sizes: str) -> list[int]:
+    return [prod(int(size) for size in shape.replace(",", " ").split()) for shape in _SHAPE.findall(sizes)]
