@@ -28,7 +28,7 @@ from holdfast_cli.top.background import LiveScreen  # noqa: E402
 from holdfast_cli.top.ranks.rank_speeds import SpeedWatch  # noqa: E402
 from holdfast_cli.top.run_source import Look, RunSource  # noqa: E402
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD, PHASE_OPTIMIZER  # noqa: E402
-from holdfast_proto.v1.control_pb2 import RunStatus  # noqa: E402
+from holdfast_proto.v1.control_pb2 import RANK_HEALTH_STALLED, RunStatus  # noqa: E402
 from tests.cli.top.scenes import wide  # noqa: E402
 
 STATES = 20
@@ -64,7 +64,8 @@ def _status(ranks: int, number: int) -> RunStatus:
         view.phase = _PHASES[(view.rank * 7 + number) % len(_PHASES)]
         view.own_time_s, view.own_steps = (1.0 + view.rank % 5 / 100) * (100 + number), 100 + number
     if number >= STATES // 2:
-        status.ranks[min(3, ranks - 1)].stalled_s = 3.0 + number
+        stalled = status.ranks[min(3, ranks - 1)]
+        stalled.stalled_s, stalled.health = 3.0 + number, RANK_HEALTH_STALLED
     return status
 
 

@@ -10,6 +10,7 @@ from holdfast_daemon.clock import Clock
 from holdfast_daemon.core.accounting.ledger import goodput_ratio, settled_time_use
 from holdfast_daemon.core.detectors.speed.data_share import SLOW_DATA
 from holdfast_daemon.core.model import CoreState, present_step, ranks_of
+from holdfast_daemon.core.reading.rank_health import STALLED_S, StallRule, health_counts
 from holdfast_daemon.core.recovery.standstills import has_given_up
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.metrics import run_families as of_run
@@ -17,9 +18,6 @@ from holdfast_daemon.metrics import self_families as of_self
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.metric_family import MetricFamily
 from holdfast_proto.v1 import store_pb2 as store
-
-STALLED_S = 1.0
-"""Time without progress after which a rank is shown as stalled, whatever its deadline."""
 
 
 class DaemonCollector(Collector):
@@ -79,14 +77,10 @@ _SINGLE: tuple[tuple[MetricFamily, Callable[[CoreState], float | None]], ...] = 
 """Families with one sample for each run, and its value; None: there is no such number yet."""
 
 
-def _ranks_by_state(state: CoreState) -> Mapping[str, int]:
-    ranks = list(ranks_of(state.nodes, state.record.generation).values())
-    return {
-        "starting": sum(rank.life == store.LIFE_STARTING for rank in ranks),
-        "running": sum(rank.life == store.LIFE_RUNNING for rank in ranks),
-        "exited": sum(rank.life == store.LIFE_EXITED for rank in ranks),
-        "stalled": sum(rank.life == store.LIFE_RUNNING and rank.stalled_s > STALLED_S for rank in ranks),
-    }
+def ranks_by_state(state: CoreState) -> Mapping[str, int]:
+    """Return the number of ranks by state, as the console counts them."""
+    rule, ranks = StallRule.of(state), ranks_of(state.nodes, state.record.generation).values()
+    return health_counts([(rank.life, rank.progress.phase, rule.health_of(rank)) for rank in ranks])
 
 
 def _open_kinds(state: CoreState) -> Mapping[str, bool]:
@@ -108,7 +102,7 @@ _BY_LABEL: tuple[tuple[MetricFamily, Callable[[CoreState], Mapping[str, float]]]
         of_run.RUN_STATE,
         lambda state: {name: phase == state.record.phase for name, phase in of_run.RUN_STATES.items()},
     ),
-    (of_run.RANKS, _ranks_by_state),
+    (of_run.RANKS, ranks_by_state),
     (of_run.RUN_RESTARTS, lambda state: state.totals.restarts),
     (
         of_run.LOGGED,

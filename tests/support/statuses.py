@@ -1,7 +1,7 @@
 """Statuses of a run of four ranks, as a daemon would report them."""
 
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
-from holdfast_proto.v1.control_pb2 import RankView, RunStatus
+from holdfast_proto.v1.control_pb2 import RANK_HEALTH_STALLED, RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_OPEN,
     INCIDENT_STATE_RECOVERED,
@@ -66,7 +66,7 @@ def stopped(rank: int) -> RunStatus:
     status = healthy()
     status.ranks[rank].process_state = "T"
     for view in status.ranks:
-        view.stalled_s = 2.0
+        view.stalled_s, view.health = 2.0, RANK_HEALTH_STALLED
     return status
 
 

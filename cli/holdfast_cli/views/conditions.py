@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 from holdfast_proto.exit_codes import signal_name
-from holdfast_proto.v1.control_pb2 import RankView
+from holdfast_proto.v1.control_pb2 import RANK_HEALTH_STALLED, RANK_HEALTH_WAITING, RankView
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, LIFE_RUNNING
 
 
@@ -14,13 +14,15 @@ class Condition(IntEnum):
     STOPPED = 1
     STALLED = 2
     STARTING = 3
-    RUNNING = 4
-    ENDED = 5
-    FINISHED = 6
+    WAITING = 4
+    """It makes no progress because it waits for other ranks."""
+    RUNNING = 5
+    ENDED = 6
+    FINISHED = 7
 
 
-def condition(rank: RankView, deadline_s: float) -> Condition:
-    """Judge one rank. ``deadline_s``: silence longer than this is a stall; 0: not yet learned."""
+def condition(rank: RankView) -> Condition:
+    """Return the condition of a rank, as the daemon has judged its health."""
     if rank.life == LIFE_EXITED:
         if not rank.HasField("exit"):
             return Condition.ENDED  # by Holdfast, with its run: nobody waited for its exit
@@ -30,9 +32,9 @@ def condition(rank: RankView, deadline_s: float) -> Condition:
         return Condition.STOPPED
     if rank.life != LIFE_RUNNING:
         return Condition.STARTING
-    if 0 < deadline_s < rank.stalled_s:
+    if rank.health == RANK_HEALTH_STALLED:
         return Condition.STALLED
-    return Condition.RUNNING
+    return Condition.WAITING if rank.health == RANK_HEALTH_WAITING else Condition.RUNNING
 
 
 def describe(rank: RankView, judged: Condition) -> str:
@@ -43,6 +45,8 @@ def describe(rank: RankView, judged: Condition) -> str:
         return f"{'held by a debugger' if rank.process_state == 't' else 'stopped'} for {rank.stalled_s:.1f} s"
     if judged is Condition.STALLED:
         return f"no progress for {rank.stalled_s:.1f} s"
+    if judged is Condition.WAITING:
+        return f"waits for other ranks for {rank.stalled_s:.1f} s"
     return judged.name.lower()
 
 

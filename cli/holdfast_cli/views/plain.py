@@ -61,9 +61,9 @@ def _causes(before: RunStatus, current: RunStatus) -> Iterator[str]:
 def _odd_ranks(before: RunStatus, current: RunStatus) -> Iterator[str]:
     if current.phase == RUN_PHASE_FAILED:
         return  # Holdfast has killed those that were left: their ends are no causes
-    known = {rank.rank: condition(rank, before.deadline_s) for rank in before.ranks}
+    known = {rank.rank: condition(rank) for rank in before.ranks}
     for rank in current.ranks:
-        judged = condition(rank, current.deadline_s)
+        judged = condition(rank)
         if judged in _ODD and known.get(rank.rank) is not judged:
             yield f"rank {rank.rank} {describe(rank, judged)}"
 

@@ -43,6 +43,7 @@ _STYLES = {
     Condition.STOPPED: "bold magenta",
     Condition.STALLED: "yellow",
     Condition.STARTING: "dim",
+    Condition.WAITING: "dim",
     Condition.RUNNING: "",
     Condition.ENDED: "dim",
     Condition.FINISHED: "green",
@@ -133,7 +134,7 @@ class _Ranks:
     most: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        judged = [(condition(rank, self.status.deadline_s), rank) for rank in self.status.ranks]
+        judged = [(condition(rank), rank) for rank in self.status.ranks]
         if len(judged) > self.most:
             judged.sort(key=lambda pair: (pair[0], pair[1].rank))
         shown, others = judged[: self.most], judged[self.most :]

@@ -2,7 +2,7 @@
 
 import math
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast_daemon.core.accounting.ledger import time_use
@@ -10,6 +10,7 @@ from holdfast_daemon.core.attention import is_loss_acknowledged, urgent_incident
 from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_daemon.core.model import CoreState, present_step, ranks_of
 from holdfast_daemon.core.rank_means import gpu_use_sum, own_time_sum
+from holdfast_daemon.core.reading.rank_health import HEALTH, StallRule, is_behind
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_daemon.core.texts.time_left import time_left_s
 from holdfast_proto.v1 import control_pb2 as control
@@ -27,7 +28,6 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
     record, telemetry, spec = state.record, state.telemetry, state.spec
     checkpoints = sorted({step for node in state.nodes.values() for step in node.checkpoints})
     ranks = ranks_of(state.members, record.generation)
-    node_of = {rank.rank: name for name, node in state.members.items() for rank in node.ranks}
     status = control.RunStatus(
         run=record.run,
         phase=record.phase,
@@ -52,9 +52,7 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         tokens_per_s=telemetry.tokens_per_s,
         faults=[event.fault_injected for event in state.newest_faults if event.HasField("fault_injected")],
         faults_refused=[event.fault_refused for event in state.newest_faults if event.HasField("fault_refused")],
-        ranks=[
-            rank_view(ranks[number], node_of[number], _shown_exit(state, ranks[number])) for number in sorted(ranks)
-        ],
+        ranks=_rank_views(state, ranks),
         settings=control.RunSettings(
             mode=spec.mode,
             ranks_per_node=spec.ranks_per_node,
@@ -108,6 +106,18 @@ def _shown_exit(state: CoreState, rank: store.RankState) -> store.RankExit | Non
     incident = state.incidents.get(state.record.open_incident, store.Incident())
     is_cause = incident.verdict.kind == store.VERDICT_KIND_DEAD_RANK and rank.rank in incident.verdict.culprits
     return rank.exit if is_cause else None
+
+
+def _rank_views(state: CoreState, ranks: Mapping[int, store.RankState]) -> Iterator[control.RankView]:
+    node_of = {rank.rank: name for name, node in state.members.items() for rank in node.ranks}
+    rule, median_step_s = StallRule.of(state), state.deadlines.median_step_s
+    newest = max((rank.progress.step for rank in ranks.values()), default=-1)
+    for number in sorted(ranks):
+        rank = ranks[number]
+        view, health = rank_view(rank, node_of[number], _shown_exit(state, rank)), rule.health_of(rank)
+        lags = is_behind(health, rank.progress.step, newest, median_step_s)
+        view.MergeFrom(control.RankView(health=f"RANK_HEALTH_{HEALTH[health].upper()}", is_behind=lags))
+        yield view
 
 
 def rank_view(rank: store.RankState, node: str, shown_exit: store.RankExit | None) -> control.RankView:

@@ -29,7 +29,7 @@ RUN_STATE = gauge("run_state", "run state", "1 for the state that the run is in,
 RANKS = gauge(
     "ranks",
     "run state",
-    "Ranks in each state. A stalled rank is also running: it has made no progress for more than a second.",
+    "Ranks in each state. A stalled rank is also running: it has made no progress for half of its deadline or longer.",
     state=("starting", "running", "exited", "stalled"),
 )
 RUN_WORLD_SIZE = gauge("run_world_size", "run", "Ranks of the current generation.")

@@ -2,12 +2,32 @@ from holdfast_proto.v1 import common_pb2 as _common_pb2
 from holdfast_proto.v1 import fault_pb2 as _fault_pb2
 from holdfast_proto.v1 import store_pb2 as _store_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class RankHealth(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RANK_HEALTH_UNSPECIFIED: _ClassVar[RankHealth]
+    RANK_HEALTH_OK: _ClassVar[RankHealth]
+    RANK_HEALTH_STARTING: _ClassVar[RankHealth]
+    RANK_HEALTH_WAITING: _ClassVar[RankHealth]
+    RANK_HEALTH_STALLED: _ClassVar[RankHealth]
+    RANK_HEALTH_CULPRIT: _ClassVar[RankHealth]
+    RANK_HEALTH_EXITED: _ClassVar[RankHealth]
+    RANK_HEALTH_LEFT: _ClassVar[RankHealth]
+RANK_HEALTH_UNSPECIFIED: RankHealth
+RANK_HEALTH_OK: RankHealth
+RANK_HEALTH_STARTING: RankHealth
+RANK_HEALTH_WAITING: RankHealth
+RANK_HEALTH_STALLED: RankHealth
+RANK_HEALTH_CULPRIT: RankHealth
+RANK_HEALTH_EXITED: RankHealth
+RANK_HEALTH_LEFT: RankHealth
 
 class GetStatusRequest(_message.Message):
     __slots__ = ("run",)
@@ -199,7 +219,7 @@ class HeardAgent(_message.Message):
     def __init__(self, node: _Optional[str] = ..., run: _Optional[str] = ..., reported_unix_s: _Optional[float] = ...) -> None: ...
 
 class RankView(_message.Message):
-    __slots__ = ("rank", "node", "life", "step", "phase", "process_state", "stalled_s", "coordinates", "pid", "exit", "memory_bytes", "memory_limit_bytes", "recorders", "own_time_source", "own_time_reason", "own_time_s", "own_steps", "gpu_use_sum", "gpu_use_samples")
+    __slots__ = ("rank", "node", "life", "step", "phase", "process_state", "stalled_s", "coordinates", "pid", "exit", "memory_bytes", "memory_limit_bytes", "recorders", "own_time_source", "own_time_reason", "own_time_s", "own_steps", "gpu_use_sum", "gpu_use_samples", "health", "is_behind")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +246,8 @@ class RankView(_message.Message):
     OWN_STEPS_FIELD_NUMBER: _ClassVar[int]
     GPU_USE_SUM_FIELD_NUMBER: _ClassVar[int]
     GPU_USE_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    IS_BEHIND_FIELD_NUMBER: _ClassVar[int]
     rank: int
     node: str
     life: _store_pb2.Life
@@ -245,7 +267,9 @@ class RankView(_message.Message):
     own_steps: int
     gpu_use_sum: float
     gpu_use_samples: int
-    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., life: _Optional[_Union[_store_pb2.Life, str]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., process_state: _Optional[str] = ..., stalled_s: _Optional[float] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., pid: _Optional[int] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., own_time_s: _Optional[float] = ..., own_steps: _Optional[int] = ..., gpu_use_sum: _Optional[float] = ..., gpu_use_samples: _Optional[int] = ...) -> None: ...
+    health: RankHealth
+    is_behind: bool
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., life: _Optional[_Union[_store_pb2.Life, str]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., process_state: _Optional[str] = ..., stalled_s: _Optional[float] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., pid: _Optional[int] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., own_time_s: _Optional[float] = ..., own_steps: _Optional[int] = ..., gpu_use_sum: _Optional[float] = ..., gpu_use_samples: _Optional[int] = ..., health: _Optional[_Union[RankHealth, str]] = ..., is_behind: bool = ...) -> None: ...
 
 class RunSettings(_message.Message):
     __slots__ = ("mode", "ranks_per_node", "on_hang", "injection_allowed", "checkpoint_directory")

@@ -1,7 +1,13 @@
 """Runs to look at: statuses of many ranks, healthy and hung."""
 
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD
-from holdfast_proto.v1.control_pb2 import RankView, RunSettings, RunStatus
+from holdfast_proto.v1.control_pb2 import (
+    RANK_HEALTH_STALLED,
+    RANK_HEALTH_WAITING,
+    RankView,
+    RunSettings,
+    RunStatus,
+)
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_STANDSTILL,
     LIFE_RUNNING,
@@ -47,7 +53,8 @@ def hung(culprit: int = CULPRIT) -> RunStatus:
     """The same run after one rank has hung in its data loader, and all others wait for it."""
     status = wide()
     for rank in status.ranks:
-        rank.stalled_s = 21.4
+        rank.stalled_s, rank.health = 21.4, RANK_HEALTH_WAITING
+    status.ranks[culprit].health = RANK_HEALTH_STALLED
     status.ranks[culprit].phase = PHASE_DATA
     waiters = [rank for rank in range(8, 12) if rank != culprit]
     waits = [WaitEdge(waiter=rank, awaited=culprit, group="mesh_tp", seq=96, op="all_reduce") for rank in waiters]

@@ -8,7 +8,7 @@ from textual.widgets import Static
 from holdfast_cli.top.ranks.mesh_view import MeshView
 from holdfast_cli.top.ranks.rank_table import RankTable
 from holdfast_daemon.core.texts.advice import advice_line, next_line
-from holdfast_proto.v1.control_pb2 import RunSettings
+from holdfast_proto.v1.control_pb2 import RANK_HEALTH_OK, RunSettings
 from holdfast_proto.v1.store_pb2 import (
     HANG_ACTION_ABORT,
     MODE_OBSERVE,
@@ -63,14 +63,14 @@ async def test_the_ranks_stand_in_the_order_of_their_oddity(watch: Watch) -> Non
     status = killed(5, hung())
     status.ranks[7].process_state = "T"
     for rank in (20, 21):
-        status.ranks[rank].stalled_s = 0.0
-    status.ranks[20].step -= 2
+        status.ranks[rank].stalled_s, status.ranks[rank].health = 0.0, RANK_HEALTH_OK
+    status.ranks[20].is_behind = True
     async with watch(status) as top:
         await top.shows("dead: SIGKILL")
         order = ranks_of(top)
-        assert order[:3] == [5, CULPRIT, 7]
-        assert order[-2:] == [20, 21]
-        await top.shows("1 exited, 1 culprit, 1 stopped, 27 stalled, 1 behind, 1 running")
+        assert order[:4] == [5, CULPRIT, 7, 20]
+        assert order[-1] == 21
+        await top.shows("1 exited, 1 culprit, 1 stopped, 1 behind, 27 waiting, 1 running")
 
 
 async def test_a_filter_and_the_odd_ranks_are_shown_alone(watch: Watch) -> None:
@@ -130,10 +130,10 @@ async def test_the_map_shows_health_phase_and_memory_by_characters(watch: Watch)
     async with watch(hung(), size=(100, 40)) as top:
         await top.shows("culprit: no")
         await top.press("m")
-        await top.shows("health: ! culprit 1  ~ stalled 31")
+        await top.shows("health: ! culprit 1  w waiting 31")
         lines = [line.removeprefix(">").strip() for line in top.screen_text.splitlines()]
         at = lines.index("pp0")
-        assert lines[at + 1 : at + 4] == ["~~~~ ~~~~ ~~~! ~~~~", "pp1", "~~~~ ~~~~ ~~~~ ~~~~"]
+        assert lines[at + 1 : at + 4] == ["wwww wwww www! wwww", "pp1", "wwww wwww wwww wwww"]
         mesh = top.app.screen.query_one(MeshView)
         await top.press(*["right"] * CULPRIT)
         assert mesh.rank_at(mesh.cursor) == CULPRIT

@@ -12,7 +12,7 @@ from holdfast_cli.views.plain import HEARTBEAT_S, changes
 from holdfast_cli.views.run_view import Surroundings, phase_style, progress_text, render
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1.common_pb2 import PHASE_EVAL, LoggedNumber
-from holdfast_proto.v1.control_pb2 import RankView, RunStatus
+from holdfast_proto.v1.control_pb2 import RANK_HEALTH_STALLED, RANK_HEALTH_WAITING, RankView, RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_OPEN,
@@ -142,7 +142,7 @@ def test_the_header_has_what_the_script_logs_under_its_own_names() -> None:
 def test_memory_is_left_out_of_a_table_that_would_be_too_wide() -> None:
     status = healthy()
     for rank in status.ranks:
-        rank.memory_bytes, rank.stalled_s = 1 << 30, 12.0
+        rank.memory_bytes, rank.stalled_s, rank.health = 1 << 30, 12.0, RANK_HEALTH_STALLED
         rank.node = f"node-{rank.rank % 2}"
     assert "1.0 GiB" in line_with(draw(status, width=100), "pp0 tp1")
     text = draw(status, width=80)
@@ -206,16 +206,18 @@ def test_trouble_with_the_sidecar_itself_is_shown() -> None:
 
 
 def test_conditions_of_ranks() -> None:
-    assert condition(RankView(life=LIFE_EXITED, exit=RankExit(code=0)), 1.0) is Condition.FINISHED
-    assert condition(RankView(life=LIFE_EXITED, exit=RankExit(code=1)), 1.0) is Condition.DEAD
-    assert condition(RankView(life=LIFE_EXITED, exit=RankExit()), 1.0) is Condition.DEAD
-    assert condition(RankView(life=LIFE_EXITED), 1.0) is Condition.ENDED
-    assert condition(RankView(), 1.0) is Condition.STARTING
+    assert condition(RankView(life=LIFE_EXITED, exit=RankExit(code=0))) is Condition.FINISHED
+    assert condition(RankView(life=LIFE_EXITED, exit=RankExit(code=1))) is Condition.DEAD
+    assert condition(RankView(life=LIFE_EXITED, exit=RankExit())) is Condition.DEAD
+    assert condition(RankView(life=LIFE_EXITED)) is Condition.ENDED
+    assert condition(RankView()) is Condition.STARTING
     slow = healthy().ranks[0]
     slow.stalled_s = 3.0
-    assert condition(slow, 2.0) is Condition.STALLED
-    assert condition(slow, 4.0) is Condition.RUNNING
-    assert condition(slow, 0.0) is Condition.RUNNING
+    assert condition(slow) is Condition.RUNNING, "an older daemon does not judge"
+    slow.health = RANK_HEALTH_STALLED
+    assert condition(slow) is Condition.STALLED
+    slow.health = RANK_HEALTH_WAITING
+    assert condition(slow) is Condition.WAITING
 
 
 def test_lines_contain_only_what_is_new() -> None:

@@ -35,6 +35,7 @@ _HEALTH = {
     Oddity.BEHIND: "<",
     Oddity.SLOW: "s",
     Oddity.STARTING: "+",
+    Oddity.WAITING: "w",
     Oddity.NORMAL: ".",
     Oddity.ENDED: "-",
 }

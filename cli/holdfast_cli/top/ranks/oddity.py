@@ -1,6 +1,5 @@
 """Judges which ranks are odd, and how odd, so that the one that matters stands first."""
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,11 +17,6 @@ from holdfast_proto.v1.store_pb2 import (
     Incident,
 )
 
-_STEPS_BEHIND = 2
-"""Steps by which a rank is behind the furthest one. One step is usual: ranks report at different moments."""
-_S_BEHIND = 2.0
-"""The same in seconds of the ranks' own times of a step, if those are known."""
-
 _NOT_MEASURED = RankSpeeds()
 _SLOW = (VERDICT_KIND_STRAGGLER, VERDICT_KIND_DATA_STALL, VERDICT_KIND_THROUGHPUT_DROP)
 
@@ -37,8 +31,9 @@ class Oddity(IntEnum):
     BEHIND = 4
     SLOW = 5
     STARTING = 6
-    NORMAL = 7
-    ENDED = 8
+    WAITING = 7
+    NORMAL = 8
+    ENDED = 9
 
     @property
     def is_odd(self) -> bool:
@@ -59,7 +54,6 @@ class JudgedRanks:
     """All ranks of one status."""
 
     ranks: tuple[JudgedRank, ...] = ()
-    deadline_s: float = 0.0
     furthest_step: int = -1
     nodes: frozenset[str] = frozenset()
     generation: int = 0
@@ -76,7 +70,7 @@ class JudgedRanks:
 
     def state_text(self, rank: JudgedRank) -> str:
         """Return the state of a rank in words."""
-        judged = condition(rank.view, self.deadline_s)
+        judged = condition(rank.view)
         text = describe(rank.view, judged)
         match rank.oddity:
             case Oddity.CULPRIT:
@@ -93,6 +87,7 @@ _BY_CONDITION = {
     Condition.STOPPED: Oddity.STOPPED,
     Condition.STALLED: Oddity.STALLED,
     Condition.STARTING: Oddity.STARTING,
+    Condition.WAITING: Oddity.WAITING,
     Condition.RUNNING: Oddity.NORMAL,
     Condition.ENDED: Oddity.ENDED,
     Condition.FINISHED: Oddity.ENDED,
@@ -116,15 +111,14 @@ def judge_ranks(
     }
     views = list(status.ranks)  # one object for each rank, made once
     furthest = max((view.step for view in views if view.life == LIFE_RUNNING), default=-1)
-    behind, deadline_s = furthest - _least_behind(speeds.median_step_s), status.deadline_s
     judged, counts, until = [], [0] * len(Oddity), 0
     for view in views:
         number = view.rank
-        oddity = _OF_CONDITION[condition(view, deadline_s)]
+        oddity = _OF_CONDITION[condition(view)]
         if number in culprits and Oddity.EXITED < oddity < Oddity.ENDED:
             oddity = Oddity.CULPRIT
         elif oddity is Oddity.NORMAL:
-            if 0 <= view.step <= behind:
+            if view.is_behind:
                 oddity = Oddity.BEHIND
             elif number in slow:
                 oddity = Oddity.SLOW
@@ -134,7 +128,6 @@ def judge_ranks(
         judged.append(JudgedRank(oddity, number, view))
     return JudgedRanks(
         ranks=tuple(judged),
-        deadline_s=deadline_s,
         furthest_step=furthest,
         nodes=frozenset([view.node for view in views]),
         generation=status.generation,
@@ -142,11 +135,6 @@ def judge_ranks(
         total_steps=until or None,
         speeds=speeds,
     )
-
-
-def _least_behind(usual_step_s: float) -> int:
-    """Return the steps by which a rank must lag: reports of short steps differ by some anyway."""
-    return max(_STEPS_BEHIND, math.ceil(_S_BEHIND / usual_step_s)) if usual_step_s > 0.0 else _STEPS_BEHIND
 
 
 def _is_of_now(incident: Incident, status: RunStatus) -> bool:

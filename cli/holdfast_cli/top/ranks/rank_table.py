@@ -18,6 +18,7 @@ STYLES = {
     Oddity.BEHIND: "yellow",
     Oddity.SLOW: "yellow",
     Oddity.STARTING: "dim",
+    Oddity.WAITING: "dim",
     Oddity.NORMAL: "",
     Oddity.ENDED: "dim",
 }

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Mapping
 
-from holdfast_daemon.console.ranks.rank_health import WAITING
 from holdfast_daemon.console.ranks.rank_table import RankTable
 from holdfast_daemon.core.attention import can_be_acknowledged, is_bad, open_incident, urgent_incident
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR, ranks_named
+from holdfast_daemon.core.reading.rank_health import LEFT, WAITING
 from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_daemon.core.texts.advice import next_line
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, number_of, outcome_line, what_line
@@ -96,7 +96,7 @@ def is_any_alive(table: RankTable) -> bool:
 
 def _is_dead(table: RankTable) -> bool:
     """Return whether all ranks have exited, and not all of them well."""
-    return bool(table.rows) and not is_any_alive(table) and not all(row.ended_well for row in table.rows.values())
+    return bool(table.rows) and not is_any_alive(table) and not all(row.health == LEFT for row in table.rows.values())
 
 
 def _doing(table: RankTable) -> str:

@@ -9,17 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from holdfast_daemon.console.ranks.own_step_times import OwnStepTimes
-from holdfast_daemon.console.ranks.rank_health import (
-    CULPRIT,
-    EXITED,
-    HEALTH,
-    OK,
-    STALLED,
-    STARTING,
-    WAITING,
-)
 from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable
 from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.core.reading.rank_health import CULPRIT, EXITED, HEALTH, STALLED, STARTING, WAITING, is_behind
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -30,10 +22,6 @@ COLOURS = ("health", "phase", "step_time", "memory", "utilisation")
 MOST_CHANGES = 400
 """Most values that are sent at once. With more changes, the odd ranks go first and the others follow in turn."""
 MOST_ODD = 50
-_BEHIND_STEPS = 2
-"""Steps behind the foremost rank from which a rank is odd. One step is the usual difference between reports."""
-_BEHIND_S = 2.0
-"""Time of usual steps that it must be behind, too: reports of short steps differ by several of them."""
 _FULL_RATIO = 0.95
 _SLOW_RATIO = 1.5
 _AXES = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "ep", "tp")
@@ -194,9 +182,8 @@ def rounded(value: float, digits: int = 2) -> float:
 
 
 def _is_behind(table: RankTable, number: int) -> bool:
-    """Return whether a healthy rank is behind the foremost one, by more than reports of healthy ranks differ."""
-    steps, step_s = table.newest_step - table.rows[number].step, table.state.deadlines.median_step_s or 0.0
-    return table.health[number] == OK and steps >= _BEHIND_STEPS and steps * step_s >= _BEHIND_S
+    step_s = table.state.deadlines.median_step_s
+    return is_behind(table.health[number], table.rows[number].step, table.newest_step, step_s)
 
 
 def _behind(table: RankTable, odd: Iterable[int]) -> list[int]:

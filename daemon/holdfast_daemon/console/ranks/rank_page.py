@@ -6,7 +6,11 @@ from typing import Any
 from holdfast_daemon.console.pages.run_frame import newest_first
 from holdfast_daemon.console.ranks.generation_logs import read_end
 from holdfast_daemon.console.ranks.own_step_times import SingleRankTimes
-from holdfast_daemon.console.ranks.rank_health import (
+from holdfast_daemon.console.ranks.rank_table import RankTable
+from holdfast_daemon.console.ranks.taken_stacks import TakenStack
+from holdfast_daemon.console.serving.guard import RefusedRequestError
+from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.core.reading.rank_health import (
     CULPRIT,
     EXITED,
     HEALTH,
@@ -16,10 +20,6 @@ from holdfast_daemon.console.ranks.rank_health import (
     STARTING,
     WAITING,
 )
-from holdfast_daemon.console.ranks.rank_table import RankTable
-from holdfast_daemon.console.ranks.taken_stacks import TakenStack
-from holdfast_daemon.console.serving.guard import RefusedRequestError
-from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.texts.activities import does
 from holdfast_daemon.core.texts.incident_lines import enum_phrase
 from holdfast_proto import run_files

@@ -10,21 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from holdfast_daemon.console.ranks.rank_health import (
-    CULPRIT,
-    EXITED,
-    LEFT,
-    OK,
-    STALLED,
-    STARTING,
-    WAITING,
-    StallRule,
-    waits,
-)
 from holdfast_daemon.core.attention import open_incident
 from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.core.reading.rank_health import CULPRIT, StallRule, health_counts, is_in_pause
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
-from holdfast_daemon.core.restart_patience import MARKED
 from holdfast_proto.v1 import store_pb2 as store
 
 LEAST_PAUSE_S = 0.5
@@ -42,13 +31,8 @@ class Row(NamedTuple):
     step: int
     phase: int
     stalled_s: float
-    is_stalled: bool
-    """Whether it has made no progress for too long, by the deadline of its phase when its node was read."""
-    is_stopped: bool
-    left: bool
-    waits: bool
-    """Whether a call with other ranks is pending. Only of stalled ranks; of the others False."""
-    ended_well: bool
+    health: int
+    """Index into HEALTH when its node was read, without regard to incidents."""
     memory_bytes: int
     memory_limit_bytes: int
     planned_steps: int
@@ -78,25 +62,12 @@ class RankTable:
     @cached_property
     def pausing(self) -> list[int]:
         """Ranks in an evaluation or a save that the script has marked, within its time. Others may wait for them."""
-        return [
-            number
-            for number, row in self.rows.items()
-            if row.phase in MARKED and row.life == store.LIFE_RUNNING and self.health[number] == OK
-        ]
+        return [number for number, row in self.rows.items() if is_in_pause(row.life, row.phase, self.health[number])]
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Number of ranks by state. Stalled ranks run, too. Ranks that wait for a marked pause are not stalled."""
-        found = list(self.health.values())
-        stalled = (STALLED,) if self.pausing else (WAITING, STALLED)
-        alive = [row for row in self.rows.values() if row.life != store.LIFE_EXITED]
-        return {
-            "starting": sum(row.life == store.LIFE_STARTING for row in alive),
-            "running": sum(row.life == store.LIFE_RUNNING for row in alive),
-            "exited": len(self.rows) - len(alive),
-            "stalled": sum(found.count(kind) for kind in stalled)
-            + sum(self.health[row.rank] == CULPRIT and row.is_stalled for row in alive),
-        }
+        """Number of ranks by state: see :func:`health_counts`."""
+        return health_counts([(row.life, row.phase, row.health) for row in self.rows.values()])
 
 
 class RankReader:
@@ -132,7 +103,7 @@ class RankReader:
             rows.update((row.rank, row) for row in known[name][1])
         self._rows = known
         culprits = _culprits(state)
-        health = {number: _health(row, culprits) for number, row in rows.items()}
+        health = {number: CULPRIT if number in culprits else row.health for number, row in rows.items()}
         size = max(state.world_size, max(rows, default=-1) + 1)
         return RankTable(
             rows,
@@ -152,7 +123,7 @@ def _culprits(state: CoreState) -> frozenset[int]:
 def _rows(name: str, node: store.NodeState, rule: StallRule) -> list[Row]:
     rows = []
     for rank in node.ranks:
-        progress, memory, is_stalled = rank.progress, rank.memory, rule.is_stalled(rank)
+        progress, memory = rank.progress, rank.memory
         has_exit = rank.HasField("exit")
         rows.append(
             Row(
@@ -162,28 +133,10 @@ def _rows(name: str, node: store.NodeState, rule: StallRule) -> list[Row]:
                 rank.exit.step if has_exit else progress.step,
                 rank.exit.phase if has_exit else progress.phase,
                 rank.stalled_s,
-                is_stalled,
-                rank.process_state in ("T", "t"),
-                rank.left_training,
-                is_stalled and waits(rank),
-                has_exit and rank.exit.HasField("code") and rank.exit.code == 0,
+                rule.health_of(rank),
                 memory.allocated_bytes,
                 memory.limit_bytes,
                 rank.planned_steps,
             )
         )
     return rows
-
-
-def _health(row: Row, culprits: frozenset[int]) -> int:
-    if row.rank in culprits:
-        return CULPRIT
-    if row.life == store.LIFE_EXITED:
-        return LEFT if row.ended_well else EXITED
-    if row.life == store.LIFE_STARTING:
-        return STARTING
-    if row.left:
-        return LEFT
-    if row.is_stalled or row.is_stopped:
-        return WAITING if row.waits and not row.is_stopped else STALLED
-    return OK

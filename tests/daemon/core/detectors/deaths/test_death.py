@@ -61,7 +61,9 @@ def test_aborted_rank_comes_before_those_that_lost_it() -> None:
 
 @pytest.mark.safety
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("failed", [killed(signal.SIGABRT, 100.0), raised(BAD_SAMPLE, 100.0)], ids=["aborted", "raised"])
+@pytest.mark.parametrize(
+    "failed", [killed(signal.SIGABRT, 100.0), raised(BAD_SAMPLE, 100.0)], ids=["aborted", "raised"]
+)
 def test_a_rank_that_its_launcher_ended_after_another_had_failed_is_no_culprit(number: int, failed: RankExit) -> None:
     """An agent that did not start the ranks may see the second end first."""
     assert first_cause({0: killed(number, 99.8), 1: killed(number, 100.3), 3: failed}) == (3,)
