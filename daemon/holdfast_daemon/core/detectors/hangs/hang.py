@@ -39,11 +39,10 @@ def roots(view: View) -> list[int]:
     """
     if not view.late or view.mismatched_call is not None or _has_failed(view):
         return []
-    if view.different_groups is not None:  # no number means the same to all: mismatched_order.py says so in a moment
-        return []
     found = _roots(view)
-    if view.uses_devices:
-        # A rank that waits for its device looks like one that is busy. What stops or ends it is certain all the same.
+    if view.uses_devices or (found and view.different_groups is not None):
+        # A rank that waits for its device looks like one that is busy. And if ranks mean different groups by one name,
+        # numbers do not show who is late. What stops or ends a rank is certain all the same.
         return [rank for rank in found if _has_left(view, rank) or view.activity(rank) == common.ACTIVITY_STOPPED]
     return [rank for rank in found if view.activity(rank) in OUTSIDE] if view.missing_nodes else found
 

@@ -266,6 +266,17 @@ def test_different_groups_under_one_number_are_told_with_the_members_that_each_s
     )
 
 
+def test_nobody_is_named_by_numbers_that_mean_different_groups_unless_it_is_stopped() -> None:
+    ranks = different_groups({0: [0, 3], 1: [1, 2], 2: [1, 2], 3: [0, 3]})
+    ranks.group("0", {0: 37, 1: 38, 2: 38, 3: 37}, 36)
+    ranks[0].stalled_s = 0.1  # its next report may show that all stand still
+    assert ranks.verdict(MismatchedOrder()) is None
+    assert ranks.verdict(HungCollective()) is None
+    ranks[3].process_state = "T"
+    found = ranks.verdict(HungCollective())
+    assert found is not None and list(found.culprits) == [3]
+
+
 def test_a_rank_that_alone_has_made_another_group_is_the_culprit() -> None:
     found = different_groups({0: [0, 1, 2, 3], 1: [0, 1, 2, 3], 2: [1, 2], 3: [0, 1, 2, 3]}).verdict(MismatchedOrder())
     assert found is not None and list(found.culprits) == [2]
