@@ -117,6 +117,8 @@ def test_the_rank_that_has_not_made_the_call_is_named_by_the_recorders_and_resta
     verdict = incident.verdict
     assert (verdict.kind, list(verdict.culprits)) == (VERDICT_KIND_HUNG_COLLECTIVE, [1])
     assert (verdict.group, verdict.seq, verdict.op) == ("0", 21, "all_reduce")
-    assert verdict.message.endswith("; ranks 0, 2 wait for it in all_reduce 21 of group 0 (by the ranks' recorders)")
+    assert verdict.message.endswith(
+        "; ranks 0, 2 wait for it in all_reduce 21 of group 0 (default_pg) (by the ranks' recorders)"
+    )
     assert list(verdict.device_call.why) == ["rank 1 has no call of its own pending, and its newest call there is 20"]
     assert "rank-00001.flight_recorder_nccl.json" in {Path(name).name for name in incident.evidence}

@@ -1,6 +1,5 @@
 """The table of incidents, and the whole story of one."""
 
-import time
 from collections.abc import Iterable, Sequence
 
 from rich import box
@@ -20,6 +19,7 @@ from holdfast_daemon.core.texts.incident_lines import (
     verdict_word,
     what_line,
 )
+from holdfast_proto.local_time import moment
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.common_pb2 import PendingCall
 from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source, StackSummary
@@ -36,7 +36,7 @@ def incident_table(incidents: Sequence[Incident]) -> RenderableType:
     for incident in incidents:
         state = enum_phrase(IncidentState, incident.state)
         # As texts: rich reads strings as markup, and names in them come from the run.
-        table.add_row(Text(incident.id), _clock(incident.detected_unix_s), state, Text(what_line(incident)))
+        table.add_row(Text(incident.id), moment(incident.detected_unix_s), state, Text(what_line(incident)))
     return table
 
 
@@ -51,8 +51,8 @@ def incident_story(incident: Incident, files: IncidentFiles) -> RenderableType:
         ("where", _where(incident)),
         ("confidence", f"{verdict.confidence_ratio:.0%}"),
         ("generation", str(incident.generation)),
-        ("last progress", _clock(incident.last_progress_unix_s)),
-        ("detected", _clock(incident.detected_unix_s)),
+        ("last progress", moment(incident.last_progress_unix_s)),
+        ("detected", moment(incident.detected_unix_s)),
         ("resumed", _resumed(incident)),
         ("outcome", outcome_line(incident) or enum_phrase(IncidentState, incident.state)),
     ):
@@ -123,7 +123,3 @@ def _resumed(incident: Incident) -> str:
         return f"step {incident.resumed_step}" if incident.resumed_step >= 0 else "from its beginning"
     source = enum_phrase(Source, incident.source)
     return f"step {incident.resumed_step} from {source}" if incident.resumed_step >= 0 else "from the seed"
-
-
-def _clock(unix_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s)) if unix_s else "-"

@@ -4,17 +4,18 @@ from holdfast_cli.reports.figures import figures_of, spoiled_figures
 from holdfast_cli.reports.markup import Markup, element, joined
 from holdfast_cli.reports.redaction import Redaction
 from holdfast_cli.reports.run_source import RunFacts
-from holdfast_cli.reports.wording import clock, duration, short_number
+from holdfast_cli.reports.wording import duration, short_number
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.core.texts.incident_lines import number_of
+from holdfast_proto.local_time import moment
 
 
 def headline(facts: RunFacts, redaction: Redaction) -> Markup:
     """Return the header of the page: name, state, why, gaps and main numbers."""
     state, kind = _state(facts)
     outcome = redaction.text(_why(facts))
-    begun = f"Started {clock(facts.created_unix_s)}." if facts.created_unix_s else ""
-    seen = f" Last seen {clock(facts.status_unix_s)}." if facts.status_unix_s else ""
+    begun = f"Started {moment(facts.created_unix_s)}." if facts.created_unix_s else ""
+    seen = f" Last seen {moment(facts.status_unix_s)}." if facts.status_unix_s else ""
     cards = joined(_cards(facts))  # first, because they may find further gaps
     gaps = [element("p", redaction.text(gap), class_="note") for gap in facts.gaps]
     return element(

@@ -18,6 +18,7 @@ from holdfast_cli.reports.sections import (
     settings_section,
     slowest_section,
 )
+from holdfast_proto.local_time import moment
 
 _UPLOT = files("holdfast_daemon") / "console" / "static" / "vendor" / "uplot"
 _OWN = files("holdfast_cli.reports") / "static"
@@ -89,7 +90,7 @@ def _reading(facts: RunFacts) -> str:
 
 
 def _footer() -> Markup:
-    written = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    written = moment(time.time())
     origin = f"Written by Holdfast {version('holdfast-torch')} on {written}. This file loads nothing from other places."
     warning = "Values that look like secrets are hidden. No rule knows them all: read the file before you share it."
     return element("footer", element("p", origin), element("p", warning))

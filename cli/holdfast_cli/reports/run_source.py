@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast_cli.errors import CommandError
-from holdfast_cli.reports.wording import clock
 from holdfast_cli.run_folder.ended import incidents_in_log, load_last_status, state_at_end
 from holdfast_cli.run_folder.record import RunRecord, find_record, known_runs, read_record
 from holdfast_cli.run_folder.target import Target
 from holdfast_daemon.history.reader import HistoryError, RunHistory
 from holdfast_daemon.history.rows import CheckpointRow, Curve, RunStart
 from holdfast_proto import run_files
+from holdfast_proto.local_time import moment
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.store_pb2 import Incident
 
@@ -125,7 +125,7 @@ def read_facts(source: RunSource) -> RunFacts:
     elif not is_live and status.get("phase") not in ("finished", "failed"):
         gaps.append(
             f"The run was cut short, and nobody kept its end. Wall time, goodput and the uses of time are those of"
-            f" {clock(status_unix_s)}; steps and curves may be newer."
+            f" {moment(status_unix_s)}; steps and curves may be newer."
         )
     return RunFacts(
         source=source,

@@ -7,8 +7,9 @@ from holdfast_cli.reports.figures import time_use, wall_s
 from holdfast_cli.reports.markup import Markup, element, joined, table
 from holdfast_cli.reports.redaction import Redaction, without_receivers
 from holdfast_cli.reports.run_source import RunFacts
-from holdfast_cli.reports.wording import clock, duration, short_number, size
+from holdfast_cli.reports.wording import duration, short_number, size
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, verdict_word, what_line
+from holdfast_proto.local_time import moment
 from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source
 
 Parts = Sequence[Markup]
@@ -49,7 +50,7 @@ def incident_section(facts: RunFacts, redaction: Redaction) -> Parts:
     rows = [
         (
             incident.id,
-            clock(incident.detected_unix_s),
+            moment(incident.detected_unix_s),
             enum_phrase(IncidentState, incident.state),
             str(incident.verdict.step) if incident.verdict.step >= 0 else "-",
             str(incident.lost_steps),
@@ -81,7 +82,7 @@ def checkpoint_section(facts: RunFacts) -> Parts:
     ]
     newest = rows[-CHECKPOINTS_SHOWN:]
     listed = [
-        (str(row.step), clock(row.unix_s), size(row.stored_bytes), size(row.raw_bytes), duration(row.duration_s))
+        (str(row.step), moment(row.unix_s), size(row.stored_bytes), size(row.raw_bytes), duration(row.duration_s))
         for row in newest
     ]
     caption = "All checkpoints" if len(newest) == count else f"The newest {len(newest)} of {count} checkpoints"
@@ -151,8 +152,8 @@ def _story(incident: Incident, redaction: Redaction) -> Markup:
         ("kind", verdict_word(incident)),
         ("ranks", ", ".join(map(str, verdict.culprits)) or "-"),
         ("confidence", f"{verdict.confidence_ratio:.0%}"),
-        ("last progress", clock(incident.last_progress_unix_s)),
-        ("detected", clock(incident.detected_unix_s)),
+        ("last progress", moment(incident.last_progress_unix_s)),
+        ("detected", moment(incident.detected_unix_s)),
         ("recovery", _recovery(incident)),
         ("lost steps", str(incident.lost_steps)),
     ]

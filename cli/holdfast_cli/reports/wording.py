@@ -1,12 +1,5 @@
 """Numbers and times of reports, as people read them."""
 
-import time
-
-
-def clock(unix_s: float) -> str:
-    """Return a Unix time in the local time zone; "-" for 0."""
-    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(unix_s)) if unix_s > 0 else "-"
-
 
 def duration(seconds: float) -> str:
     """Return a time span with two units at most."""

@@ -1,6 +1,5 @@
 """Small screens: a question, the help, and the choice of a run."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -16,6 +15,7 @@ from textual.widgets.option_list import Option
 
 from holdfast_cli.run_folder.record import RunRecord
 from holdfast_cli.views.clean_text import one_line
+from holdfast_proto.local_time import moment
 
 HELP = (
     ("arrows, page keys", "move in the list or the map"),
@@ -111,5 +111,5 @@ def _run_line(record: RunRecord) -> Text:
         state, style = "running", "bold green"
     else:
         state, style = "cut short", "yellow"
-    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created_unix_s))
+    started = moment(record.created_unix_s)
     return Text.assemble((one_line(record.run), "bold"), f"  started {started}  ", (state, style))

@@ -1,7 +1,5 @@
 """The top of the screen: which run, what is wrong with it, its numbers and their curves."""
 
-import time
-
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -14,6 +12,7 @@ from holdfast_cli.views.clean_text import one_line
 from holdfast_cli.views.phrases import kept_line, logged_line, phase_word
 from holdfast_cli.views.run_view import phase_style, progress_text
 from holdfast_daemon.core.texts.incident_lines import number_of
+from holdfast_proto.local_time import clock
 from holdfast_proto.time_use import PRODUCTIVE
 from holdfast_proto.v1.control_pb2 import RunStatus
 
@@ -44,8 +43,7 @@ def connection_text(lost: Lost | None) -> Text:
     """Return since when nothing new is known, and why; an empty text if the newest look has succeeded."""
     if lost is None:
         return Text()
-    since = time.strftime("%H:%M:%S", time.localtime(lost.since_unix_s))
-    line = f" not connected since {since}, showing the last known state "
+    line = f" not connected since {clock(lost.since_unix_s)}, showing the last known state "
     return Text.assemble((line, "bold black on yellow"), (f"\n{one_line(lost.reason)}", "yellow"))
 
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 
-from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
+from holdfast_daemon.core.naming import STANDS_STILL, STOPPED_BY_OPERATOR
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, number_of
 from holdfast_proto.time_use import PRODUCTIVE
 from holdfast_proto.v1.common_pb2 import (
@@ -18,13 +18,17 @@ from holdfast_proto.v1.common_pb2 import (
 )
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
+    INCIDENT_STATE_OPEN,
+    INCIDENT_STATE_STANDSTILL,
     RUN_PHASE_FAILED,
     RUN_PHASE_FINISHED,
+    RUN_PHASE_RUNNING,
     FaultInjected,
     FaultRefused,
     RunPhase,
 )
 
+_STANDING = (INCIDENT_STATE_OPEN, INCIDENT_STATE_STANDSTILL)
 _LOSSES_SHOWN = 2
 _LOGGED_SHOWN = 8
 _LEAST_SHOWN_S = 0.5
@@ -32,7 +36,12 @@ _LEAST_SHOWN_S = 0.5
 
 
 def phase_word(status: RunStatus) -> str:
-    """Return the phase of a run. One that an operator stopped has failed for scripts, and has stopped for people."""
+    """Return the phase of a run. One that an operator stopped has failed for scripts, and has stopped for people.
+
+    One that stands still runs for scripts.
+    """
+    if status.phase == RUN_PHASE_RUNNING and status.urgent_incident.state in _STANDING:
+        return STANDS_STILL
     is_stopped = status.phase == RUN_PHASE_FAILED and status.outcome == STOPPED_BY_OPERATOR
     return "stopped" if is_stopped else enum_phrase(RunPhase, status.phase)
 

@@ -27,6 +27,7 @@ from holdfast_cli.views.phrases import (
     step_phrase,
     time_line,
 )
+from holdfast_daemon.core.naming import STANDS_STILL
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, incident_line, outcome_line
 from holdfast_daemon.core.texts.time_left import time_left_text
 from holdfast_proto.v1 import common_pb2
@@ -48,7 +49,7 @@ _STYLES = {
     Condition.ENDED: "dim",
     Condition.FINISHED: "green",
 }
-_PHASE_STYLES = {"running": "bold green", "finished": "bold green", "failed": "bold red"}
+_PHASE_STYLES = {"running": "bold green", "finished": "bold green", "failed": "bold red", STANDS_STILL: "bold red"}
 _BAD, _ODD = "bold red", "bold yellow"
 _ACTIONS_SHOWN = 6
 _WIDEST = 1000

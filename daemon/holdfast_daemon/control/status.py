@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast_daemon.core.accounting.ledger import time_use
-from holdfast_daemon.core.attention import is_loss_acknowledged, urgent_incident
+from holdfast_daemon.core.attention import is_loss_acknowledged, is_training, tokens_per_s, urgent_incident
 from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_daemon.core.model import CoreState, present_step, ranks_of
 from holdfast_daemon.core.rank_means import gpu_use_sum, own_time_sum
@@ -49,7 +49,7 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         validation_loss=telemetry.validation_loss,
         grad_norm=telemetry.grad_norm,
         learning_rate=telemetry.learning_rate,
-        tokens_per_s=telemetry.tokens_per_s,
+        tokens_per_s=tokens_per_s(state),
         faults=[event.fault_injected for event in state.newest_faults if event.HasField("fault_injected")],
         faults_refused=[event.fault_refused for event in state.newest_faults if event.HasField("fault_refused")],
         ranks=_rank_views(state, ranks),
@@ -66,10 +66,8 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         status.resumed_step = record.resumed_step
     if planned_steps := max((rank.planned_steps for rank in ranks.values()), default=0):
         status.planned_steps = planned_steps
-    is_training = record.phase == store.RUN_PHASE_RUNNING and any(
-        rank.life != store.LIFE_EXITED for rank in ranks.values()
-    )
-    left_s = time_left_s(planned_steps, status.newest_step, state.deadlines.median_step_s, is_training=is_training)
+    usual_step_s = state.deadlines.median_step_s
+    left_s = time_left_s(planned_steps, status.newest_step, usual_step_s, is_training=is_training(state))
     if left_s is not None:
         status.time_left_s = left_s
     status.replicas_note = state.detector(SilentCorruption).note

@@ -4,7 +4,7 @@ An incident that stopped nothing asks for attention for some time. A loss that i
 it is finite again or an operator has acknowledged its incident: all that the run computes meanwhile may be lost.
 """
 
-from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.core.model import CoreState, ranks_of
 from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -17,6 +17,19 @@ def open_incident(state: CoreState) -> store.Incident | None:
     """Return the incident that is not over: the one that is acted on, else the standstill; None if all is well."""
     names = (state.record.open_incident, state.record.standstill_incident)
     return next((state.incidents[name] for name in names if name in state.incidents), None)
+
+
+def is_training(state: CoreState) -> bool:
+    """Return whether ranks do steps now: the run has not ended, a rank is alive, and nothing stands still."""
+    if state.record.phase != store.RUN_PHASE_RUNNING or open_incident(state) is not None:
+        return False
+    ranks = ranks_of(state.members, state.record.generation).values()
+    return any(rank.life != store.LIFE_EXITED for rank in ranks)
+
+
+def tokens_per_s(state: CoreState) -> float | None:
+    """Return the throughput of the newest steps; None while no steps are done, as it says nothing about that time."""
+    return state.telemetry.tokens_per_s if is_training(state) or state.record.phase in ENDED else None
 
 
 def bad_loss_incident(state: CoreState) -> store.Incident | None:

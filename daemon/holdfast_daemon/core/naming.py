@@ -6,6 +6,9 @@ from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import Activity, Phase
 
+STANDS_STILL = "stands still"
+"""State of a run whose ranks exist and do no step, for people."""
+
 STOPPED_BY_OPERATOR = "stopped by an operator"
 """The outcome of a run that was to end early. The command knows such a run by it."""
 

@@ -1,6 +1,5 @@
 """Says what is wrong with a run now: what, why, and what comes next."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from holdfast_cli.views.phrases import is_loss_alarming, phase_word
 from holdfast_daemon.core.texts.advice import advice_line, next_line
 from holdfast_daemon.core.texts.incident_lines import incident_line
 from holdfast_daemon.core.texts.waits import awaited_calls
+from holdfast_proto.local_time import clock
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_NOTED,
@@ -44,7 +44,7 @@ def attention(status: RunStatus) -> Attention | None:
     is_noted = incident.state == INCIDENT_STATE_NOTED
     what = one_line(incident_line(incident))
     if is_noted:  # it may be over by now
-        what = f"noted at {time.strftime('%H:%M:%S', time.localtime(incident.detected_unix_s))}: {what}"
+        what = f"noted at {clock(incident.detected_unix_s)}: {what}"
     is_bad = not is_noted or is_loss_alarming(status)
     return Attention(what, tuple(_why(incident)), _next(status, incident), is_bad)
 

@@ -12,6 +12,7 @@ from holdfast_cli.top.run_source import Look, RunSource, reason_of
 from holdfast_cli.views.clean_text import one_line, some_lines
 from holdfast_daemon.incidents.evidence_files import open_evidence
 from holdfast_proto import run_files
+from holdfast_proto.local_time import clock
 
 _MOST_BYTES = 128 * 1024
 _INCIDENTS_SEARCHED = 20
@@ -52,7 +53,7 @@ def live_stack(source: RunSource, rank: int) -> ShownStack:
     except (CommandError, OSError) as error:
         reason = str(error) if isinstance(error, CommandError) else reason_of(error)
         return ShownStack(f"no stack could be taken: {reason}")
-    taken = time.strftime("%H:%M:%S")
+    taken = clock(time.time())
     if not any(one.threads for one in found):
         problem = next((one.problem for one in found if one.problem), "the rank has not answered")
         return ShownStack(f"no stack could be taken at {taken}: {problem}")

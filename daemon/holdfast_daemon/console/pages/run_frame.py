@@ -8,14 +8,13 @@ from holdfast_daemon.console.pages.sentences import (
     attention,
     headline,
     health,
-    is_any_alive,
     state_text,
     state_word,
 )
 from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable
 from holdfast_daemon.console.watched import WatchedRun
 from holdfast_daemon.core.accounting.ledger import time_use
-from holdfast_daemon.core.attention import urgent_incident
+from holdfast_daemon.core.attention import is_training, tokens_per_s, urgent_incident
 from holdfast_daemon.core.model import CoreState, Logged, Telemetry, present_step
 from holdfast_daemon.core.texts.incident_lines import what_line
 from holdfast_daemon.core.texts.time_left import time_left_s
@@ -47,7 +46,7 @@ def short_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         "steps_until": table.steps_until or None,
         "loss": _short(state.telemetry.loss),
         "nonfinite": _nonfinite(state.telemetry),
-        "tokens_per_s": _short(state.telemetry.tokens_per_s, 3),
+        "tokens_per_s": _short(tokens_per_s(state), 3),
         "goodput_ratio": _goodput(_time_use_s(state, now)),
         "restarts": state.record.restarts_total,
         "incidents": len(state.incidents),
@@ -82,7 +81,7 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
             "validation_loss": telemetry.validation_loss,
             "grad_norm": telemetry.grad_norm,
             "learning_rate": telemetry.learning_rate,
-            "tokens_per_s": _short(telemetry.tokens_per_s),
+            "tokens_per_s": _short(tokens_per_s(state)),
             "step_s": _short(telemetry.step_s),
             "mfu": _short(telemetry.mfu),
             "loss_scale": telemetry.loss_scale,
@@ -160,8 +159,7 @@ def progress(state: CoreState, table: RankTable) -> Frame:
     if not until:
         return {"ratio": None, "left_s": None}
     newest = present_step(state)
-    is_training = state.record.phase == store.RUN_PHASE_RUNNING and is_any_alive(table)
-    left_s = time_left_s(until, newest, state.deadlines.median_step_s, is_training=is_training)
+    left_s = time_left_s(until, newest, state.deadlines.median_step_s, is_training=is_training(state))
     return {"ratio": round(min(1.0, (newest + 1) / until), 4), "left_s": None if left_s is None else round(left_s)}
 
 

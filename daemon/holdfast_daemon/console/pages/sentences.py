@@ -1,17 +1,17 @@
 """How a run is, in words: its health, and a line that says what is true and since when."""
 
-import time
 from collections.abc import Mapping
 
 from holdfast_daemon.console.ranks.rank_table import RankTable
 from holdfast_daemon.core.attention import can_be_acknowledged, is_bad, open_incident, urgent_incident
 from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR, ranks_named
+from holdfast_daemon.core.naming import STANDS_STILL, STOPPED_BY_OPERATOR, ranks_named
 from holdfast_daemon.core.reading.rank_health import LEFT, WAITING
 from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_daemon.core.texts.advice import next_line
 from holdfast_daemon.core.texts.incident_lines import enum_phrase, number_of, outcome_line, what_line
 from holdfast_daemon.core.texts.waits import awaited_calls
+from holdfast_proto.local_time import clock
 from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_CHECKPOINT, PHASE_EVAL
@@ -29,8 +29,13 @@ _NOT_TRAINING: Mapping[int, str] = {PHASE_EVAL: "evaluates", PHASE_CHECKPOINT: "
 
 
 def state_word(state: CoreState) -> str:
-    """Return the phase of a run: ``running``, ``finished``; ``stopped`` of one that an operator has stopped."""
+    """Return the phase of a run: ``running``, ``finished``; ``stopped`` of one that an operator has stopped.
+
+    A run that stands still is called so, although its ranks exist.
+    """
     record = state.record
+    if record.phase == store.RUN_PHASE_RUNNING and open_incident(state) is not None:
+        return STANDS_STILL
     if record.phase == store.RUN_PHASE_FAILED and record.outcome == STOPPED_BY_OPERATOR:
         return "stopped"
     return enum_phrase(store.RunPhase, record.phase)
@@ -163,4 +168,4 @@ def _newest_report(state: CoreState) -> float:
 
 def _clock(unix_s: float) -> str:
     """Return a time of the daemon's clock, with its zone: the reader may be in another one."""
-    return time.strftime("%H:%M:%S %Z", time.localtime(unix_s)) if unix_s else "the daemon's start"
+    return clock(unix_s) if unix_s else "the daemon's start"
