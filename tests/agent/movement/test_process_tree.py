@@ -305,7 +305,10 @@ print(os.fork() or {how}, flush=True)
 time.sleep(600)
 """
     with running(script) as process:
-        sample = Tree(process.pid).wait_until(lambda sample: sample.workers == 0)
+        # How it has ended may show a moment after it no longer counts as alive.
+        sample = Tree(process.pid).wait_until(
+            lambda sample: sample.workers == 0 and (code is None or sample.lost_worker is not None)
+        )
         assert sample.lost_worker == (None if code is None else LostWorker(pid=int(process.said), code=code))
 
 
