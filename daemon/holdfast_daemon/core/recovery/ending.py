@@ -83,11 +83,12 @@ def end_without_restart(tick: Tick) -> bool:
     ranks = tick.ranks.values()
     if tick.observes or tick.state.spec.mode == store.MODE_ACT or len(ranks) < tick.world_size:
         return False
+    # Ranks that were aborted for different calls, or gave up waiting for a culprit, end after a reported standstill.
     noted = [
         one
         for one in tick.state.incidents.values()
         if one.generation == tick.record.generation
-        and one.state == store.INCIDENT_STATE_NOTED
+        and one.state in (store.INCIDENT_STATE_NOTED, store.INCIDENT_STATE_STANDSTILL)
         and one.verdict.kind in RECOVERABLE
     ]
     if not noted or not all(rank.HasField("exit") for rank in ranks):
@@ -97,6 +98,8 @@ def end_without_restart(tick: Tick) -> bool:
     if not has_evidence and tick.now - cause.detected_unix_s < _EVIDENCE_PATIENCE_S:
         return False
     incidents.resolve(tick, cause, _ALL_GONE, state=store.INCIDENT_STATE_FAILED)
+    with tick.edit_record() as record:
+        record.standstill_incident = ""
     finish(tick, store.RUN_PHASE_FAILED, f"{cause.verdict.message}; {_ALL_GONE}")
     return True
 

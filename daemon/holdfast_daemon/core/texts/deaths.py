@@ -116,7 +116,7 @@ def _why_killed(end: store.RankEnd, said: str) -> str:
         return ""
     if end.HasField("got_bytes"):
         return f" (a peer sent {end.got_bytes} bytes where it expected {end.expected_bytes})"
-    return f" ({said})" if said else " (it left no last words that Holdfast could read: its output may have them)"
+    return f" ({said})" if said else " (no last words could be read, so another rank may be the cause: see its output)"
 
 
 def _shortened(line: str) -> str:

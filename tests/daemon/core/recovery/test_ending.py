@@ -109,6 +109,19 @@ def test_in_mode_observe_a_run_whose_ranks_are_all_dead_fails_with_the_cause() -
     assert not world.sent("stop")
 
 
+def test_in_mode_observe_ranks_that_end_after_a_standstill_end_the_run_with_its_cause() -> None:
+    world = running(mode=store.MODE_OBSERVE)
+    world.hang(culprit=1)
+    world.stand(5.0)
+    assert [one.state for one in world.incidents] == [store.INCIDENT_STATE_STANDSTILL]
+    for number in range(4):
+        world.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
+    world.until("failed")
+    assert "rank 1" in world.state.record.outcome
+    assert world.state.record.outcome.endswith("; all ranks have ended, and the mode of the run allows no restart")
+    assert [one.state for one in world.incidents] == [store.INCIDENT_STATE_FAILED]
+
+
 def test_in_mode_observe_the_evidence_of_the_cause_is_waited_for() -> None:
     world = running(mode=store.MODE_OBSERVE, ranks_per_node=2, nodes=2)
     for number in range(4):
