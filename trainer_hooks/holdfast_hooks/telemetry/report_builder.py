@@ -112,7 +112,10 @@ class ReportBuilder:
         self._own_wait.before()
         self._groups = progress.poll(last=self._sources.last_words is not None)
         known = {group.group for group in self._groups}
-        self._groups += [group for group in groups_being_made() if group.group not in known]
+        try:
+            self._groups += [group for group in groups_being_made() if group.group not in known]
+        except (TypeError, ValueError, AttributeError) as error:  # members of some other kind: the rest is reported
+            self._once.warn("groups that are being made are not reported", error)
         self._device_groups = self._sources.devices.poll()
         if self._sources.devices.has_groups:
             self._sources.worker_server.start()

@@ -57,6 +57,7 @@ def _finding(view: View, cause: Cause, diagnosis: Diagnosis) -> Finding:
     joint = cause.joint
     verdict = _verdict_of_all_backends(view, cause, diagnosis)
     is_told = verdict.WhichOneof("detail") is not None
+    verdict.ClearField("waits")  # of groups on hosts, whose counters show nothing of calls on devices
     waits = [wait for wait in diagnosis.waits if wait.is_certain]
     in_call = Counter((wait.awaited, wait.joint.group, wait.joint.seq, wait.joint.op) for wait in waits)
     edges = [

@@ -166,7 +166,7 @@ def hang_finding(view: View, verdict: store.Verdict) -> Finding:
         call = next((missed for missed in analysis.missed if missed.rank in culprits[:1]), analysis)
         verdict.group, verdict.seq, verdict.op = call.group, call.seq, call_name(view, call)
     verdict.confidence_ratio = verdict.confidence_ratio or (1.0 if len(culprits) == 1 else 0.8)
-    if not verdict.waits:
+    if not verdict.waits and not verdict.HasField("device_call"):
         verdict.waits.extend(kept_waits(analysis.edges, culprits[:1]))
         verdict.waiting_ranks = analysis.waiting
     # A rank that has ended may have left its agent without a report of its last steps. Its exit has them.

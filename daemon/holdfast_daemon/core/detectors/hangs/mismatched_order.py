@@ -265,9 +265,7 @@ def _left_behind(view: View, call: ArrivedCall) -> Finding:
     return _finding(view, call.held, detail, 0.8)
 
 
-def different_calls(
-    view: View, call: MismatchedCall, culprits: Sequence[int] | None = None, confidence_ratio: float = 0.0
-) -> Finding:
+def different_calls(view: View, call: MismatchedCall, culprits: Sequence[int] | None = None) -> Finding:
     """Return the finding on a call in which ranks do different things.
 
     ``culprits``: None names the ranks that differ from most, or all where neither side is larger.
@@ -286,7 +284,7 @@ def different_calls(
         _add_sizes(view, side)
     if culprits is None:
         culprits = sorted(everybody if detail.either else odd)
-    return _finding(view, culprits, detail, confidence_ratio)
+    return _finding(view, culprits, detail)
 
 
 def _aborted(view: View, found: AbortedCall) -> Finding:

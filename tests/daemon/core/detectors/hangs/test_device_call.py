@@ -192,12 +192,13 @@ def test_of_very_many_waits_those_for_the_culprit_are_kept() -> None:
 
 
 def test_two_operations_under_one_number_are_a_mismatch_without_a_culprit() -> None:
-    found = on_devices({0: dump(8, 7), 1: dump(8, 7), 2: dump(8, 7, "broadcast"), 3: dump(8, 7, "broadcast")}).verdict(
-        DeviceCall()
-    )
+    ranks = on_devices({0: dump(8, 7), 1: dump(8, 7), 2: dump(8, 7, "broadcast"), 3: dump(8, 7, "broadcast")})
+    ranks.group("gloo", {0: 5, 1: 4, 2: 5, 3: 5}, 4)
+    found = ranks.verdict(DeviceCall())
     assert found is not None
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_MISMATCHED_ORDER, [])
     assert [list(side.ranks) for side in found.mismatch.sides] == [[0, 1], [2, 3]]
+    assert list(found.waits) == [], "those of a group on hosts explain nothing here"
     assert found.mismatch.sides[0].call.op == "all_reduce of 4 elements of type Float"
 
 
