@@ -141,13 +141,19 @@ class RankWatch:
             ended.code = 0
         # The rank failed before the hooks could keep its last words, or in C++, where they cannot.
         if (ended.code or ended.signal == signal.SIGABRT) and not ended.last_words:
-            ended.last_words = _tail(node.options.rank_log(rank.generation, rank.rank), rank.log_start)
+            ended.last_words = self._last_words(rank)
         with node.errors.contained("rank_exits"):
             self._saver.schedule_pinned(rank.rank, node.start.world_size)
         if rank.generation == node.generation:
             exited = store.RankExited(rank=rank.rank, exit=ended)
             self._emit(store.Event(generation=rank.generation, rank_exited=exited))
             node.changed.set()
+
+    def _last_words(self, rank: Rank) -> str:
+        """Return what a rank wrote to its output before it ended."""
+        if self._node.observes:
+            return rank.output.abort_words() if rank.output is not None else ""
+        return _tail(self._node.options.rank_log(rank.generation, rank.rank), rank.log_start)
 
     def explain_later(self) -> None:
         """Explain ends by an error of a GPU that was reported after them."""

@@ -85,6 +85,7 @@ def ended(until: int, *, done: int, in_step: int, **fields: Any) -> RunStatus:
         (ended(0, done=1, in_step=0), "r finished: 1 step "),
         (ended(1000, done=21, in_step=20), "r finished: the script left training after 21 of 1000 steps "),
         (ended(1000, done=21, in_step=21), "r finished: the script left training in step 21 (the last would have been"),
+        (ended(0, done=21, in_step=21, planned_steps=1000), "r finished: the script left training in step 21 (the"),
         (
             ended(1000, done=21, in_step=20, resumed_step=9),
             "r finished: the script left training after 21 of 1000 steps, resumed at step 10 ",
@@ -151,6 +152,14 @@ def test_an_interrupted_run_says_what_is_lost(checkpoints: CheckpointDirectory, 
     assert line(-1) == ""
 
 
+def test_a_failed_run_says_what_is_lost_after_its_reason(checkpoints: CheckpointDirectory) -> None:
+    status = RunStatus(run="r", phase=RUN_PHASE_FAILED, newest_step=22, outcome="rank 1 fails at step 23 each time")
+    assert str(ended_badly(status, Path("logs"), str(checkpoints.path))) == (
+        "run r failed: rank 1 fails at step 23 each time (logs: logs);"
+        f" newest checkpoint: step 20, in {checkpoints.path}; 2 steps are lost"
+    )
+
+
 def test_a_run_that_stopped_without_its_last_checkpoint_has_the_same_code(checkpoints: CheckpointDirectory) -> None:
     status = RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=30, left_step=30)
     with pytest.raises(LastCheckpointError, match=r"that of step 20 is the newest .* --preemption-grace-s"):
@@ -168,9 +177,9 @@ def test_a_refused_start_has_a_code_and_a_reason_of_its_own() -> None:
     status = RunStatus(run="r", phase=RUN_PHASE_FAILED, outcome="the run was not started: files are missing")
     status.newest_incident.state = INCIDENT_STATE_NOTED
     status.newest_incident.verdict.message = "a digest differs"
-    assert type(ended_badly(status, Path("logs"))) is CommandError
+    assert type(ended_badly(status, Path("logs"), "nowhere")) is CommandError
     status.refused = True
-    error = ended_badly(status, Path("logs"))
+    error = ended_badly(status, Path("logs"), "nowhere")
     assert isinstance(error, CheckpointsUnavailableError)
     assert error.exit_code == ExitCode.CHECKPOINTS_UNAVAILABLE
     assert str(error) == "run r was not started: files are missing (logs: logs)"
@@ -193,7 +202,7 @@ def test_a_start_without_a_file_of_its_histories_has_the_code_of_unavailable_che
 def test_a_configuration_that_a_rank_refuses_has_the_code_of_a_wrong_setting() -> None:
     status = RunStatus(run="r", phase=RUN_PHASE_FAILED, outcome="model.dim is 3: make it even")
     status.newest_incident.verdict.kind = VERDICT_KIND_BAD_CONFIGURATION
-    assert ended_badly(status, Path("logs")).exit_code == ExitCode.CONFIGURATION
+    assert ended_badly(status, Path("logs"), "nowhere").exit_code == ExitCode.CONFIGURATION
 
 
 def test_another_name_is_refused_before_anything_starts(checkpoints: CheckpointDirectory) -> None:
@@ -254,5 +263,5 @@ def test_the_end_says_since_when_the_loss_was_not_finite() -> None:
 
 def test_a_run_that_was_stopped_because_of_its_loss_has_a_code_of_its_own() -> None:
     status = RunStatus(run="r", phase=RUN_PHASE_FAILED, outcome="stopped at step 9", stopped_by_loss=LOSS_TIER_SPIKE)
-    error = ended_badly(status, Path("logs"))
+    error = ended_badly(status, Path("logs"), "nowhere")
     assert (error.exit_code, str(error)) == (ExitCode.BAD_LOSS, "run r failed: stopped at step 9 (logs: logs)")

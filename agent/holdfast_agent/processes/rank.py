@@ -4,6 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
+from holdfast_agent.processes.output_file import OutputFile
 from holdfast_agent.processes.rank_channel import RankChannel
 from holdfast_agent.processes.training_thread import ThreadStatus
 from holdfast_proto import black_box
@@ -71,6 +72,8 @@ class Rank:
     """Number of times that a stall ended. Observations of the process tree from an earlier stall are void."""
     log_start: int = 0
     """Size of its log in bytes when the rank started: earlier text is not the rank's."""
+    output: OutputFile | None = None
+    """Its stderr, if another launcher has given it a file."""
     store_port: int = 0
     """Port of its generation's rendezvous store; 0: not known."""
     place: tuple[int, int] | None = None

@@ -138,7 +138,7 @@ class _GuardSession:
             try:
                 judgment = next(judgments, None)
             except OSError as error:  # the folder itself: the run may create it later
-                self._complain(f"{self._folder.folder}: {error.strerror}: the guard waits for it")
+                self._complain(f"{self._folder.folder}: {error.strerror}")
                 return
             if judgment is None:
                 break
@@ -157,7 +157,7 @@ class _GuardSession:
 
     def _complain(self, problem: str) -> None:
         if problem != self._problem and not self._flags.once:
-            print(f"holdfast: {problem}", file=sys.stderr, flush=True)
+            print(f"holdfast: {problem}: the guard waits for it", file=sys.stderr, flush=True)
         self._problem = problem
 
 

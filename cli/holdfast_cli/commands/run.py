@@ -80,7 +80,7 @@ def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
                     display.say([line for line in [attachment.late_line(seen)] if line])
                     if tee:
                         display.say([line.prefixed for line in printed.lines()])
-                    display.update(seen, Surroundings(notes=local.stack.notes()))
+                    display.update(seen, Surroundings(notes=local.notes()))
 
                 display.say([f"{options.run} writes its logs to {_near(local.paths.logs)}: see `holdfast logs`"])
                 display.say([RESTORES_NOTHING] * options.auto)
@@ -103,7 +103,7 @@ def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
         print(f"holdfast: {attachment.line()}", file=sys.stderr)
     _say_undelivered(local)
     if status.phase != RUN_PHASE_FINISHED:
-        raise ended_badly(status, local.paths.logs)
+        raise ended_badly(status, local.paths.logs, local.checkpoints, auto=options.auto)
     bad = bad_end(status)
     is_bad = bool(bad) and options.loss_non_finite != LossActionName.NOTE
     if status.HasField("left_step"):

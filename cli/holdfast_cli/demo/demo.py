@@ -127,13 +127,11 @@ class Demo:
             def observe(status: RunStatus) -> None:
                 plan.observe(status)
                 title = f"{name}: {plan.story() or 'nothing will be done to it'}"
-                display.update(
-                    status, Surroundings(title=title, total_steps=self._options.steps, notes=local.stack.notes())
-                )
+                display.update(status, Surroundings(title=title, total_steps=self._options.steps, notes=local.notes()))
 
             status = local.wait(observe)
             if status.phase != RUN_PHASE_FINISHED:
-                raise ended_badly(status, local.paths.logs)
+                raise ended_badly(status, local.paths.logs, local.checkpoints)
             final = CheckpointDirectory(Path(local.checkpoints), kept=1).step_directory(self._options.steps - 1)
             return _Ended(status, tuple(local.control.incidents()), tuple(plan.injected), final)
 

@@ -97,8 +97,8 @@ class LocalRun:
         return self.folder.store_url
 
     def notes(self) -> list[str]:
-        """Return one line for each component that was started again or is down."""
-        return self.stack.notes()
+        """Return one line for each component that was started again or is down, and for a stop that was asked for."""
+        return [*self._preemption.notes(), *self.stack.notes()]
 
     def expect_end(self) -> None:
         """Announce the end of ranks that another launcher has started, so that it is no incident."""

@@ -7,8 +7,9 @@ from signal import SIGTERM
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.errors import InterruptionError
 from holdfast_cli.interruption import Interruption
+from holdfast_proto.local_time import clock
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED
+from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_FAILED, RUN_PHASE_FAILED
 
 
 class Preemption:
@@ -22,6 +23,7 @@ class Preemption:
         self._control = control
         self._grace_s = grace_s
         self._by_s: float | None = None
+        self._until = ""
         self._is_requested = False
 
     @property
@@ -39,13 +41,25 @@ class Preemption:
             self._request()
 
     def check_outcome(self, status: RunStatus) -> None:
-        """Raise InterruptionError if the run should have stopped as planned and failed instead."""
-        if self._by_s is not None and status.phase == RUN_PHASE_FAILED:
+        """Raise InterruptionError if the run should have stopped as planned and failed instead.
+
+        A run that Holdfast has given up while it was to stop, as after the same fault again and again, has failed
+        whether or not a signal came: its last incident says so.
+        """
+        has_given_up = status.newest_incident.state == INCIDENT_STATE_FAILED and not self.is_late
+        if self._by_s is not None and status.phase == RUN_PHASE_FAILED and not has_given_up:
             raise InterruptionError(SIGTERM, status.outcome)
+
+    def notes(self) -> list[str]:
+        """Return a line that says that the run is to stop, once it is."""
+        if not self._until:
+            return []
+        return [f"asked to stop: a last checkpoint, then the end, until {self._until} (--preemption-grace-s)"]
 
     def _request(self) -> None:
         now_s = time.monotonic()
-        self._by_s = self._by_s or now_s + self._grace_s
+        if self._by_s is None:
+            self._by_s, self._until = now_s + self._grace_s, clock(time.time() + self._grace_s)
         with suppress(ControlError):  # without a daemon, the next pass tries again
             self._control.stop_run(grace_s=self._by_s - now_s)
             self._is_requested = True

@@ -41,7 +41,8 @@ def closing_line(status: RunStatus, checkpoints: str) -> str:
 def _how_it_ended(status: RunStatus) -> str:
     """Return what the script did, as far as it is known: it may have left its loop early, or found nothing to do."""
     done = status.newest_step + 1
-    until = max((rank.exit.steps_until for rank in status.ranks), default=0)
+    # A process that ends itself at once reports nothing any more: what its loop was to do is known from before.
+    until = max((rank.exit.steps_until for rank in status.ranks), default=0) or status.planned_steps
     has_resumed = status.HasField("resumed_step")
     if has_resumed and status.newest_step <= status.resumed_step:
         if 0 < until <= done and not status.restarts:
@@ -114,19 +115,23 @@ def interrupted_line(status: RunStatus, checkpoints: str, *, auto: bool = False)
 
     ``auto``: under ``--auto`` only the script knows what it has saved.
     """
+    left = _left(status, checkpoints, auto=auto)
+    return f"{status.run} stopped after step {status.newest_step}; {left}" if left else ""
+
+
+def _left(status: RunStatus, checkpoints: str, *, auto: bool) -> str:
+    """Return which checkpoint a run that did not end as planned has left, and what is lost; "" if it did no step."""
     if status.newest_step < 0:
         return ""
     try:
         newest = max(usable_steps(checkpoints, status.run), default=-1)
     except CommandError:  # the place cannot be read just now: the daemon has seen it earlier
         newest = status.newest_checkpoint
-    stopped = f"{status.run} stopped after step {status.newest_step}"
     if newest < 0 and auto:
-        return f"{stopped}; Holdfast has saved nothing of it"
+        return "Holdfast has saved nothing of it"
     if newest < 0:
-        return f"{stopped}; there is no checkpoint, so {_lost(status.newest_step + 1)}"
-    lost = _lost(max(0, status.newest_step - newest))
-    return f"{stopped}; newest checkpoint: step {newest}, in {checkpoints}; {lost}"
+        return f"there is no checkpoint, so {_lost(status.newest_step + 1)}"
+    return f"newest checkpoint: step {newest}, in {checkpoints}; {_lost(max(0, status.newest_step - newest))}"
 
 
 def _lost(steps: int) -> str:
@@ -135,8 +140,8 @@ def _lost(steps: int) -> str:
     return f"{number_of(steps, 'step')} {'is' if steps == 1 else 'are'} lost"
 
 
-def ended_badly(status: RunStatus, logs: Path) -> CommandError:
-    """Return an error with the reason, the folder of the logs and the exit code of a failed run."""
+def ended_badly(status: RunStatus, logs: Path, checkpoints: str, *, auto: bool = False) -> CommandError:
+    """Return an error with the reason, the folder of the logs, what is lost, and the exit code of a failed run."""
     newest = status.newest_incident
     # An incident that was overcome is not what ended the run, and what is damaged is part of why it was refused.
     is_other = status.refused or newest.state == INCIDENT_STATE_RECOVERED
@@ -147,7 +152,9 @@ def ended_badly(status: RunStatus, logs: Path) -> CommandError:
         return CheckpointsUnavailableError(f"run {status.run} was not started: {why} (logs: {logs})")
     line = f"run {status.run} failed: {reason} (logs: {logs})"
     if status.stopped_by_loss:
-        return BadLossError(line)
+        return BadLossError(line)  # its reason names the checkpoint to go back to, which need not be the newest
+    left = _left(status, checkpoints, auto=auto)
+    line += f"; {left}" if left else ""
     is_configuration = newest.verdict.kind == VERDICT_KIND_BAD_CONFIGURATION
     return ConfigurationError(line) if is_configuration else CommandError(line)
 

@@ -115,7 +115,7 @@ def _why_killed(end: store.RankEnd, said: str) -> str:
     if end.signal != signal.SIGABRT:
         return ""
     if end.HasField("got_bytes"):
-        return f" (a peer sent {end.got_bytes} bytes where it expected {end.expected_bytes})"
+        return f" (a peer sent {end.got_bytes} bytes where it expected {end.expected_bytes}: either has a wrong size)"
     return f" ({said})" if said else " (no last words could be read, so another rank may be the cause: see its output)"
 
 

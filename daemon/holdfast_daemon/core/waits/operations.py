@@ -68,10 +68,19 @@ def input_types(dtypes: str) -> str:
 
 def input_bytes(sizes: str, dtypes: str) -> int:
     """Return the bytes of all inputs of a call. 0: not known, or it has none."""
-    counts, items = _elements(sizes), [_ITEM_BYTES.get(name, 0) for name in _DTYPE.findall(dtypes)]
+    counts, items = _elements(sizes), _items(dtypes)
     if len(counts) != len(items) or 0 in items:
         return 0
     return sum(count * item for count, item in zip(counts, items, strict=True))
+
+
+def item_bytes(dtypes: str) -> int:
+    """Return the bytes of an element of the first input of a call. 0: not known, or it has none."""
+    return next(iter(_items(dtypes)), 0)
+
+
+def _items(dtypes: str) -> list[int]:
+    return [_ITEM_BYTES.get(name, 0) for name in _DTYPE.findall(dtypes)]
 
 
 def _elements(sizes: str) -> list[int]:

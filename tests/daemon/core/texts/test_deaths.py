@@ -35,7 +35,8 @@ def line_of(rank: int, *ended: RankExit) -> str:
         ),
         (
             RankExit(signal=6, step=3, last_words="what(): op.preamble.length <= op.nbytes. 132 vs 128. Received data"),
-            "rank 5 was killed by SIGABRT (a peer sent 132 bytes where it expected 128) in step 3",
+            "rank 5 was killed by SIGABRT (a peer sent 132 bytes where it expected 128: either has a wrong size)"
+            " in step 3",
         ),
         (RankExit(signal=77, step=3), "rank 5 was killed by signal 77 in step 3"),
         (

@@ -74,6 +74,15 @@ def test_an_aborted_rank_belongs_to_the_side_whose_bytes_it_expected(odd: tuple[
     assert list(found.calls)[2] == "rank 1 expected 5636 bytes and got 11272"
 
 
+def test_the_pieces_of_a_large_all_reduce_are_counted_as_gloo_divides_them() -> None:
+    # Of 4,000,000 bytes, three ranks send 6 pieces (two for each), of 8,000,000 bytes 9: a piece has at most 1 MiB.
+    ranks = aborted_among_three(0, "gloo:all_reduce", "[[2000000]]", "['Float']")
+    ranks.end(1, signal=6, last_words=ABORTED.replace("64 vs 4", "888892 vs 666668"))
+    ranks.called((0,), "0", 13, "gloo:all_reduce", "[[1000000]]", "['Float']")
+    found = verdict(ranks)
+    assert found is not None and list(found.culprits) == [2]
+
+
 @pytest.mark.parametrize(
     ("expected_bytes", "odd"),
     [
@@ -188,7 +197,8 @@ def test_a_call_that_cannot_have_brought_what_an_aborted_rank_got_is_not_named(s
     assert (dead is None) is is_named
     if dead is not None:
         assert list(dead.culprits) == [1]
-        assert "a peer sent 64 bytes where it expected 4" in dead.message
+        assert "a peer sent 64 bytes where it expected 4: either has a wrong size" in dead.message
+        assert dead.confidence_ratio == 0.5
 
 
 def test_of_several_aborted_ranks_one_may_have_sent_more_than_all_others_bring() -> None:

@@ -1,0 +1,70 @@
+"""What C++ wrote as it aborted a rank of another launcher."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast_agent.processes.output_file import OutputFile
+
+ABORT = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  64 vs 4. Received data size\n"
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nRuntimeError: closed by peer\n'
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "job.log"
+    path.write_text(f"an older attempt\n{ABORT}")
+    return path
+
+
+@pytest.fixture
+def output(log: Path) -> Iterator[OutputFile | None]:
+    """The file of a process whose stderr is ``log``."""
+    with log.open("ab") as stderr, subprocess.Popen(["sleep", "600"], stderr=stderr) as process:
+        yield OutputFile.of(process.pid)
+        process.kill()
+
+
+def write(log: Path, text: str) -> None:
+    with log.open("a") as file:
+        file.write(text)
+
+
+def test_an_abort_is_found_among_what_others_write(log: Path, output: OutputFile | None) -> None:
+    assert output is not None
+    assert output.abort_words() == "", "the older attempt's is not its own"
+    write(log, f"step 20\n{ABORT}{TRACEBACK * 20}")
+    assert output.abort_words() == ABORT.rstrip()
+    write(log, TRACEBACK * 1000)
+    assert output.abort_words() == "", "too far from the end"
+
+
+def test_of_two_aborts_nobody_knows_whose_is_which(log: Path, output: OutputFile | None) -> None:
+    assert output is not None
+    write(log, ABORT + ABORT)
+    assert output.abort_words() == ""
+
+
+def test_a_file_that_is_gone_has_no_words(log: Path, output: OutputFile | None) -> None:
+    assert output is not None
+    log.unlink()
+    assert output.abort_words() == ""
+
+
+@pytest.mark.parametrize("stderr", [subprocess.PIPE, subprocess.DEVNULL])
+def test_a_pipe_and_a_device_are_left_to_the_launcher(stderr: int) -> None:
+    with subprocess.Popen(["sleep", "600"], stderr=stderr) as process:
+        assert OutputFile.of(process.pid) is None
+        process.kill()
+    assert OutputFile.of(process.pid) is None
+
+
+def test_a_file_is_found_under_its_new_name(log: Path) -> None:
+    kept = log.with_suffix(".1")
+    with log.open("ab") as stderr, subprocess.Popen(["sleep", "600"], stderr=stderr) as process:
+        log.rename(kept)
+        log.write_text(ABORT)
+        assert OutputFile.of(process.pid) == OutputFile(kept, kept.stat().st_size)
+        process.kill()
