@@ -67,13 +67,13 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
 
     async def Tell(  # noqa: N802  as above
         self,
-        request: session.LauncherWords,
-        context: "grpc.aio.ServicerContext[session.LauncherWords, session.LauncherWordsTaken]",  # noqa: ARG002 - gRPC's
-    ) -> session.LauncherWordsTaken:
+        request: session.WitnessWords,
+        context: "grpc.aio.ServicerContext[session.WitnessWords, session.WitnessWordsTaken]",  # noqa: ARG002 - gRPC's
+    ) -> session.WitnessWordsTaken:
         """Take in what a launcher says of its ranks."""
         with self._errors.contained("rank_messages"):
             self._messages.hear_launcher(request)
-        return session.LauncherWordsTaken()
+        return session.WitnessWordsTaken()
 
     async def _read(self, rank: Rank, requests: AsyncIterator[session.RankMessage], outbox: Outbox) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):

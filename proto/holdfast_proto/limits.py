@@ -35,10 +35,10 @@ MOST_LOGGED_NAMES = 64
 LOGGED_NAME_CHARACTERS = 100
 """Longest name of such a number."""
 
-MOST_LAUNCHER_WORDS = 8
-"""Most different things that a launcher says of ranks at one time."""
+MOST_WITNESS_WORDS = 8
+"""Most different things that a witness says of ranks at one time."""
 
-LAUNCHER_WORDS_CHARACTERS = 400
+WITNESS_WORDS_CHARACTERS = 400
 """Longest of them."""
 
 REPORT_INTERVAL_S = 0.2

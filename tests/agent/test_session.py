@@ -308,7 +308,7 @@ async def test_one_rank_that_cannot_be_read_does_not_keep_the_others_from_ageing
 
 async def tell(node: RecordedNode, *words: pb.RankWords, run: str = RUN, launcher: str = "Ray Train") -> None:
     async with grpc.aio.insecure_channel(f"unix:{node.options.session_socket}") as channel:
-        said = pb.LauncherWords(run=run, launcher=launcher, words=words)
+        said = pb.WitnessWords(run=run, witness=launcher, words=words)
         await session_pb2_grpc.RankAgentStub(channel).Tell(said, timeout=30)  # type: ignore[no-untyped-call]
 
 
@@ -328,7 +328,7 @@ async def test_what_a_launcher_says_of_its_ranks_is_passed_on_without_what_makes
         node.messages._deaf_until_s = 0.0
         await tell(node, *[good] * 9)
         node.messages._deaf_until_s = 0.0
-        assert [list(event.launcher_words.words) for event in node.link.emitted] == [[good], [good] * 8]
+        assert [list(event.witness_words.words) for event in node.link.emitted] == [[good], [good] * 8]
         await tell(node, good, launcher="a\x1b[2J")
         node.messages._deaf_until_s = 0.0
         await tell(node, good, run="another")

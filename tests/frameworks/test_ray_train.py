@@ -23,7 +23,7 @@ from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.phases import Phase
 from holdfast_proto.rank_context import VARIABLE, ObservedNode, RankContext
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.session_pb2 import LauncherWords, LauncherWordsTaken
+from holdfast_proto.v1.session_pb2 import WitnessWords, WitnessWordsTaken
 from holdfast_proto.v1.session_pb2_grpc import RankAgentServicer, add_RankAgentServicer_to_server
 from holdfast_proto.v1.store_pb2 import VERDICT_KIND_HUNG_COLLECTIVE, Verdict
 from tests.support.framework_runs import JOBS, PATIENCE_S, RANKS, hurry_file, logged
@@ -126,11 +126,11 @@ class Told(RankAgentServicer):
     """An agent that notes what a launcher tells it."""
 
     def __init__(self) -> None:
-        self.said: list[LauncherWords] = []
+        self.said: list[WitnessWords] = []
 
-    def Tell(self, request: LauncherWords, context: object) -> LauncherWordsTaken:  # noqa: N802 - gRPC's
+    def Tell(self, request: WitnessWords, context: object) -> WitnessWordsTaken:  # noqa: N802 - gRPC's
         self.said.append(request)
-        return LauncherWordsTaken()
+        return WitnessWordsTaken()
 
 
 def test_what_ray_says_of_dead_workers_is_told_in_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_what_ray_says_of_dead_workers_is_told_in_lines(tmp_path: Path, monkeypa
     finally:
         server.stop(None).wait()
     [said] = told.said
-    assert (said.run, said.launcher) == ("r", "Ray Train")
+    assert (said.run, said.witness) == ("r", "Ray Train")
     assert [list(words.ranks) for words in said.words] == [[0], [1, 3]]
     texts = [words.text for words in said.words]
     assert texts[0] == "ValueError: bad"

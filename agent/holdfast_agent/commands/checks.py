@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast_proto.limits import LARGEST_COUNT, LONGEST_PROFILE_S, MOST_PROFILED_STEPS
+from holdfast_proto.limits import LARGEST_COUNT, LONGEST_PROFILE_S, MOST_PROFILED_STEPS, MOST_RANKS
 from holdfast_proto.v1 import store_pb2 as store
 
 MOST_RANKS_OF_NODE = 4096
@@ -132,6 +132,8 @@ def _flaws_of_ends(command: store.EndRanks) -> Iterator[str]:
 def _flaws_of_evidence(command: store.GatherEvidence) -> Iterator[str]:
     if not (command.incident or command.suspicion):
         yield "it names neither incident nor suspicion"
+    if len(command.ras_pids) > MOST_RANKS:
+        yield f"{len(command.ras_pids)} processes are out of range"
     yield from _flaws_of_names(command.incident, command.suspicion)
 
 

@@ -11,6 +11,8 @@ from holdfast_agent.commands.fault_commands import ACK_PATIENCE_S, FaultCommands
 from holdfast_agent.commands.live_evidence import LiveEvidence
 from holdfast_agent.commands.rank_ends import end_ranks
 from holdfast_agent.evidence.gathering import EvidenceGatherer
+from holdfast_agent.evidence.ras_client import RasError
+from holdfast_agent.evidence.ras_report import ask_of
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
 from holdfast_agent.processes.rank import Rank
@@ -92,6 +94,8 @@ class CommandRunner:
                 await self._supervisor.stop()
                 node.changed.set()
             case "gather_evidence":
+                if command.gather_evidence.ras_pids:
+                    self._jobs.begin(self._ask_ras(command))
                 captured = await self._gather(command.gather_evidence)
                 self._emit(store.Event(generation=command.generation, evidence_captured=captured))
             case "persist_snapshot":
@@ -131,6 +135,18 @@ class CommandRunner:
             self._node.errors.note("evidence", error)
         suspicion = "" if command.incident else command.suspicion
         return store.EvidenceCaptured(incident=command.incident, suspicion=suspicion)
+
+    async def _ask_ras(self, command: store.NodeCommand) -> None:
+        """Pass on what NCCL's RAS says of ranks. Nothing waits for it: RAS takes seconds for what does not answer."""
+        ranks, pids = self._live_ranks(), command.gather_evidence.ras_pids
+        try:
+            words = await asyncio.to_thread(ask_of, ranks[0].pid, pids) if ranks else []
+        except RasError as error:
+            log.info("NCCL's RAS was asked: %s", error)
+            return
+        if words:
+            said = session.WitnessWords(run=self._node.spec.run, witness="NCCL's RAS", words=words)
+            self._emit(store.Event(generation=command.generation, witness_words=said))
 
     def _persist(self, step: int) -> None:
         for rank in self._node.ranks:

@@ -13,14 +13,14 @@ from holdfast_proto.limits import (
     FINGERPRINT_BYTES,
     LARGEST_COUNT,
     LATEST_UNIX_S,
-    LAUNCHER_WORDS_CHARACTERS,
     LOGGED_NAME_CHARACTERS,
     LONGEST_S,
     MOST_GROUPS,
-    MOST_LAUNCHER_WORDS,
     MOST_LOGGED_NAMES,
     MOST_RANKS,
+    MOST_WITNESS_WORDS,
     NAME_CHARACTERS,
+    WITNESS_WORDS_CHARACTERS,
 )
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import session_pb2 as session
@@ -128,23 +128,23 @@ def _clean_logged(report: session.Report, refuse: Refuse) -> None:
         del report.logged[MOST_LOGGED_NAMES:]
 
 
-def clean_launcher_words(said: session.LauncherWords, refuse: Refuse) -> None:
-    """Remove what makes no sense from what a launcher says of its ranks: it becomes a part of lines for people."""
+def clean_witness_words(said: session.WitnessWords, refuse: Refuse) -> None:
+    """Remove what makes no sense from what a witness says of ranks: it becomes a part of lines for people."""
     _keep(said.words, _flaw_of_words, refuse)
-    if len(said.words) > MOST_LAUNCHER_WORDS:
-        refuse("more words of a launcher than one incident needs")
-        del said.words[MOST_LAUNCHER_WORDS:]
-    if not 0 < len(said.launcher) <= NAME_CHARACTERS or not said.launcher.isprintable():
-        refuse("words of a launcher without a name")
+    if len(said.words) > MOST_WITNESS_WORDS:
+        refuse("more words of a witness than one incident needs")
+        del said.words[MOST_WITNESS_WORDS:]
+    if not 0 < len(said.witness) <= NAME_CHARACTERS or not said.witness.isprintable():
+        refuse("words of a witness without a name")
         said.ClearField("words")
 
 
 def _flaw_of_words(words: session.RankWords) -> str:
     ranks = list(words.ranks)
     if not ranks or ranks != sorted(set(ranks)) or ranks[-1] >= MOST_RANKS:
-        return "words of a launcher whose ranks do not ascend"
-    is_line = 0 < len(words.text) <= LAUNCHER_WORDS_CHARACTERS and words.text.isprintable()
-    return "" if is_line else "words of a launcher that are no short line"
+        return "words of a witness whose ranks do not ascend"
+    is_line = 0 < len(words.text) <= WITNESS_WORDS_CHARACTERS and words.text.isprintable()
+    return "" if is_line else "words of a witness that are no short line"
 
 
 def _clean_place(report: session.Report, refuse: Refuse) -> None:

@@ -50,6 +50,7 @@ def run_spec(
         mode=_MODES[options.mode],
         preset=_PRESETS[options.preset],
         restart_patience=options.restart_patience,
+        ras_off=not options.nccl_ras,
         on_hang=_HANG_ACTIONS[options.on_hang],
         snapshot_every=options.snapshot_every,
         checkpoint_every=options.checkpoint_every,

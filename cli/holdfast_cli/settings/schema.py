@@ -391,6 +391,16 @@ class RunSettings:
             most=1000,
         ),
     ] = 1.0
+    nccl_ras: Annotated[
+        bool,
+        Setting(
+            section=FileSection.RECOVERY,
+            name="nccl_ras",
+            flag="--nccl-ras",
+            help="When a run on NCCL stands still, ask NCCL's RAS service, too, and show what it says.",
+            commands=_EVERYWHERE,
+        ),
+    ] = True
     on_hang: Annotated[
         HangActionName,
         Setting(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from holdfast_daemon.core import evidence, fault_requests, incidents, launcher_words, live_requests
+from holdfast_daemon.core import evidence, fault_requests, incidents, live_requests, witness_words
 from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.deaths.death import is_clean
 from holdfast_daemon.core.model import CheckpointCounted, Observation
@@ -74,8 +74,8 @@ def _event(tick: Tick, event: store.Event) -> None:
         case "command_refused":
             totals = tick.state.totals
             tick.state = replace(tick.state, totals=replace(totals, refused_commands=totals.refused_commands + 1))
-        case "end_announced" | "launcher_end" | "launcher_words" if tick.observes:
-            _launcher(tick, event)
+        case "end_announced" | "launcher_end" | "witness_words":
+            _told(tick, event)
         case "fault_injected" | "fault_refused":
             fault_requests.absorb(tick, event)
         case "stacks_taken" | "profile_taken":
@@ -90,18 +90,20 @@ def _memory_refused(tick: Tick, node: str, refused: store.SnapshotMemoryRefused)
         checkpoint_failures.note(tick, detail, tick.record.newest_step)
 
 
-def _launcher(tick: Tick, event: store.Event) -> None:
-    """Take in what a node says about the launcher of an observed run."""
-    if event.HasField("launcher_end"):
+def _told(tick: Tick, event: store.Event) -> None:
+    """Take in what a witness says, or what a node says about the launcher of an observed run."""
+    if event.HasField("witness_words"):
+        witness_words.hear(tick, event.witness_words)
+        incident = witness_words.addressee(tick)
+        if incident is not None:
+            with incidents.edit(tick, incident) as edited:
+                witness_words.add_to_story(tick, edited)
+    elif not tick.observes:
+        return
+    elif event.HasField("launcher_end"):
         # Launchers end one after another. What is left of the run on other nodes may continue without this one.
         if observed.has_left(tick):
             hang_aborts.see_launcher_end(tick, event.launcher_end.code)
-    elif event.HasField("launcher_words"):
-        launcher_words.hear(tick, event.launcher_words)
-        incident = launcher_words.addressee(tick)
-        if incident is not None:
-            with incidents.edit(tick, incident) as edited:
-                launcher_words.add_to_story(tick, edited)
     elif tick.record.phase != store.RUN_PHASE_WAITING and event.end_announced.within_s > 0:
         # Before a world has begun, nothing is judged, and the launchers of other nodes may still wait for this one.
         leaving.ask(tick, event.end_announced.within_s)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from holdfast_daemon.core import fault_requests, launcher_words
+from holdfast_daemon.core import fault_requests, witness_words
 from holdfast_daemon.core.model import SaveIncident, counted
 from holdfast_daemon.core.naming import kind_name
 from holdfast_daemon.core.tick import Tick
@@ -202,7 +202,7 @@ def _new(
     totals = tick.state.totals
     tick.state = replace(tick.state, totals=replace(totals, incidents=counted(totals.incidents, kind)))
     fault_requests.add_to_story(tick, incident)
-    launcher_words.add_to_story(tick, incident)
+    witness_words.add_to_story(tick, incident)
     _save(tick, incident)
     return incident
 

@@ -272,8 +272,8 @@ class LiveRequest:
 
 
 @dataclass(frozen=True)
-class LauncherWords:
-    """What another launcher has said of ranks, as a line for people."""
+class WitnessWords:
+    """What a witness from outside has said of ranks, as a line for people."""
 
     unix_s: float
     line: str
@@ -308,8 +308,8 @@ class CoreState:
     """Newest faults that were injected or refused, for the status."""
     unreported_faults: tuple[store.Event, ...] = ()
     """Faults that were injected or refused, and that no incident's story contains yet."""
-    launcher_words: tuple[LauncherWords, ...] = ()
-    """What another launcher has said of its ranks, and no incident's story contains yet."""
+    witness_words: tuple[WitnessWords, ...] = ()
+    """What witnesses have said of ranks, and no incident's story contains yet."""
     first_exit_unix_s: float = 0.0
     """Unix time of the first abnormal exit that was seen in this generation; 0: none."""
     all_stopped_unix_s: float = 0.0

@@ -161,7 +161,9 @@ def _culprit(view: View, number: int, patience: RestartPatience) -> Judgement:
             return Judgement(True, Sign.CERTAIN, f"rank {number} is stopped, and no other rank is")
         is_waited_for = True
     else:
-        is_waited_for = number in view.awaited and (holds_a_call or view.waits_off_its_device(number))
+        # Ranks that all pause wake one after another. The first that calls has not waited for the others so far.
+        is_waited_for = view.awaited_s(number) >= patience.likely_s(phase)
+        is_waited_for &= holds_a_call or view.waits_off_its_device(number)
     if phase == common.PHASE_DATA and _waits_for_data_with_all(view):
         return _WAIT
     hidden = _may_wait_for(view, rank, patience)

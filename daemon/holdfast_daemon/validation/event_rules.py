@@ -34,12 +34,12 @@ from holdfast_daemon.validation.rules import (
 )
 from holdfast_proto.limits import (
     FINGERPRINT_BYTES,
-    LAUNCHER_WORDS_CHARACTERS,
     LOGGED_NAME_CHARACTERS,
-    MOST_LAUNCHER_WORDS,
     MOST_LOGGED_NAMES,
     MOST_RANKS,
+    MOST_WITNESS_WORDS,
     NAME_CHARACTERS,
+    WITNESS_WORDS_CHARACTERS,
 )
 from holdfast_proto.step_quantities import MEANS, NONFINITE
 from holdfast_proto.v1 import session_pb2 as session
@@ -214,11 +214,11 @@ def _numbers_logged(logged: store.NumbersLogged, world_size: int) -> None:
         check_rank(number.rank, world_size, "numbers.rank")
 
 
-def _launcher_words(said: session.LauncherWords, world_size: int) -> None:
-    check_line(said.launcher, "launcher", NAME_CHARACTERS)
-    check_length(said.words, "words", MOST_LAUNCHER_WORDS)
+def _witness_words(said: session.WitnessWords, world_size: int) -> None:
+    check_line(said.witness, "witness", NAME_CHARACTERS)
+    check_length(said.words, "words", MOST_WITNESS_WORDS)
     for words in said.words:
-        check_line(words.text, "words.text", LAUNCHER_WORDS_CHARACTERS)
+        check_line(words.text, "words.text", WITNESS_WORDS_CHARACTERS)
         check_length(words.ranks, "words.ranks", MOST_RANKS)
         if not words.ranks:
             raise RefusedError("words name no rank")
@@ -242,5 +242,5 @@ _RULES: dict[str, Callable[[Any, int], None]] = {
     "stacks_taken": _stacks_taken,
     "profile_taken": _profile_taken,
     "numbers_logged": _numbers_logged,
-    "launcher_words": _launcher_words,
+    "witness_words": _witness_words,
 }

@@ -192,15 +192,15 @@ class MemoryStatus(_message.Message):
     limit_bytes: int
     def __init__(self, allocated_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., alloc_retries: _Optional[int] = ..., ooms: _Optional[int] = ..., limit_bytes: _Optional[int] = ...) -> None: ...
 
-class LauncherWords(_message.Message):
-    __slots__ = ("run", "launcher", "words")
+class WitnessWords(_message.Message):
+    __slots__ = ("run", "witness", "words")
     RUN_FIELD_NUMBER: _ClassVar[int]
-    LAUNCHER_FIELD_NUMBER: _ClassVar[int]
+    WITNESS_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
     run: str
-    launcher: str
+    witness: str
     words: _containers.RepeatedCompositeFieldContainer[RankWords]
-    def __init__(self, run: _Optional[str] = ..., launcher: _Optional[str] = ..., words: _Optional[_Iterable[_Union[RankWords, _Mapping]]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., witness: _Optional[str] = ..., words: _Optional[_Iterable[_Union[RankWords, _Mapping]]] = ...) -> None: ...
 
 class RankWords(_message.Message):
     __slots__ = ("ranks", "text")
@@ -210,7 +210,7 @@ class RankWords(_message.Message):
     text: str
     def __init__(self, ranks: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ...) -> None: ...
 
-class LauncherWordsTaken(_message.Message):
+class WitnessWordsTaken(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

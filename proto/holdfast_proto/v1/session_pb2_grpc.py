@@ -41,8 +41,8 @@ class RankAgentStub(object):
                 _registered_method=True)
         self.Tell = channel.unary_unary(
                 '/holdfast.v1.RankAgent/Tell',
-                request_serializer=holdfast__proto_dot_v1_dot_session__pb2.LauncherWords.SerializeToString,
-                response_deserializer=holdfast__proto_dot_v1_dot_session__pb2.LauncherWordsTaken.FromString,
+                request_serializer=holdfast__proto_dot_v1_dot_session__pb2.WitnessWords.SerializeToString,
+                response_deserializer=holdfast__proto_dot_v1_dot_session__pb2.WitnessWordsTaken.FromString,
                 _registered_method=True)
 
 
@@ -74,8 +74,8 @@ def add_RankAgentServicer_to_server(servicer, server):
             ),
             'Tell': grpc.unary_unary_rpc_method_handler(
                     servicer.Tell,
-                    request_deserializer=holdfast__proto_dot_v1_dot_session__pb2.LauncherWords.FromString,
-                    response_serializer=holdfast__proto_dot_v1_dot_session__pb2.LauncherWordsTaken.SerializeToString,
+                    request_deserializer=holdfast__proto_dot_v1_dot_session__pb2.WitnessWords.FromString,
+                    response_serializer=holdfast__proto_dot_v1_dot_session__pb2.WitnessWordsTaken.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -130,8 +130,8 @@ class RankAgent(object):
             request,
             target,
             '/holdfast.v1.RankAgent/Tell',
-            holdfast__proto_dot_v1_dot_session__pb2.LauncherWords.SerializeToString,
-            holdfast__proto_dot_v1_dot_session__pb2.LauncherWordsTaken.FromString,
+            holdfast__proto_dot_v1_dot_session__pb2.WitnessWords.SerializeToString,
+            holdfast__proto_dot_v1_dot_session__pb2.WitnessWordsTaken.FromString,
             options,
             channel_credentials,
             insecure,

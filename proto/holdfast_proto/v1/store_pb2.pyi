@@ -299,7 +299,7 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "continue_from", "versions", "notify", "loss_policy", "on_hang", "auto")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "continue_from", "versions", "notify", "loss_policy", "on_hang", "ras_off", "auto")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -333,6 +333,7 @@ class RunSpec(_message.Message):
     NOTIFY_FIELD_NUMBER: _ClassVar[int]
     LOSS_POLICY_FIELD_NUMBER: _ClassVar[int]
     ON_HANG_FIELD_NUMBER: _ClassVar[int]
+    RAS_OFF_FIELD_NUMBER: _ClassVar[int]
     AUTO_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
@@ -360,8 +361,9 @@ class RunSpec(_message.Message):
     notify: Notify
     loss_policy: LossPolicy
     on_hang: HangAction
+    ras_off: bool
     auto: bool
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., continue_from: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ..., on_hang: _Optional[_Union[HangAction, str]] = ..., auto: bool = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., continue_from: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ..., on_hang: _Optional[_Union[HangAction, str]] = ..., ras_off: bool = ..., auto: bool = ...) -> None: ...
 
 class LossRule(_message.Message):
     __slots__ = ("action", "budget")
@@ -825,7 +827,7 @@ class ReplicaHashes(_message.Message):
     def __init__(self, part: _Optional[str] = ..., hash: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("node", "generation", "unix_s", "rank_exited", "step_summary", "checkpoint_committed", "checkpoint_failed", "evidence_captured", "command_refused", "snapshot_memory_refused", "checkpoint_unreadable", "fault_injected", "fault_refused", "end_announced", "launcher_end", "stacks_taken", "profile_taken", "numbers_logged", "launcher_words")
+    __slots__ = ("node", "generation", "unix_s", "rank_exited", "step_summary", "checkpoint_committed", "checkpoint_failed", "evidence_captured", "command_refused", "snapshot_memory_refused", "checkpoint_unreadable", "fault_injected", "fault_refused", "end_announced", "launcher_end", "stacks_taken", "profile_taken", "numbers_logged", "witness_words")
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     UNIX_S_FIELD_NUMBER: _ClassVar[int]
@@ -844,7 +846,7 @@ class Event(_message.Message):
     STACKS_TAKEN_FIELD_NUMBER: _ClassVar[int]
     PROFILE_TAKEN_FIELD_NUMBER: _ClassVar[int]
     NUMBERS_LOGGED_FIELD_NUMBER: _ClassVar[int]
-    LAUNCHER_WORDS_FIELD_NUMBER: _ClassVar[int]
+    WITNESS_WORDS_FIELD_NUMBER: _ClassVar[int]
     node: str
     generation: int
     unix_s: float
@@ -863,8 +865,8 @@ class Event(_message.Message):
     stacks_taken: StacksTaken
     profile_taken: ProfileTaken
     numbers_logged: NumbersLogged
-    launcher_words: _session_pb2.LauncherWords
-    def __init__(self, node: _Optional[str] = ..., generation: _Optional[int] = ..., unix_s: _Optional[float] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., step_summary: _Optional[_Union[StepSummary, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[CheckpointFailed, _Mapping]] = ..., evidence_captured: _Optional[_Union[EvidenceCaptured, _Mapping]] = ..., command_refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., snapshot_memory_refused: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ..., checkpoint_unreadable: _Optional[_Union[CheckpointUnreadable, _Mapping]] = ..., fault_injected: _Optional[_Union[FaultInjected, _Mapping]] = ..., fault_refused: _Optional[_Union[FaultRefused, _Mapping]] = ..., end_announced: _Optional[_Union[EndAnnounced, _Mapping]] = ..., launcher_end: _Optional[_Union[LauncherEnd, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., profile_taken: _Optional[_Union[ProfileTaken, _Mapping]] = ..., numbers_logged: _Optional[_Union[NumbersLogged, _Mapping]] = ..., launcher_words: _Optional[_Union[_session_pb2.LauncherWords, _Mapping]] = ...) -> None: ...
+    witness_words: _session_pb2.WitnessWords
+    def __init__(self, node: _Optional[str] = ..., generation: _Optional[int] = ..., unix_s: _Optional[float] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., step_summary: _Optional[_Union[StepSummary, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[CheckpointFailed, _Mapping]] = ..., evidence_captured: _Optional[_Union[EvidenceCaptured, _Mapping]] = ..., command_refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., snapshot_memory_refused: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ..., checkpoint_unreadable: _Optional[_Union[CheckpointUnreadable, _Mapping]] = ..., fault_injected: _Optional[_Union[FaultInjected, _Mapping]] = ..., fault_refused: _Optional[_Union[FaultRefused, _Mapping]] = ..., end_announced: _Optional[_Union[EndAnnounced, _Mapping]] = ..., launcher_end: _Optional[_Union[LauncherEnd, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., profile_taken: _Optional[_Union[ProfileTaken, _Mapping]] = ..., numbers_logged: _Optional[_Union[NumbersLogged, _Mapping]] = ..., witness_words: _Optional[_Union[_session_pb2.WitnessWords, _Mapping]] = ...) -> None: ...
 
 class NumbersLogged(_message.Message):
     __slots__ = ("numbers",)
@@ -1145,16 +1147,18 @@ class StopGeneration(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class GatherEvidence(_message.Message):
-    __slots__ = ("incident", "stack_ranks", "flight_recorder", "suspicion")
+    __slots__ = ("incident", "stack_ranks", "flight_recorder", "suspicion", "ras_pids")
     INCIDENT_FIELD_NUMBER: _ClassVar[int]
     STACK_RANKS_FIELD_NUMBER: _ClassVar[int]
     FLIGHT_RECORDER_FIELD_NUMBER: _ClassVar[int]
     SUSPICION_FIELD_NUMBER: _ClassVar[int]
+    RAS_PIDS_FIELD_NUMBER: _ClassVar[int]
     incident: str
     stack_ranks: _containers.RepeatedScalarFieldContainer[int]
     flight_recorder: bool
     suspicion: str
-    def __init__(self, incident: _Optional[str] = ..., stack_ranks: _Optional[_Iterable[int]] = ..., flight_recorder: bool = ..., suspicion: _Optional[str] = ...) -> None: ...
+    ras_pids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, incident: _Optional[str] = ..., stack_ranks: _Optional[_Iterable[int]] = ..., flight_recorder: bool = ..., suspicion: _Optional[str] = ..., ras_pids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TakeCheckpoint(_message.Message):
     __slots__ = ("step",)

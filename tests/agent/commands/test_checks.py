@@ -39,7 +39,7 @@ def evidence(**names: Any) -> dict[str, store.GatherEvidence]:
         {"start": start(source=store.SOURCE_SEED, step=-1)},
         {"stop": store.StopGeneration()},
         evidence(incident="run-0001-0002"),
-        evidence(suspicion="0001-0002"),
+        evidence(suspicion="0001-0002", ras_pids=[70, 71]),
         {"take_checkpoint": store.TakeCheckpoint(step=12)},
         {"keep_checkpoint": store.KeepCheckpoint(step=0)},
         {"persist_snapshot": store.PersistSnapshot(step=3)},

@@ -1,11 +1,13 @@
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast_agent.commands import command_runner
 from holdfast_agent.processes import agent_record
 from holdfast_proto.snapshot import Meta, Slot
 from holdfast_proto.v1 import session_pb2 as session
@@ -300,3 +302,24 @@ async def test_job_begun_by_a_command_that_fails_is_counted(folder: Path, monkey
     monkeypatch.setattr(desk.node.saver, "keep", fail)
     await desk.give(keep_checkpoint=store.KeepCheckpoint(step=5))
     await until(lambda: desk.node.errors.unexpected["commands"], "it is counted")
+
+
+async def test_what_nccls_ras_says_is_passed_on_when_it_comes_and_evidence_does_not_wait_for_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = threading.Event()
+    words = [session.RankWords(ranks=[1], text="its process gives no answer")]
+
+    def ask(pid: int, pids: Sequence[int]) -> list[session.RankWords]:
+        assert (pid, list(pids)) == (1, [70, 71])
+        assert answer.wait(60.0)
+        return words
+
+    monkeypatch.setattr(command_runner, "ask_of", ask)
+    desk = Desk(folder)
+    await desk.give(gather_evidence=store.GatherEvidence(suspicion="a", ras_pids=[70, 71]))
+    assert desk.reported == ["evidence_captured"]
+    answer.set()
+    await until(lambda: len(desk.reported) > 1, "RAS has answered")
+    said = desk.node.link.emitted[1].witness_words
+    assert (said.run, said.witness, list(said.words)) == (desk.node.spec.run, "NCCL's RAS", words)

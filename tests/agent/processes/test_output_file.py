@@ -1,8 +1,10 @@
 """What C++ wrote as it aborted a rank of another launcher."""
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -19,12 +21,20 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
+@contextlib.contextmanager
+def writing_to(stderr: "IO[bytes] | int") -> Iterator[int]:
+    """Yield the pid of a process with a certain stderr."""
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stderr=stderr) as process:
+        assert process.stdin is not None
+        yield process.pid
+        process.stdin.close()
+
+
 @pytest.fixture
 def output(log: Path) -> Iterator[OutputFile | None]:
     """The file of a process whose stderr is ``log``."""
-    with log.open("ab") as stderr, subprocess.Popen(["sleep", "600"], stderr=stderr) as process:
-        yield OutputFile.of(process.pid)
-        process.kill()
+    with log.open("ab") as stderr, writing_to(stderr) as pid:
+        yield OutputFile.of(pid)
 
 
 def write(log: Path, text: str) -> None:
@@ -55,16 +65,14 @@ def test_a_file_that_is_gone_has_no_words(log: Path, output: OutputFile | None) 
 
 @pytest.mark.parametrize("stderr", [subprocess.PIPE, subprocess.DEVNULL])
 def test_a_pipe_and_a_device_are_left_to_the_launcher(stderr: int) -> None:
-    with subprocess.Popen(["sleep", "600"], stderr=stderr) as process:
-        assert OutputFile.of(process.pid) is None
-        process.kill()
-    assert OutputFile.of(process.pid) is None
+    with writing_to(stderr) as pid:
+        assert OutputFile.of(pid) is None
+    assert OutputFile.of(pid) is None
 
 
 def test_a_file_is_found_under_its_new_name(log: Path) -> None:
     kept = log.with_suffix(".1")
-    with log.open("ab") as stderr, subprocess.Popen(["sleep", "600"], stderr=stderr) as process:
+    with log.open("ab") as stderr, writing_to(stderr) as pid:
         log.rename(kept)
         log.write_text(ABORT)
-        assert OutputFile.of(process.pid) == OutputFile(kept, kept.stat().st_size)
-        process.kill()
+        assert OutputFile.of(pid) == OutputFile(kept, kept.stat().st_size)

@@ -70,9 +70,9 @@ GOOD_EVENTS = {
     "numbers_logged": store.Event(
         numbers_logged=store.NumbersLogged(numbers=[common.LoggedNumber(name="kl", value=math.nan, step=-1, rank=1)])
     ),
-    "launcher_words": store.Event(
-        launcher_words=session.LauncherWords(
-            run=RUN, launcher="Ray Train", words=[session.RankWords(ranks=[0, 1], text="ValueError: bad")]
+    "witness_words": store.Event(
+        witness_words=session.WitnessWords(
+            run=RUN, witness="Ray Train", words=[session.RankWords(ranks=[0, 1], text="ValueError: bad")]
         )
     ),
 }
@@ -126,11 +126,11 @@ BAD_EVENTS = [
     ("numbers_logged", "numbers_logged.numbers.0.name", "x" * 101),
     ("numbers_logged", "numbers_logged.numbers.0.step", HUGE),
     ("numbers_logged", "numbers_logged.numbers.0.rank", 4),
-    ("launcher_words", "launcher_words.launcher", "a\x1b[2J"),
-    ("launcher_words", "launcher_words.words.0.text", "a\nb"),
-    ("launcher_words", "launcher_words.words.0.text", "x" * 401),
-    ("launcher_words", "launcher_words.words.0.ranks", [4]),
-    ("launcher_words", "launcher_words.words.0.ranks", []),
+    ("witness_words", "witness_words.witness", "a\x1b[2J"),
+    ("witness_words", "witness_words.words.0.text", "a\nb"),
+    ("witness_words", "witness_words.words.0.text", "x" * 401),
+    ("witness_words", "witness_words.words.0.ranks", [4]),
+    ("witness_words", "witness_words.words.0.ranks", []),
     ("command_refused", "node", ""),
     ("command_refused", "node", "a\nb"),
     ("command_refused", "generation", HUGE),

@@ -23,9 +23,9 @@ import holdfast_hooks
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.hooks import Hooks
 from holdfast_hooks.phases import Phase
-from holdfast_proto.limits import LAUNCHER_WORDS_CHARACTERS, MOST_LAUNCHER_WORDS
+from holdfast_proto.limits import MOST_WITNESS_WORDS, WITNESS_WORDS_CHARACTERS
 from holdfast_proto.rank_context import VARIABLE, RankContext
-from holdfast_proto.v1.session_pb2 import LauncherWords, RankWords
+from holdfast_proto.v1.session_pb2 import RankWords, WitnessWords
 
 try:
     from ray.train import UserCallback
@@ -100,7 +100,7 @@ def tell_agent(context: str, worker_exceptions: Mapping[int, BaseException]) -> 
     for rank, error in sorted(worker_exceptions.items()):
         by_text.setdefault(_one_line(error), []).append(rank)
     words = [RankWords(ranks=ranks, text=text) for text, ranks in by_text.items()]
-    said = LauncherWords(run=observed.run, launcher="Ray Train", words=words[:MOST_LAUNCHER_WORDS])
+    said = WitnessWords(run=observed.run, witness="Ray Train", words=words[:MOST_WITNESS_WORDS])
     with grpc.insecure_channel(observed.agent) as channel:
         RankAgentStub(channel).Tell(said, timeout=_TELL_S)  # type: ignore[no-untyped-call]
 
@@ -115,7 +115,7 @@ def _one_line(error: BaseException) -> str:
     told = [line for line in lines if line and not line.startswith(_IDS)]
     text = " ".join([f"{type(reason).__name__}:", *told])
     shown = "".join(character if character.isprintable() else "?" for character in text)
-    return shown if len(shown) <= LAUNCHER_WORDS_CHARACTERS else f"{shown[: LAUNCHER_WORDS_CHARACTERS - 1]}…"
+    return shown if len(shown) <= WITNESS_WORDS_CHARACTERS else f"{shown[: WITNESS_WORDS_CHARACTERS - 1]}…"
 
 
 def reach_workers(run_config: Any) -> Any:

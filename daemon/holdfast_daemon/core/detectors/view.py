@@ -109,13 +109,17 @@ class View:
         }
         return diagnose(evidence, self.world_size)
 
-    @cached_property
-    def awaited(self) -> frozenset[int]:
-        """Ranks for which others certainly wait in a call. Counters of devices alone make nothing certain."""
-        if not self.uses_devices:
-            return frozenset(call.rank for call in self.wait_analysis.missed)
-        waits = self.device_diagnosis.waits if self.device_diagnosis is not None else ()
-        return frozenset(wait.awaited for wait in waits if wait.is_certain)
+    def awaited_s(self, number: int) -> float:
+        """Return the seconds for which another rank has stood still that certainly waits for this one in a call.
+
+        0: none does. Counters of devices alone make nothing certain.
+        """
+        if self.uses_devices:
+            waits = self.device_diagnosis.waits if self.device_diagnosis is not None else ()
+            waiters = {wait.rank for wait in waits if wait.awaited == number and wait.is_certain}
+        else:
+            waiters = {waiter for call in self.wait_analysis.missed if call.rank == number for waiter in call.waiters}
+        return max((self.known_ranks[waiter].stalled_s for waiter in waiters & self.known_ranks.keys()), default=0.0)
 
     def is_in_a_call(self, number: int) -> bool:
         """Whether a collective or a message holds a rank, as far as can be seen."""

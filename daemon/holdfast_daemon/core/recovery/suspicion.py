@@ -81,7 +81,28 @@ def _raise(tick: Tick, suspected: store.Verdict) -> None:
     most = _STACKS if ranks or any(rank.steps_done for rank in view.ranks.values()) else _STACKS_IN_START
     stack_ranks = _spread(blamed, view.node_of)[:most]
     message = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=stack_ranks, flight_recorder=True)
-    tick.send(tick.record.nodes, lambda _: store.NodeCommand(gather_evidence=message))
+    asked = _witness_of_nccl(tick, view)
+
+    def command(node: str) -> store.NodeCommand:
+        gather = store.NodeCommand(gather_evidence=message)
+        if node == asked:
+            pids = [view.ranks[rank].pid if rank in view.ranks else 0 for rank in range(tick.world_size)]
+            gather.gather_evidence.ras_pids.extend(pids)
+        return gather
+
+    tick.send(tick.record.nodes, command)
+
+
+def _witness_of_nccl(tick: Tick, view: View) -> str:
+    """Return the node whose agent asks NCCL's RAS; "": nobody does. One of them sees the whole job."""
+    if tick.state.spec.ras_off:
+        return ""
+    on_nccl = (
+        rank
+        for rank, state in sorted(view.ranks.items())
+        if state.life != store.LIFE_EXITED and any("nccl" in one.backend for one in state.recorders)
+    )
+    return next((view.node_of.get(rank, "") for rank in on_nccl), "")
 
 
 def _odd_first(view: View) -> list[int]:

@@ -5,15 +5,15 @@ from itertools import count
 
 import pytest
 
-from holdfast_daemon.core.launcher_words import FRESH_S
 from holdfast_daemon.core.model import LauncherEnded, StopRequest
 from holdfast_daemon.core.recovery.hang_aborts import REACTION_PATIENCE_S
 from holdfast_daemon.core.recovery.lifecycle import EVIDENCE_PATIENCE_S
 from holdfast_daemon.core.recovery.standstills import has_given_up
 from holdfast_daemon.core.restart_patience import UNCERTAIN_RESTARTS
+from holdfast_daemon.core.witness_words import FRESH_S
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.session_pb2 import LauncherWords, RankWords
+from holdfast_proto.v1.session_pb2 import RankWords, WitnessWords
 from tests.support.core_world import World
 
 STEPS = 8
@@ -325,8 +325,8 @@ def test_a_new_leader_continues_an_abort() -> None:
 
 
 def say(world: LaunchedWorld, text: str, *ranks: int) -> None:
-    words = LauncherWords(launcher="Ray Train", words=[RankWords(ranks=ranks, text=text)])
-    world.events.append(store.Event(node="node0", generation=world.state.record.generation, launcher_words=words))
+    words = WitnessWords(witness="Ray Train", words=[RankWords(ranks=ranks, text=text)])
+    world.events.append(store.Event(node="node0", generation=world.state.record.generation, witness_words=words))
 
 
 @pytest.mark.parametrize("comes_first", [True, False])
@@ -345,7 +345,7 @@ def test_what_a_launcher_says_of_a_dead_rank_is_in_the_incident_whichever_comes_
     assert list(incident.verdict.culprits) == [1]
     line = "Ray Train says of rank 1: ActorDiedError: killed by the memory monitor"
     assert [what for what in world.story if "Ray" in what] == [line]
-    assert world.state.launcher_words == ()
+    assert world.state.witness_words == ()
 
 
 def test_words_that_no_incident_follows_are_forgotten() -> None:
@@ -355,7 +355,7 @@ def test_words_that_no_incident_follows_are_forgotten() -> None:
         say(world, "ValueError: bad sample", 0, number)
         world.train(1, snapshot=False)
     lines = [f"Ray Train says of ranks 0, {number}: ValueError: bad sample" for number in range(4, 12)]
-    assert [words.line for words in world.state.launcher_words] == lines
+    assert [words.line for words in world.state.witness_words] == lines
     said = world.now
     while world.now < said + FRESH_S + 1:
         world.train(2, snapshot=False)
@@ -364,17 +364,7 @@ def test_words_that_no_incident_follows_are_forgotten() -> None:
     for _ in range(30):
         world.tick()
     assert not [what for what in world.story if "Ray" in what]
-    assert world.state.launcher_words == ()
-
-
-def test_a_run_whose_ranks_holdfast_has_started_has_no_other_launcher() -> None:
-    world = World()
-    world.until("starting")
-    world.train(2)
-    words = LauncherWords(launcher="Ray Train", words=[RankWords(ranks=[1], text="dead")])
-    world.events.append(store.Event(node="node0", generation=1, launcher_words=words))
-    world.tick()
-    assert world.state.launcher_words == ()
+    assert world.state.witness_words == ()
 
 
 def stalled_until(world: LaunchedWorld, incidents: int) -> None:

@@ -71,6 +71,18 @@ def test_a_rank_that_wakes_now_and_then_is_not_restarted_before_its_next_sign_of
     assert ", and it woke " in line
 
 
+@pytest.mark.safety
+def test_of_ranks_that_all_pause_the_first_to_go_on_waits_for_the_others_before_one_is_restarted() -> None:
+    world = running()
+    world.train()
+    while world.rank(1).stalled_s < 30.0:
+        world.tick(seconds=0.2)
+    world.hang(culprit=1)
+    for number in (0, 2, 3):
+        world.rank(number).stalled_s = 0.0
+    assert restarted_after_s(world) == pytest.approx(10.0, abs=0.5)
+
+
 @pytest.mark.parametrize("how", ["moves", "traced", "unknown"])
 def test_a_rank_that_moves_is_traced_or_was_not_looked_at_has_the_time_of_a_step(how: str) -> None:
     world = running()

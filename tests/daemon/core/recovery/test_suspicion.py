@@ -2,6 +2,7 @@
 
 from holdfast_daemon.core.model import StopRequest
 from holdfast_daemon.core.recovery.suspicion import PERSIST_EVERY_S
+from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
 from tests.support.core_world import World
@@ -137,3 +138,47 @@ def test_a_rank_of_a_cycle_that_computes_is_the_root_and_not_a_mismatch() -> Non
         world.tick()
     verdict = world.incidents[0].verdict
     assert (verdict.kind, list(verdict.culprits)) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [1])
+
+
+def asked(world: World) -> dict[str, list[int]]:
+    """Return the pids that the agent of each node asks NCCL's RAS about at a suspicion."""
+    world.hang(culprit=1)
+    while not suspicions(world):
+        world.tick()
+    gathered = {
+        node: command.gather_evidence for node, command in world.commands if command.HasField("gather_evidence")
+    }
+    assert gathered.keys() == {"node0", "node1"}
+    return {node: list(gather.ras_pids) for node, gather in gathered.items() if gather.ras_pids}
+
+
+def test_one_agent_of_a_run_on_nccl_asks_its_witness() -> None:
+    world = running(nodes=2, ranks_per_node=2)
+    for number in (2, 3):
+        world.rank(number).recorders.add(backend="nccl")
+    for number in range(4):
+        world.rank(number).pid = 70 + number
+    assert asked(world) == {"node1": [70, 71, 72, 73]}
+
+
+def test_nobody_asks_in_a_run_without_nccl_or_with_the_setting_off() -> None:
+    world = running(nodes=2, ranks_per_node=2)
+    world.rank(0).recorders.add(backend="gloo")
+    assert asked(world) == {}
+    world = running(nodes=2, ranks_per_node=2)
+    world.rank(0).recorders.add(backend="nccl")
+    world.state.spec.ras_off = True
+    assert asked(world) == {}
+
+
+def test_what_the_witness_says_is_a_line_of_the_story_and_brings_no_restart() -> None:
+    world = running()
+    world.hang(culprit=1)
+    world.moving = {1}
+    while not world.incidents:
+        world.tick()
+    words = session.WitnessWords(witness="NCCL's RAS", words=[session.RankWords(ranks=[1], text="gives no answer")])
+    world.events.append(store.Event(node="node0", generation=world.state.record.generation, witness_words=words))
+    stand_still(world, 30.0)
+    assert "NCCL's RAS says of rank 1: gives no answer" in [action.what for action in world.incidents[0].actions]
+    assert world.phase == "running"

@@ -1,29 +1,32 @@
-"""What another launcher says of its ranks, such as why one is dead: it becomes a part of the incident's story."""
+"""What a witness from outside says of ranks, such as why one is dead: it becomes a part of the incident's story.
+
+A witness is another launcher, or NCCL's RAS. What it says is shown and never judged.
+"""
 
 from dataclasses import replace
 
 from holdfast_daemon.core.kinds import RECOVERABLE
-from holdfast_daemon.core.model import LauncherWords
+from holdfast_daemon.core.model import WitnessWords
 from holdfast_daemon.core.naming import ranks_named
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
 FRESH_S = 60.0
-"""Time for an incident to follow what a launcher has said. Some launchers look at their ranks before Holdfast does."""
+"""Time for an incident to follow what a witness has said. Some look at the ranks before Holdfast does."""
 _MOST = 8
 """Words that wait for an incident."""
 _MOST_ACTIONS = 50
 """Lines of a story after which it takes no more words."""
 
 
-def hear(tick: Tick, said: session.LauncherWords) -> None:
+def hear(tick: Tick, said: session.WitnessWords) -> None:
     """Keep words until an incident takes them, each line once."""
-    waiting = {words.line: words for words in tick.state.launcher_words}
+    waiting = {words.line: words for words in tick.state.witness_words}
     for words in said.words:
-        line = f"{said.launcher} says of {ranks_named(words.ranks)}: {words.text}"
-        waiting[line] = LauncherWords(tick.now, line, tick.record.generation)
-    tick.state = replace(tick.state, launcher_words=tuple(waiting.values())[-_MOST:])
+        line = f"{said.witness} says of {ranks_named(words.ranks)}: {words.text}"
+        waiting[line] = WitnessWords(tick.now, line, tick.record.generation)
+    tick.state = replace(tick.state, witness_words=tuple(waiting.values())[-_MOST:])
 
 
 def addressee(tick: Tick) -> store.Incident | None:
@@ -39,12 +42,12 @@ def add_to_story(tick: Tick, incident: store.Incident) -> None:
         return
     told = {action.what for action in incident.actions}
     room = _MOST_ACTIONS - len(told)
-    for words in tick.state.launcher_words:
+    for words in tick.state.witness_words:
         is_fresh = words.generation == incident.generation and tick.now - words.unix_s <= FRESH_S
         if is_fresh and words.line not in told and room > 0:
             incident.actions.add(unix_s=words.unix_s, what=words.line)
             room -= 1
-    tick.state = replace(tick.state, launcher_words=())
+    tick.state = replace(tick.state, witness_words=())
 
 
 def _takes(incident: store.Incident) -> bool:
