@@ -25,7 +25,7 @@ class Figure:
 
 FIGURES = (
     Figure("loss", "loss at the last step that both have", "worse"),
-    Figure("final_loss", "final loss", "worse"),
+    Figure("final_loss", f"final loss, mean of {SMOOTHED_STEPS} steps", "worse"),
     Figure("best_loss", "lowest loss of a step", "worse"),
     Figure("validation_loss", "newest validation loss", "worse"),
     Figure("step_s", "median step time (s)", "worse"),

@@ -1,6 +1,6 @@
 """The top of a report: how the run ended, and its main numbers."""
 
-from holdfast_cli.reports.figures import figures_of, spoiled_figures
+from holdfast_cli.reports.figures import SMOOTHED_STEPS, figures_of, spoiled_figures
 from holdfast_cli.reports.markup import Markup, element, joined
 from holdfast_cli.reports.redaction import Redaction
 from holdfast_cli.reports.run_source import RunFacts
@@ -77,7 +77,7 @@ def _cards(facts: RunFacts) -> list[Markup]:
         ("steps", "steps", short_number),
         ("wall time", "wall_s", duration),
         ("goodput", "goodput", lambda ratio: f"{ratio:.1%}"),
-        ("final loss", "final_loss", short_number),
+        (f"loss, mean of {SMOOTHED_STEPS} steps", "final_loss", short_number),
         ("validation loss", "validation_loss", short_number),
         ("median tokens/s", "tokens_per_s", short_number),
         ("median step time", "step_s", duration),

@@ -150,7 +150,7 @@ def test_a_run_that_ended_with_a_bad_loss_does_not_look_good(tmp_path: Path) -> 
     page = report("r", "--directory", str(write_run(tmp_path / "daemon", steps, nonfinite_since=10)))
     assert '<span class="state bad">finished</span>' in page
     assert "The loss was not finite at the end, and since step 10." in page
-    assert "<dt>final loss</dt><dd>not finite</dd>" in page
+    assert "<dt>loss, mean of 20 steps</dt><dd>not finite</dd>" in page
 
 
 def test_a_run_whose_loss_is_finite_again_looks_good(tmp_path: Path) -> None:

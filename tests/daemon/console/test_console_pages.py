@@ -183,8 +183,11 @@ def test_a_hang_is_the_loudest_thing_and_names_the_culprit(page: Page, console: 
     expect(verdict.get_by_role("row", name=re.compile("ranks 0-4, 6, 7 .*rank 5"))).to_be_visible()
     verdict.get_by_role("link", name="Open incident").click()
     expect(page).to_have_url(re.compile(f"incidents/{identity}$"))
+    stack = page.get_by_role("region", name="Text of rank-00005.stack.txt")
+    expect(stack).to_contain_text("all_reduce")
     page.get_by_role("button", name="rank-00005.stack.txt").click()
-    expect(page.get_by_role("region", name="Text of rank-00005.stack.txt")).to_contain_text("all_reduce")
+    expect(stack).to_have_count(0)
+    assert str(page.get_by_role("link", name="what to do").get_attribute("href")).endswith("/runbook.md#run-hung")
 
 
 def test_a_run_whose_loss_is_not_finite_stays_red_until_its_incident_is_acknowledged(
@@ -512,7 +515,7 @@ def test_a_console_that_ends_while_its_run_trains_does_not_call_the_run_ended(br
         page.get_by_role("link", name=re.compile("rank 3 is stopped")).click()
         expect(page.get_by_role("heading", name="Evidence")).to_be_visible()
     expect_one_banner(page, "the daemon has ended, and this console with it")
-    page.get_by_role("button", name="rank-00003.stack.txt").click()
+    page.get_by_role("button", name="rank-00002.stack.txt").click()
     expect(page.get_by_role("region", name="Text of")).to_contain_text("before the connection was lost")
     expect(page.locator(".disconnected")).to_contain_text("The last that is known of run llama-7b: running.")
     expect(page.locator(".disconnected")).not_to_contain_text("has ended:")

@@ -89,3 +89,20 @@ def test_the_newest_value_is_bad_only_if_it_was_reported_and_not_finite() -> Non
     assert not ends_bad(row(1, 2.0), row(2, None), bad=[])
     assert not ends_bad(row(1, None), row(2, 2.0), bad=[1])
     assert not ends_bad(bad=[])
+
+
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [
+        ([76.0] + [0.5] * 19, 0.75),  # the first step compiles: the others stay readable
+        ([76.0] + [0.5] * 18, None),  # too few to tell what is usual
+        ([0.5, 1.4] * 20, None),
+        ([None] * 20 + [0.5] * 20 + [9.0], 0.75),
+        ([76.0] * 3 + [0.5] * 20, None),  # more than a few
+        ([], None),
+    ],
+)
+def test_a_few_values_far_above_all_others_do_not_flatten_a_curve(
+    values: list[float | None], ends: float | None
+) -> None:
+    assert run(f"out = it.ceiling({{high: {json.dumps(values)}}})") == ends

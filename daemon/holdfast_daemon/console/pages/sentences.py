@@ -81,7 +81,7 @@ def state_text(state: CoreState | None, table: RankTable | None, *, store_up: bo
         words = _RESTARTS[record.phase]
         text = f"{words}: {what_line(incident)}" if incident is not None else words
     elif incident is not None:
-        text = f"stands still since {_clock(incident.last_progress_unix_s)}: {what_line(incident)}"
+        text = f"since {_clock(incident.last_progress_unix_s)}: {what_line(incident)}"
     else:
         text, stalled = _doing(table), table.counts["stalled"]
         if 0 < table.size <= stalled:

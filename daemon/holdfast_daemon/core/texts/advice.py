@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from holdfast_proto.v1 import store_pb2 as store
 
-_PAGE = "docs/runbook.md"
+RUNBOOK_URL = "https://github.com/holdfast-dev/holdfast/blob/main/docs/runbook.md"
+"""Address of the runbook. Alerts and the console add the anchor of a section."""
 _READ_STACK = "Read the stack of the rank that the others wait for: it shows where that rank is"
 
 
@@ -65,9 +66,9 @@ ADVICE = {
 
 
 def runbook(kind: int) -> str:
-    """Return the page and the section about a kind of verdict; "" if the runbook has none."""
+    """Return the address of the section about a kind of verdict; "" if the runbook has none."""
     advice = ADVICE.get(kind)  # type: ignore[call-overload]
-    return f"{_PAGE}#{advice.section}" if advice is not None else ""
+    return f"{RUNBOOK_URL}#{advice.section}" if advice is not None else ""
 
 
 def advice_line(verdict: store.Verdict) -> str:

@@ -3,23 +3,26 @@
 import { counted, figure } from "../format.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../html.js";
 import { THEME_CHANGED } from "../theme.js";
+import { ceiling } from "./curve_data.js";
 import { columns, createPlot, pointWords } from "./plot.js";
 
 /**
  * Shows one quantity.
  * @param {{title: string, curve: object, isBad: boolean, other: object | null, weight: number, none: string,
- *     log: boolean, version: number, low: number, high: number,
+ *     log: boolean, isCut: boolean, version: number, low: number, high: number,
  *     onZoom: (range: {min: number, max: number} | null) => void, marks: {step: number, text: string, href: string}[]}} props
- *     `isBad`: the newest value is not finite; `none`: words for a curve without values; `version` changes when the curve
+ *     `isBad`: the newest value is not finite; `none`: words for a curve without values; `isCut`: a few
+ *     values far above all others are cut off; `version` changes when the curve
  *     has new points; `low` and `high` are the steps at the ends of the axis.
  */
-export function Chart({ title, curve, isBad, other, weight, none, log, version, low, high, onZoom, marks }) {
+export function Chart({ title, curve, isBad, other, weight, none, log, isCut, version, low, high, onZoom, marks }) {
   const place = useRef(null);
   const links = useRef(null);
   const readout = useRef(null);
   const plot = useRef(null);
   const newest = useRef({});
-  newest.current = { marks, nonfinite: curve.nonfinite, onZoom };
+  const cutAt = isCut ? ceiling(curve) : null;
+  newest.current = { marks, nonfinite: curve.nonfinite, onZoom, cutAt };
   const [theme, setTheme] = useState(0);
 
   useEffect(() => {
@@ -41,6 +44,7 @@ export function Chart({ title, curve, isBad, other, weight, none, log, version, 
       onDraw: (drawn) => placeLinks(drawn, links.current, newest.current.marks),
       marks: () => newest.current.marks,
       nonfinite: () => newest.current.nonfinite,
+      ceiling: () => newest.current.cutAt,
     });
     plot.current = created;
     const watch = new ResizeObserver(() => {
@@ -81,6 +85,7 @@ export function Chart({ title, curve, isBad, other, weight, none, log, version, 
       <span class=${isBad ? "newest bad-text" : "newest"}>${newestWords}</span>
       ${curve.nonfinite.length > 0 && html`<span class="bad-text">
         ${counted(curve.nonfinite.length, "step")} not finite: ${fewSteps(curve.nonfinite)}</span>`}
+      ${cutAt !== null && html`<span class="quiet">▲ up to ${figure(Math.max(...curve.high.filter((value) => value !== null)))}</span>`}
       <output class="readout" ref=${readout} aria-live="polite"></output>
     </figcaption>
     <div class="plot-area">

@@ -9,7 +9,9 @@ import { Chart } from "./chart.js";
 import { appendSteps, between, carryOver, endsBad, QUANTITIES, readCurves } from "./curve_data.js";
 
 const TITLES = { loss: "Loss", grad_norm: "Gradient norm", tokens_per_s: "Tokens per second", step_s: "Step time (s)",
-  validation_loss: "Validation loss" };
+  validation_loss: "Validation loss", learning_rate: "Learning rate" };
+// Many scripts report none of these: their charts are left out.
+const RARE = ["validation_loss", "learning_rate"];
 const LAST_STEPS = 200;
 const POINTS = 1000;
 // So many live steps make a curve uneven: it is fetched again, in even buckets.
@@ -41,7 +43,7 @@ export function ChartsPanel({ run, incidents, nonfinite, subscribe }) {
   const marked = marks.map(({ step }) => step);
   const all = { min: Math.min(...ends, ...marked, newest), max: Math.max(newest, ...marked) };
   const lastSteps = () => setZoom({ min: Math.max(newest - LAST_STEPS, 0), max: newest });
-  const shown = QUANTITIES.filter((name) => name !== "validation_loss" || curves[name].step.length > 0);
+  const shown = QUANTITIES.filter((name) => !RARE.includes(name) || curves[name].step.length > 0);
   return html`<section class="charts" aria-label="Curves">
     <div class="bar">
       <h2>Curves</h2>
@@ -67,7 +69,7 @@ export function ChartsPanel({ run, incidents, nonfinite, subscribe }) {
     <div class="chart-grid">
       ${shown.map((name) => html`<${Chart} key=${name} title=${TITLES[name]} curve=${curves[name]}
         isBad=${endsBad(curves[name]) || (zoom === null && nonfinite.includes(name))}
-        other=${otherCurves?.[name] ?? null} weight=${weight} none=${none} log=${log && name.endsWith("loss")} version=${version}
+        other=${otherCurves?.[name] ?? null} weight=${weight} none=${none} log=${log && name.endsWith("loss")} isCut=${name === "step_s"} version=${version}
         low=${(zoom ?? all).min} high=${(zoom ?? all).max} onZoom=${(range) => setZoom(range && rounded(range))} marks=${marks} />`)}
     </div>
     <p class="quiet">Drag over a chart to zoom in all of them; double-click to see the whole run. Marks with ! are

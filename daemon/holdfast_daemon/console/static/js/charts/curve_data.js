@@ -1,10 +1,15 @@
 /** Curves of a run: what the history holds, and the steps that arrive while the page is open. */
 
 /** Quantities that the page charts, in its order. */
-export const QUANTITIES = ["loss", "grad_norm", "tokens_per_s", "step_s", "validation_loss"];
+export const QUANTITIES = ["loss", "grad_norm", "tokens_per_s", "step_s", "validation_loss", "learning_rate"];
 
 // Columns of the rows of a `steps` event.
-const COLUMNS = { loss: 2, grad_norm: 3, tokens_per_s: 4, step_s: 5, validation_loss: 7 };
+const COLUMNS = { loss: 2, grad_norm: 3, tokens_per_s: 4, step_s: 5, learning_rate: 6, validation_loss: 7 };
+
+// A value is far above the others if it is so many times what nearly all of them stay below.
+const FAR = 3;
+const NEARLY_ALL = 0.95;
+const FEWEST = 20;
 
 /**
  * One curve. `low` and `high` bound the steps that a point stands for; null is a step without a value.
@@ -96,6 +101,16 @@ export function smoothed(values, weight) {
     share = weight * share + (1 - weight);
     return sum / share;
   });
+}
+
+/**
+ * Returns where the axis of a curve ends, if a few values far above all others would flatten it; null: nowhere before the
+ * largest value. The first step of a run may take a hundred times as long as the others.
+ */
+export function ceiling(curve) {
+  const values = curve.high.filter((value) => value !== null).sort((one, other) => one - other);
+  const usual = values[Math.floor(NEARLY_ALL * (values.length - 1))];
+  return values.length >= FEWEST && values.at(-1) > FAR * usual ? FAR / 2 * usual : null;
 }
 
 /** Returns the part of a curve between two steps. */

@@ -26,7 +26,8 @@ export function columns(curve, other, { weight, log }) {
  * @param {HTMLElement} place
  * @param {{log: boolean, onZoom: (range: {min: number, max: number} | null) => void,
  *     onCursor: () => void, onDraw: (plot: uPlot) => void, marks: () => {step: number}[],
- *     nonfinite: () => number[]}} options
+ *     nonfinite: () => number[], ceiling: () => number | null}} options `ceiling`: where the axis ends; null: at the
+ *     largest value.
  * @returns {uPlot}
  */
 export function createPlot(place, options) {
@@ -38,7 +39,7 @@ export function createPlot(place, options) {
     height: HEIGHT,
     padding: [18, 18, 0, 0],
     legend: { show: false },
-    scales: { x: { time: false }, y: options.log ? { distr: 3 } : { range: (_, low, high) => calmRange(low, high) } },
+    scales: { x: { time: false }, y: options.log ? { distr: 3 } : { range: (_, low, high) => calmRange(low, options.ceiling() ?? high) } },
     axes: [
       { ...axis, size: 28, values: (_, steps) => steps.map((step) => (Number.isInteger(step) ? short(step) : "")) },
       { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))) },
@@ -70,6 +71,7 @@ export function createPlot(place, options) {
       draw: [(plot) => {
         drawMarks(plot, options.marks(), ink);
         drawNonfinite(plot, options.nonfinite(), ink);
+        drawAbove(plot, options.ceiling(), ink);
         options.onDraw(plot);
       }],
     },
@@ -126,5 +128,23 @@ function drawNonfinite(plot, steps, ink) {
     ctx.lineTo(x - half, y + half);
     ctx.stroke();
   }
+  ctx.restore();
+}
+
+function drawAbove(plot, ceiling, ink) {
+  if (ceiling === null) return;
+  const { ctx, bbox } = plot;
+  const half = 4 * devicePixelRatio;
+  ctx.save();
+  ctx.fillStyle = ink.accent;
+  plot.data[0].forEach((step, index) => {
+    const x = plot.valToPos(step, "x", true);
+    if (!(plot.data[2][index] > ceiling) || x < bbox.left || x > bbox.left + bbox.width) return;
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x - half, bbox.top + 2 * half);
+    ctx.lineTo(x + half, bbox.top + 2 * half);
+    ctx.fill();
+  });
   ctx.restore();
 }

@@ -65,7 +65,7 @@ function Facts({ run, data }) {
     ["Confidence", data.confidence_ratio > 0 ? percent(data.confidence_ratio) : null],
     ["Steps lost", typeof data.lost_steps === "number" ? whole(data.lost_steps) : null],
     ["Continued after step", data.resumed_step >= 0 && data.resumed_step !== null ? whole(data.resumed_step) : null],
-    ["Runbook", data.runbook ? html`<code>${data.runbook}</code>` : null],
+    ["Runbook", data.runbook ? html`<a href=${data.runbook} target="_blank" rel="noreferrer">what to do</a>` : null],
   ].filter(([, value]) => value !== null);
   return html`<dl class="numbers">${rows.map(([name, value]) => html`<div key=${name}><dt>${name}</dt>
     <dd>${value}</dd></div>`)}</dl>`;
@@ -86,7 +86,10 @@ function LogLinks({ run, data }) {
 }
 
 function Evidence({ run, data }) {
-  const [name, setName] = useState("");
+  // Until a person has chosen one, the stack of the first named rank is open.
+  const [chosen, setName] = useState(null);
+  const stack = `rank-${String(data.culprits[0]).padStart(5, "0")}.stack.txt`;
+  const name = chosen ?? data.evidence.find((file) => file.name.endsWith(stack))?.name ?? "";
   const path = (file) => runPath(run, "incidents", data.id, "evidence", file);
   return html`<section aria-label="Evidence">
     <h2>Evidence</h2>
