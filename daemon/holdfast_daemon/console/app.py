@@ -1,5 +1,6 @@
 """The routes of the console."""
 
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.metadata import version
@@ -137,11 +138,13 @@ class Console:
     async def _session(self, request: Request) -> Response:
         options = self._watched.options
         console = {"port": self._port, "pages_open": self.boards.pages, "pages_most": MOST_PAGES}
+        here = time.localtime(self._watched.clock.now())
         about = {
             "version": version("holdfast-torch"),
             "daemon": options.name,
             "console": console,
             "stop_grace_s": STOP_GRACE_S,
+            "zone": {"name": here.tm_zone, "offset_s": here.tm_gmtoff},
         }
         return json_answer({"role": self._role(request), **about})
 

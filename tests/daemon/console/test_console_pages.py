@@ -181,8 +181,12 @@ def test_a_hang_is_the_loudest_thing_and_names_the_culprit(page: Page, console: 
     expect(verdict.locator("svg .waiter text").first).to_have_text("ranks 0-4, 6, 7")
     verdict.get_by_text("As a table").click()
     expect(verdict.get_by_role("row", name=re.compile("ranks 0-4, 6, 7 .*rank 5"))).to_be_visible()
+    since = re.search(r"since (\d\d:\d\d:\d\d) (\w+):", page.locator(".state-line").inner_text())
+    assert since is not None
+    expect(page.locator("header .session")).to_contain_text(f"times in {since[2]}")
     verdict.get_by_role("link", name="Open incident").click()
     expect(page).to_have_url(re.compile(f"incidents/{identity}$"))
+    expect(page.locator(".timeline time").first).to_contain_text(since[1])
     stack = page.get_by_role("region", name="Text of rank-00005.stack.txt")
     expect(stack).to_contain_text("all_reduce")
     page.get_by_role("button", name="rank-00005.stack.txt").click()

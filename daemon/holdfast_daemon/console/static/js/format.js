@@ -65,20 +65,28 @@ export function duration(seconds) {
   return parts.slice(first, first + 2).filter(([count]) => count > 0).map(([count, unit]) => `${count} ${unit}`).join(" ");
 }
 
-/** Returns a time of day in the browser's zone, with the date unless it is today: 14:03:21, 3 Mar 14:03:21. */
+// The clock of all pages is the daemon's: its sentences, the logs and the other commands have it, too.
+let zone = { name: "UTC", offset_s: 0 };
+
+/** Sets the zone in which times are shown: `{name, offset_s}`, seconds east of UTC. */
+export function setZone(found) {
+  zone = found;
+}
+
+/** Returns a time of day in the daemon's zone, with the date unless it is today: 14:03:21, 3 Mar 14:03:21. */
 export function clock(unixS) {
   if (!isNumber(unixS)) return DASH;
-  const date = new Date(1000 * unixS);
-  const time = date.toLocaleTimeString("en-GB");
-  if (date.toDateString() === new Date().toDateString()) return time;
-  return `${date.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`;
+  const there = (unixMs) => new Date(unixMs + 1000 * zone.offset_s);
+  const date = there(1000 * unixS);
+  const time = date.toLocaleTimeString("en-GB", { timeZone: "UTC" });
+  if (date.toISOString().slice(0, 10) === there(Date.now()).toISOString().slice(0, 10)) return time;
+  return `${date.toLocaleDateString("en-GB", { day: "numeric", month: "short", timeZone: "UTC" })} ${time}`;
 }
 
 /** Returns the exact time with its zone, for a tooltip. */
 export function exactTime(unixS) {
   if (!isNumber(unixS)) return "";
-  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  return `${new Date(1000 * unixS).toISOString()} (shown in ${zone})`;
+  return `${new Date(1000 * unixS).toISOString()} (shown in ${zone.name})`;
 }
 
 /** Returns ranks as ranges: "3, 7-12, 40". */

@@ -1,6 +1,7 @@
 /** Starts the console: the session first, then the page that the address names. */
 
 import { openSession, takeTokenFromAddress } from "./api.js";
+import { setZone } from "./format.js";
 import { html, render, useEffect, useState } from "./html.js";
 import { LOGIN_NEEDED } from "./live.js";
 import { CheckpointsPage } from "./pages/checkpoints.js";
@@ -27,7 +28,7 @@ function Console() {
   const [error, setError] = useState("");
   const [hasLeft, setHasLeft] = useState(false);
   const open = () => openSession().then(
-    (found) => { setSession(found); setError(""); setHasLeft((old) => old && !found); },
+    (found) => { if (found) setZone(found.zone); setSession(found); setError(""); setHasLeft((old) => old && !found); },
     (failure) => setError(failure.message),
   );
   useEffect(() => {

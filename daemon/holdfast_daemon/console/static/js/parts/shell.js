@@ -40,6 +40,7 @@ export function Shell({ route, session, onLogout, children }) {
         <a href="#/holdfast" aria-current=${route.page === "holdfast" ? "page" : undefined}>Holdfast itself</a>
       </nav>
       <span class="session" title=${`Daemon ${session.daemon}, Holdfast ${session.version}`}>
+        <span class="who">times in ${session.zone.name}</span>
         <span class="who">${session.role}</span>
         <${ThemeToggle} />
         <button type="button" class="plain" onClick=${() => logout().finally(onLogout)}>Log out</button>
