@@ -78,7 +78,9 @@ ENDINGS = (
         activity="multiply",
         by=(0,),
         sign=Sign.PHASE,
-        lasts_s=6.0,
+        factor=_END_FACTOR,
+        lasts_s=_END_S,
+        twin=_STILL,
     ),
     OddCase(
         name="upload after close",

@@ -56,6 +56,22 @@ def test_a_rank_whose_hooks_are_still_open_after_its_loop_counts_once_others_hav
     assert [incident.verdict.kind for incident in world.incidents] == [store.VERDICT_KIND_LATE_EXIT]
 
 
+def test_a_final_evaluation_that_moves_is_left_alone_and_one_that_hangs_is_reported_and_ended() -> None:
+    world = running()
+    for number in (0, 1, 2):
+        world.rank(number).progress.phase = common.PHASE_IDLE
+        world.end(number, code=0, finished=True)
+    world.rank(3).progress.phase = common.PHASE_EVAL
+    world.moving = {3}
+    world.stand(500.0)
+    assert (world.phase, world.incidents) == ("running", [])
+    world.moving = set()
+    world.stand(REPORT_S + 1.0)
+    assert [incident.verdict.kind for incident in world.incidents] == [store.VERDICT_KIND_LATE_EXIT]
+    world.stand(180.0)
+    assert (world.phase, world.sent("stop")) == ("finished", [])
+
+
 def test_a_crash_after_training_undoes_nothing() -> None:
     world = running()
     leave(world, 0, 1, 2, 3)

@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 from holdfast_daemon.core.detectors.deaths import death
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.restart_patience import MARKED
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -31,7 +32,7 @@ class LateExit(Detector):
         if not is_training_over(view.ranks, view.world_size):
             return DetectorResult(replace(self, since_unix_s=0.0))
         since = replace(self, since_unix_s=self.since_unix_s or view.now)
-        left = [number for number, rank in sorted(view.ranks.items()) if not rank.HasField("exit")]
+        left = [number for number, rank in sorted(view.ranks.items()) if not (rank.HasField("exit") or _works(rank))]
         if not left or self.is_reported or view.now - since.since_unix_s < REPORT_S:
             return DetectorResult(since)
         return DetectorResult(replace(since, is_reported=True), (_finding(view, left, since.since_unix_s),))
@@ -41,11 +42,16 @@ class LateExit(Detector):
         return type(self)()
 
 
+def _works(rank: store.RankState) -> bool:
+    """Whether a rank evaluates or saves after its last step: that may take its time while something moves."""
+    return rank.progress.phase in MARKED and rank.still_s < REPORT_S
+
+
 def is_training_over(ranks: Mapping[int, store.RankState], world_size: int) -> bool:
     """Whether every rank has done its last step, and is gone or about to go.
 
-    A rank that still has its hooks counts when others have left and it has come as far as they: its loop is over, and
-    it is in no call that the hooks know of.
+    A rank that still has its hooks counts when others have left and it has come as far as they: its loop is over, or it
+    evaluates or saves in the last step. And it is in no call that the hooks know of.
     """
     if len(ranks) < world_size:
         return False
@@ -63,8 +69,8 @@ def _has_left(rank: store.RankState) -> bool:
 
 
 def _has_ended_its_loop(rank: store.RankState, last_step: int) -> bool:
-    is_idle = not rank.HasField("exit") and rank.progress.phase == common.PHASE_IDLE
-    return is_idle and rank.progress.step >= last_step and all(g.enqueued == g.completed for g in rank.progress.groups)
+    is_outside = not rank.HasField("exit") and rank.progress.phase in (common.PHASE_IDLE, *MARKED)
+    return is_outside and rank.progress.step >= last_step and all(g.enqueued == g.completed for g in rank.progress.groups)
 
 
 def _finding(view: View, left: list[int], since_unix_s: float) -> Finding:

@@ -82,12 +82,11 @@ def _is_elsewhere(view: View, number: int) -> bool:
 
 
 def nobody_waits(view: View) -> bool:
-    """Whether all ranks stand still, and none is known to wait for another."""
-    if view.uses_devices:
-        return bool(view.late) and len(view.late) == len(view.ranks)
+    """Whether all ranks that exist stand still, and none is known to wait for another."""
+    if not view.late or not have_stalled(view, view.ranks):
+        return False
     analysis = view.wait_analysis
-    waits = analysis.roots or analysis.cycle or analysis.everyone_arrived
-    return not waits and bool(view.late) and len(view.late) == len(view.ranks)
+    return view.uses_devices or not (analysis.roots or analysis.cycle or analysis.everyone_arrived)
 
 
 def _outrun(view: View) -> set[int]:

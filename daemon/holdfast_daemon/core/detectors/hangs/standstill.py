@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
+from holdfast_daemon.core.detectors.deaths.late_exit import REPORT_S, is_training_over
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
@@ -15,7 +16,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 @dataclass(frozen=True)
 class Standstill(Detector):
-    """Reports where most ranks are. Names a rank only if there is no other."""
+    """Reports where most ranks are. Names a rank only if there is no other: the rest of the run may have ended."""
 
     name: ClassVar[str] = "standstill"
 
@@ -23,9 +24,17 @@ class Standstill(Detector):
         """Judge once all ranks have stalled past their deadlines and no rank explains it."""
         if not hang.stands_still(view) or not hang.nobody_waits(view) or view.mismatched_call is not None:
             return DetectorResult(self)
-        if hang.roots(view):
+        if hang.roots(view) or _is_ending(view):
             return DetectorResult(self)
         return DetectorResult(self, (hang.hang_finding(view, _verdict(view)),))
+
+
+def _is_ending(view: View) -> bool:
+    """Whether the run ends, as far as can be seen: ranks have ended well, and the others follow within their time."""
+    if not any(rank.HasField("exit") for rank in view.ranks.values()):
+        return False
+    is_soon = any(rank.stalled_s < REPORT_S for rank in view.late.values())
+    return is_soon or is_training_over(view.ranks, view.world_size)  # then late_exit.py judges
 
 
 def _verdict(view: View) -> store.Verdict:
@@ -39,7 +48,7 @@ def _verdict(view: View) -> store.Verdict:
         step=step,
         phase=phase,
     )
-    culprits = sorted(view.late) if view.world_size == 1 else []
+    culprits = sorted(view.late) if len(view.late) == 1 else []
     if culprits:
         detail.only.CopyFrom(hang.held_rank(view, culprits[0]))
     elif not view.all_stopped:

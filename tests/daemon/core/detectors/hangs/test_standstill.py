@@ -1,5 +1,6 @@
 """Runs in which no rank moves and none is known to wait for another."""
 
+from holdfast_daemon.core.detectors.deaths.late_exit import REPORT_S
 from holdfast_daemon.core.detectors.hangs.standstill import Standstill
 from holdfast_proto.v1 import common_pb2 as common
 from tests.support.views import Ranks
@@ -18,3 +19,16 @@ def test_what_the_first_rank_does_is_said_and_nobody_is_blamed() -> None:
     assert seen is not None
     assert seen.message == f"{everywhere}: rank 0 waits for the lock of /tmp/lock, at FileBaton.wait (file_baton.py:49)"
     assert list(seen.culprits) == []
+
+
+def test_the_last_rank_that_is_left_is_named_after_a_while_unless_training_is_over() -> None:
+    ranks = Ranks(2)
+    ranks.end(1, code=0, finished=True)
+    ranks[0].stalled_s = REPORT_S - 1.0
+    assert ranks.verdict(Standstill()) is None
+    ranks[0].stalled_s = 1000.0
+    found = ranks.verdict(Standstill())
+    assert found is not None
+    assert (list(found.culprits), found.message) == ([0], "rank 0 makes no progress in forward_backward of step 50")
+    ranks[0].progress.phase = common.PHASE_IDLE
+    assert ranks.verdict(Standstill()) is None, "late_exit reports it"
