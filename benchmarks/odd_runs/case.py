@@ -104,7 +104,7 @@ class OddCase:
     @property
     def ends_late(self) -> bool:
         """Whether the run's result is decided before the pause. If so, the twin is ended and not restarted."""
-        return self.place in ENDS and not self.phase
+        return self.place in ENDS
 
     def culprits(self) -> tuple[int, ...]:
         """Return the ranks that pause."""

@@ -227,6 +227,11 @@ def _know(tick: Tick, verdict: store.Verdict, lasted_s: float) -> None:
 
 
 def _kind(verdict: store.Verdict) -> str:
-    """Return what pauses of one kind have in common. The rank is no part of it: any rank may evaluate."""
-    activity = activity_name(verdict.activity)
-    return f"{kind_name(verdict.kind)} in {phase_name(verdict.phase)}, {activity}"
+    """Return what pauses of one kind have in common.
+
+    The rank is no part of it: any rank may evaluate. Nor is whether others wait for it already: all may pause at once.
+    """
+    is_pause = verdict.kind in (store.VERDICT_KIND_STANDSTILL, store.VERDICT_KIND_HUNG_COLLECTIVE)
+    kind = "pause" if is_pause else kind_name(verdict.kind)
+    activity = verdict.activity or verdict.standstill.example.activity
+    return f"{kind} in {phase_name(verdict.phase)}, {activity_name(activity)}"

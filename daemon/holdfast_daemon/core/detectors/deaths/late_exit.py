@@ -69,8 +69,9 @@ def _has_left(rank: store.RankState) -> bool:
 
 
 def _has_ended_its_loop(rank: store.RankState, last_step: int) -> bool:
-    is_outside = not rank.HasField("exit") and rank.progress.phase in (common.PHASE_IDLE, *MARKED)
-    return is_outside and rank.progress.step >= last_step and all(g.enqueued == g.completed for g in rank.progress.groups)
+    if rank.HasField("exit") or rank.progress.phase not in (common.PHASE_IDLE, *MARKED):
+        return False
+    return rank.progress.step >= last_step and all(g.enqueued == g.completed for g in rank.progress.groups)
 
 
 def _finding(view: View, left: list[int], since_unix_s: float) -> Finding:
