@@ -28,6 +28,9 @@ KNOWN_PAUSES = 32
 _KNOWN_MARGIN = 2.0
 """Factor over the longest known pause of a kind, before such a standstill is reported."""
 
+_ALIKE = (store.VERDICT_KIND_STANDSTILL, store.VERDICT_KIND_HUNG_COLLECTIVE)
+"""Verdicts on one kind of pause."""
+
 _LEARNED_FROM_S = 1.0
 """Shortest stay in a phase that is remembered: shorter ones never decide the patience."""
 
@@ -212,26 +215,28 @@ def _give_up(tick: Tick) -> None:
 
 
 def _known_s(tick: Tick, verdict: store.Verdict) -> float:
-    kind = _kind(verdict)
+    kind = _kind(verdict.kind, verdict)
     return max((pause.longest_s for pause in tick.record.known_pauses if pause.kind == kind), default=0.0)
 
 
 def _know(tick: Tick, verdict: store.Verdict, lasted_s: float) -> None:
-    kind = _kind(verdict)
+    """Remember a pause. Where all ranks pause, the next time some may wait for the others already: both are known."""
+    alike = _ALIKE if verdict.kind in _ALIKE else (verdict.kind,)
     known = {pause.kind: pause.longest_s for pause in tick.record.known_pauses}
-    known[kind] = max(lasted_s, known.pop(kind, 0.0))  # popped first, so that the newest kind comes last
+    for kind in (_kind(one, verdict) for one in alike):
+        known[kind] = max(lasted_s, known.pop(kind, 0.0))  # popped first, so that the newest kind comes last
     newest = list(known.items())[-KNOWN_PAUSES:]
     with tick.edit_record() as record:
         record.ClearField("known_pauses")
         record.known_pauses.extend(store.KnownPause(kind=one, longest_s=longest_s) for one, longest_s in newest)
 
 
-def _kind(verdict: store.Verdict) -> str:
-    """Return what pauses of one kind have in common.
+def _kind(kind: int, verdict: store.Verdict) -> str:
+    """Return what pauses of one kind have in common. The rank is no part of it: any rank may evaluate.
 
-    The rank is no part of it: any rank may evaluate. Nor is whether others wait for it already: all may pause at once.
+    What the ranks of a standstill do is no part either: it is seen after the report, from their stacks.
     """
-    is_pause = verdict.kind in (store.VERDICT_KIND_STANDSTILL, store.VERDICT_KIND_HUNG_COLLECTIVE)
-    kind = "pause" if is_pause else kind_name(verdict.kind)
-    activity = verdict.activity or verdict.standstill.example.activity
-    return f"{kind} in {phase_name(verdict.phase)}, {activity_name(activity)}"
+    where = f"{kind_name(kind)} in {phase_name(verdict.phase)}"
+    if kind == store.VERDICT_KIND_STANDSTILL:
+        return where
+    return f"{where}, {activity_name(verdict.activity or verdict.standstill.example.activity)}"

@@ -414,7 +414,7 @@ def test_what_a_run_remembers_of_pauses_is_bounded() -> None:
     world.tick()
     kept = [pause.kind for pause in world.state.record.known_pauses]
     assert len(kept) == KNOWN_PAUSES
-    assert kept[-1].startswith("pause in forward_backward")
+    assert kept[-1].startswith("hung_collective in forward_backward")
 
 
 def test_after_three_restarts_that_did_not_help_the_run_is_left_as_it_is() -> None:
@@ -525,7 +525,7 @@ def test_a_standstill_that_is_left_as_it_is_is_reported_though_it_is_a_known_pau
     record = store.CoordinatorState()
     record.CopyFrom(world.state.record)
     record.uncertain_restarts, record.step_at_restart = UNCERTAIN_RESTARTS, record.newest_step
-    record.known_pauses.add(kind="pause in forward_backward, unspecified", longest_s=1000.0)
+    record.known_pauses.add(kind="hung_collective in forward_backward, unspecified", longest_s=1000.0)
     object.__setattr__(world.state, "record", record)
     world.hang(culprit=1)
     world.stand(19.0)
