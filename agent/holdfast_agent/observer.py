@@ -4,7 +4,6 @@ import logging
 import shutil
 
 from holdfast_agent.node import Node
-from holdfast_agent.processes.output_file import OutputFile
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.processes.replacements import parent_of
 from holdfast_agent.rank_supervisor import GENERATIONS_KEPT, RankSupervisor
@@ -81,7 +80,6 @@ class Observer:
     def _enter(self, hello: session.Hello) -> Rank:
         rank = Rank(hello.rank, hello.generation, hello.local_rank, hello.pid, processes.start_ticks(hello.pid))
         rank.parent = parent_of(hello.pid)
-        rank.output = OutputFile.of(hello.pid)
         _welcome(rank, hello)
         self._supervisor.exits.watch(rank)
         self._supervisor.record.save()

@@ -13,6 +13,7 @@ from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
 from holdfast_agent.processes.memory_kills import MemoryKills
+from holdfast_agent.processes.output_file import OutputFile
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.reports.message_checks import PHASES
 from holdfast_checkpoint import processes
@@ -31,6 +32,9 @@ LOG_TAIL_BYTES = 4096
 
 LOOK_S = 0.2
 """Pause between two looks at a rank's process, if the agent could not open a pidfd for it."""
+
+OUTPUT_PATIENCE_S = 1.0
+"""Time to read what was written about an abort. The verdict waits for it."""
 
 
 class RankWatch:
@@ -58,6 +62,8 @@ class RankWatch:
             self._ended(rank, exit_of(status))
             return
         loop = asyncio.get_running_loop()
+        if self._node.observes:
+            self._jobs.begin(self._note_output(rank))
 
         def settle() -> None:
             if self._node.observes:
@@ -106,7 +112,21 @@ class RankWatch:
     def _ended_by_itself(self, rank: Rank) -> None:
         """Note the end of a process that is not ours to reap."""
         status = processes.failure_of_zombie(rank.pid, rank.start_ticks)
-        self._ended(rank, store.RankExit() if status is None else exit_of(status))
+        ended = store.RankExit() if status is None else exit_of(status)
+        if ended.signal == signal.SIGABRT and rank.output is not None:
+            self._jobs.begin(self._aborted(rank, ended, rank.output))
+        else:
+            self._ended(rank, ended)
+
+    async def _note_output(self, rank: Rank) -> None:
+        # In threads, because the file may be on a disk that hangs.
+        rank.output = await asyncio.to_thread(OutputFile.of, rank.pid)
+
+    async def _aborted(self, rank: Rank, ended: store.RankExit, output: OutputFile) -> None:
+        words = ""
+        with contextlib.suppress(TimeoutError):
+            words = await asyncio.wait_for(asyncio.to_thread(output.abort_words), OUTPUT_PATIENCE_S)
+        self._ended(rank, ended, words)
 
     def on_reaped(self, exited: parent_pb.Exited) -> None:
         """Take in the warm parent's report that it has reaped a rank.
@@ -124,7 +144,8 @@ class RankWatch:
             }
             self._unclaimed[exited.generation, exited.rank, exited.pid] = exited.wait_status
 
-    def _ended(self, rank: Rank, ended: store.RankExit) -> None:
+    def _ended(self, rank: Rank, ended: store.RankExit, words: str = "") -> None:
+        """Note an end. ``words``: what a rank of another launcher wrote as it was aborted."""
         node = self._node
         self._exit_order += 1
         ended.order = self._exit_order
@@ -141,19 +162,14 @@ class RankWatch:
             ended.code = 0
         # The rank failed before the hooks could keep its last words, or in C++, where they cannot.
         if (ended.code or ended.signal == signal.SIGABRT) and not ended.last_words:
-            ended.last_words = self._last_words(rank)
+            log_file = node.options.rank_log(rank.generation, rank.rank)
+            ended.last_words = words if node.observes else _tail(log_file, rank.log_start)
         with node.errors.contained("rank_exits"):
             self._saver.schedule_pinned(rank.rank, node.start.world_size)
         if rank.generation == node.generation:
             exited = store.RankExited(rank=rank.rank, exit=ended)
             self._emit(store.Event(generation=rank.generation, rank_exited=exited))
             node.changed.set()
-
-    def _last_words(self, rank: Rank) -> str:
-        """Return what a rank wrote to its output before it ended."""
-        if self._node.observes:
-            return rank.output.abort_words() if rank.output is not None else ""
-        return _tail(self._node.options.rank_log(rank.generation, rank.rank), rank.log_start)
 
     def explain_later(self) -> None:
         """Explain ends by an error of a GPU that was reported after them."""

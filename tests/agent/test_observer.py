@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -27,9 +27,9 @@ class Processes:
     def __init__(self) -> None:
         self.all: list[subprocess.Popen[bytes]] = []
 
-    def start(self) -> int:
+    def start(self, stderr: IO[bytes] | None = None) -> int:
         """Start a process that sleeps; return its pid."""
-        self.all.append(subprocess.Popen(["sleep", "600"]))
+        self.all.append(subprocess.Popen(["sleep", "600"], stderr=stderr))
         return self.all[-1].pid
 
     def end(self, pid: int, number: int = signal.SIGKILL) -> None:
@@ -124,6 +124,20 @@ async def test_of_two_processes_that_live_and_call_themselves_one_rank_the_secon
     assert not world.hello(0, children.start())
     assert not world.hello(1, children.start(), run="another")
     assert [rank.pid for rank in world.node.ranks.values()] == [first]
+
+
+async def test_what_cpp_wrote_about_an_abort_is_read_if_stderr_is_a_file(folder: Path, children: Processes) -> None:
+    world = World(folder)
+    log = folder / "job.log"
+    with log.open("wb") as stderr:
+        pid = children.start(stderr=stderr)
+    world.hello(0, pid)
+    await until(lambda: world.node.ranks[0].output, "the agent knows the file")
+    words = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  64 vs 4"
+    log.write_text(f"step 20\n{words}\nRuntimeError: Connection closed by peer\n")
+    children.end(pid, signal.SIGABRT)
+    ended = await world.exit_of(0)
+    assert (ended.signal, ended.last_words) == (signal.SIGABRT, words)
 
 
 async def test_a_signal_that_ends_a_rank_is_known_until_its_launcher_has_reaped_it(

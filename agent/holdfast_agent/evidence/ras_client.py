@@ -97,7 +97,8 @@ class _Connection:
         self.send(command)
         answer = self.line()
         if answer != "OK":
-            raise RasError(f'the answer to {command} is "{answer}": JSON needs NCCL 2.28.7 or later')
+            why = ": JSON needs NCCL 2.28.7 or later" if "FORMAT" in command else ""
+            raise RasError(f'the answer to {command} is "{answer}"{why}')
 
     def line(self) -> str:
         """Return the next line of the answer."""
