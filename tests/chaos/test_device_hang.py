@@ -1,9 +1,12 @@
 """The whole way of a hang on devices: recorder, hooks, agent, daemon, incident, restart.
 
 The ranks have no GPU. A stand-in for NCCL's group and its recorder has calls that complete once all ranks have made
-them, and hosts that run ahead. Everything else is real.
+them, and hosts that run ahead. A stand-in for NCCL's RAS is asked about them. Everything else is real.
 """
 
+import json
+import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,8 +18,10 @@ from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RECOVERED,
     RUN_PHASE_FINISHED,
     VERDICT_KIND_HUNG_COLLECTIVE,
+    Incident,
 )
 from tests.chaos.conftest import PATIENCE_S, faults
+from tests.support.ras_server import served, speaking
 
 pytestmark = pytest.mark.system
 
@@ -78,6 +83,7 @@ def call():
     while made - completed() > AHEAD:  # the queue of the device is full
         time.sleep(0.01)
 
+(folder / f"{start}-{rank}.pid").write_text(str(os.getpid()))
 dist.init_process_group("gloo")
 group, ranks_of = Group(), dist.get_process_group_ranks
 dist.get_process_group_ranks = lambda one: list(range(RANKS)) if one is group else ranks_of(one)
@@ -96,10 +102,25 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.gate
-def test_the_rank_that_has_not_made_the_call_is_named_by_the_recorders_and_restarted(tmp_path: Path) -> None:
-    script, folder = tmp_path / "train.py", tmp_path / "calls"
-    folder.mkdir()
+def ras_of(folder: Path, connection: socket.socket) -> None:
+    """Report the ranks of the first start: rank 1 does not answer, and that is all that RAS knows of it."""
+
+    def member(rank: int, status: dict[str, int | bool]) -> dict[str, object]:
+        pid = int((folder / f"1-{rank}.pid").read_text())
+        return {"rank": rank, "host": "10.0.0.1", "pid": pid, "status": status, "collective_counts": {}}
+
+    healthy = {"init_state": 0, "async_error": 0, "abort_flag": False}
+    world = {
+        "size": RANKS,
+        "ranks": [member(rank, healthy) for rank in (0, 2)],
+        "missing_ranks": [member(1, {"unresponsive": True, "considered_dead": False})],
+    }
+    speaking(json.dumps({"communicators": [world]}, indent=8).encode())(connection)
+
+
+def hung(tmp_path: Path, folder: Path, ras: str) -> tuple[Incident, list[str]]:
+    """Return the incident of the hang, of a run that has recovered and finished, and the lines of all stories."""
+    script = tmp_path / "train.py"
     script.write_text(RANK)
     options = LocalRunOptions(
         run="devices",
@@ -108,12 +129,23 @@ def test_the_rank_that_has_not_made_the_call_is_named_by_the_recorders_and_resta
         ranks=RANKS,
         preset=PresetName.FAST,
         restart_patience=0.1,
+        environment={"NCCL_RAS_ADDR": ras},
     )
     with LocalRun(options) as local:
         status = local.wait(timeout_s=PATIENCE_S)
         assert status.phase == RUN_PHASE_FINISHED, status.outcome
-        # A busy machine may report a standstill before it has the recorders' dumps.
-        [incident] = [one for one in faults(local) if one.state == INCIDENT_STATE_RECOVERED]
+        found = faults(local)
+    # A busy machine may report a standstill before it has the recorders' dumps.
+    [incident] = [one for one in found if one.state == INCIDENT_STATE_RECOVERED]
+    return incident, [action.what for one in found for action in one.actions]
+
+
+@pytest.mark.gate
+def test_the_rank_that_has_not_made_the_call_is_named_by_the_recorders_and_restarted(tmp_path: Path) -> None:
+    folder = tmp_path / "calls"
+    folder.mkdir()
+    with served(partial(ras_of, folder)) as (host, port):
+        incident, story = hung(tmp_path, folder, f"{host}:{port}")
     verdict = incident.verdict
     assert (verdict.kind, list(verdict.culprits)) == (VERDICT_KIND_HUNG_COLLECTIVE, [1])
     assert (verdict.group, verdict.seq, verdict.op) == ("0", 21, "all_reduce")
@@ -122,3 +154,4 @@ def test_the_rank_that_has_not_made_the_call_is_named_by_the_recorders_and_resta
     )
     assert list(verdict.device_call.why) == ["rank 1 has no call of its own pending, and its newest call there is 20"]
     assert "rank-00001.flight_recorder_nccl.json" in {Path(name).name for name in incident.evidence}
+    assert "NCCL's RAS says of rank 1: its process gives no answer" in story

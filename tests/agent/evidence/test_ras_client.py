@@ -8,7 +8,7 @@ import pytest
 
 from holdfast_agent.evidence import ras_client
 from holdfast_agent.evidence.ras_client import RasError, address_of, ask
-from tests.agent.evidence.ras_server import REPORT, Behaviour, served, speaking
+from tests.support.ras_server import REPORT, Behaviour, served, speaking
 
 PATIENCE_S = 10.0
 """Longer than any server here takes: none of these tests waits for it."""

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast_agent.evidence.ras_client import RasError
 from holdfast_agent.evidence.ras_report import ask_of, words_of
-from tests.agent.evidence.ras_server import REPORT, served, speaking
+from tests.support.ras_server import REPORT, served, speaking
 
 PIDS = [1524344, 1524345]
 """Of the two ranks in REPORT."""

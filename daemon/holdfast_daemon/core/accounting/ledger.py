@@ -156,6 +156,14 @@ def _place(tick: Tick, book: store.TimeUse, summary: store.StepSummary) -> tuple
     return max(since_s, end_s - summary.duration_s), end_s
 
 
+def note_standstill(tick: Tick, last_progress_unix_s: float | None) -> None:
+    """Note since when a run stands still. Until a step follows, that time was no part of one, whatever ends the run."""
+    book = tick.record.time_use
+    if last_progress_unix_s is not None and not (book.judged_unix_s or book.ended_unix_s):
+        with tick.edit_record() as record:
+            record.time_use.progress_unix_s = min(tick.now, last_progress_unix_s)
+
+
 def note_verdict(tick: Tick, last_progress_unix_s: float | None) -> None:
     """Note a verdict after which the run must start again, by Holdfast or by its own launcher.
 
@@ -167,7 +175,7 @@ def note_verdict(tick: Tick, last_progress_unix_s: float | None) -> None:
         return
     with tick.edit_record() as record:
         since = tick.now if last_progress_unix_s is None else last_progress_unix_s
-        record.time_use.progress_unix_s = min(tick.now, since)
+        record.time_use.progress_unix_s = min(tick.now, since, book.progress_unix_s or since)
         record.time_use.judged_unix_s = tick.now
 
 
@@ -179,7 +187,8 @@ def begin_generation(tick: Tick) -> None:
         edited = record.time_use
         if is_restart:
             if not edited.judged_unix_s:  # a launcher has started it again before there was any verdict
-                edited.progress_unix_s = edited.judged_unix_s = tick.now
+                edited.progress_unix_s = edited.progress_unix_s or tick.now
+                edited.judged_unix_s = tick.now
             account.settle(edited, account.around_verdict(edited, tick.state.watched, _now_s(edited, tick.now)))
             edited.progress_unix_s = edited.judged_unix_s = tick.now
             edited.restarted = True

@@ -56,8 +56,7 @@ def _stand_still(tick: Tick, finding: Finding) -> None:
         incident = standstills.report(tick, finding)
         if incident is not None:
             _gather(tick, incident, finding)
-            if tick.state.spec.mode != store.MODE_ACT:
-                ledger.note_verdict(tick, finding.last_progress_unix_s)
+            ledger.note_standstill(tick, finding.last_progress_unix_s)
         return
     if tick.observes:  # counted when the ranks are ended
         _recover(tick, finding, standstills.take_over(tick, finding.verdict))

@@ -443,6 +443,30 @@ def test_in_an_observed_run_the_launchers_restart_is_one_too() -> None:
     assert spent["productive"] == pytest.approx(before["productive"] + 2.0)
 
 
+@pytest.mark.parametrize("ends_by", ["a signal", "its launcher"])
+def test_an_observed_run_that_hangs_stands_still_until_it_ends(ends_by: str) -> None:
+    world = observed()
+    launch(world, 1, 0)
+    step(world, 6)
+    hung = world.now
+    for rank in world.node_states["node0"].ranks:
+        rank.progress.phase = common.PHASE_FORWARD_BACKWARD
+    world.stand(100)
+    assert [incident.verdict.kind for incident in world.incidents] == [store.VERDICT_KIND_STANDSTILL]
+    spent = used(world)
+    assert spent["detection"] == pytest.approx(100.0, abs=1.0)
+    assert "restart" not in spent
+    if ends_by == "a signal":
+        world.end(3, signal=9)
+        world.tick()
+    ended = world.now
+    launch(world, 2, 6)
+    step(world)
+    spent = used(world)
+    assert spent["detection"] == pytest.approx(ended - hung, abs=1.0)
+    assert spent.get("restart", 0.0) < 2.0
+
+
 def test_an_observed_run_that_moves_on_without_a_lost_rank_has_not_been_restarted() -> None:
     world = observed()
     launch(world, 1, 0)
