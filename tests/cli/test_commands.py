@@ -247,7 +247,10 @@ def test_a_failed_run_prints_its_decisive_reason_and_where_the_logs_are(options:
     result = holdfast(*run_arguments(options()), "--", "true")
     assert result.exit_code == 1
     logs = options().directory / "testing" / "logs"
-    assert result.stderr.splitlines()[-1] == f"holdfast: run testing failed: {message} (logs: {logs})"
+    assert (
+        result.stderr.splitlines()[-1]
+        == f"holdfast: run testing failed: {message} (logs: {logs}); there is no checkpoint, so 10 steps are lost"
+    )
 
 
 def test_a_run_that_failed_after_an_incident_was_overcome_is_not_blamed_on_it(options: Options) -> None:

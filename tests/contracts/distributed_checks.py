@@ -124,11 +124,9 @@ def backends_of_a_group() -> None:
 
 
 def makers_of_groups() -> None:
-    """Our hooks look for these names in the frames of threads."""
+    """Our hooks wrap these, and torch calls the first one by its name in this module."""
     for name in ("_new_process_group_helper", "split_group", "shrink_group"):
-        maker = inspect.unwrap(getattr(dist.distributed_c10d, name))
-        assert maker.__code__.co_name == name
-        assert maker.__code__.co_filename.endswith("distributed_c10d.py")
+        assert callable(vars(dist.distributed_c10d)[name])
     named = inspect.signature(dist.distributed_c10d._new_process_group_helper).parameters
     assert named.keys() >= {"group_name", "group_rank", "global_ranks_in_group", "group_desc"}
 

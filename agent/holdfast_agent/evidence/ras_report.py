@@ -31,7 +31,7 @@ _LARGEST_MINORITY = 0.25
 
 _SUCCESS, _IN_PROGRESS = 0, 7
 _ERRORS = {
-    1: "unhandled CUDA error",
+    1: "unhandled error of the GPU",
     2: "system error",
     3: "internal error",
     4: "invalid argument",

@@ -1,6 +1,4 @@
 import json
-import threading
-from typing import Any
 
 import pytest
 import torch
@@ -16,6 +14,7 @@ from holdfast_hooks.progress.recorders.recorder import (
 )
 from holdfast_proto.v1 import common_pb2 as common
 from tests.trainer_hooks.progress.device_world import Backend, DeviceWorld, Group, numbers
+from tests.trainer_hooks.progress.making import blocked_makers, making
 
 
 @pytest.fixture
@@ -96,27 +95,12 @@ def test_numbers_stay_while_none_can_be_read(world: DeviceWorld) -> None:
     assert poll.poll()[0].enqueued == 10
 
 
-def test_nothing_is_read_while_a_thread_makes_a_group(world: DeviceWorld) -> None:
+def test_nothing_is_read_while_a_thread_makes_a_group(world: DeviceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.add(Group("0", [0, 1], cuda=Backend("nccl", uid=0)))
-    entered, leave = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        entered.set()
-        leave.wait()
-
-    source = compile("def split_group(wait):\n    wait()\n", "/torch/distributed/distributed_c10d.py", "exec")
-    names: dict[str, Any] = {}
-    exec(source, names)
-    making = threading.Thread(target=names["split_group"], args=(wait,))
-    making.start()
-    entered.wait()
     poll = world.poll()
-    try:
+    with making(blocked_makers(monkeypatch), "split_group"):
         poll.poll()
         assert world.asked == []
-    finally:
-        leave.set()
-        making.join()
     poll.poll()
     assert world.asked == [("nccl", False)]
 

@@ -6,15 +6,18 @@ import threading
 from typing import Any
 
 import pytest
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from torch._C import _distributed_c10d as bindings
 
 from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError
-from holdfast_hooks.progress.group_making import MAKERS, groups_being_made
+from holdfast_hooks.progress.group_making import MAKERS, groups_being_made, is_making_groups, watch_makers
 from holdfast_hooks.progress.recorders.groups import DeviceGroups
 from holdfast_hooks.progress.recorders.quiet import QuietWatch
 from holdfast_hooks.progress.recorders.recorder import BackendRecorder, NcclRecorder, torch_version
 from holdfast_proto.v1 import common_pb2 as common
 from tests.trainer_hooks.progress.device_world import Backend, DeviceWorld, Group, numbers
+from tests.trainer_hooks.progress.making import blocked_makers, making
 
 
 @pytest.fixture
@@ -94,50 +97,49 @@ def test_a_backend_for_two_devices_is_one_and_a_group_without_a_description_has_
 # When a status may be read.
 
 
-FILE = "/torch/distributed/distributed_c10d.py"
+@pytest.fixture
+def makers(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    return blocked_makers(monkeypatch)
 
 
-def run_inside(name: str, file: str, look: Any, **arguments: object) -> Any:
-    """Return what ``look`` returns while another thread is in a function of this name and file."""
-    entered, leave = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        entered.set()
-        leave.wait()
-
-    names: dict[str, Any] = {}
-    exec(compile(f"def {name}({', '.join(['wait', *arguments])}):\n    wait()\n", file, "exec"), names)
-    thread = threading.Thread(target=names[name], args=(wait,), kwargs=arguments)
-    thread.start()
-    entered.wait()
-    try:
-        return look()
-    finally:
-        leave.set()
-        thread.join()
-
-
-@pytest.mark.parametrize("name", sorted(MAKERS))
-def test_it_is_not_quiet_while_torch_makes_a_group(name: str) -> None:
+@pytest.mark.parametrize("name", MAKERS)
+def test_it_is_not_quiet_while_torch_makes_a_group(makers: threading.Event, name: str) -> None:
     watch = QuietWatch(lambda: 0, [])
-    assert run_inside(name, FILE, lambda: watch.is_quiet({})) is False
+    with making(makers, name):
+        assert not watch.is_quiet({})
     assert watch.is_quiet({})
 
 
 @pytest.mark.parametrize(
     ("group_rank", "members", "seen"),
-    [(1, [3, 0], [("1", [0, 3], "tp")]), (None, [1, 2], []), (0, [], [])],
-    ids=["own", "of others", "world"],
+    [
+        (1, [3, 0], [("1", [0, 3], "tp")]),
+        (None, [1, 2], []),
+        (0, [], []),
+        (0, [1, "a"], []),
+    ],
+    ids=["own", "of others", "world", "of some other kind"],
 )
-def test_a_group_is_known_while_torch_makes_it(group_rank: int | None, members: list[int], seen: list[Any]) -> None:
-    making = {"group_rank": group_rank, "global_ranks_in_group": members, "group_name": "1", "group_desc": "tp"}
-    found = run_inside("_new_process_group_helper", FILE, groups_being_made, **making)
+def test_a_group_is_known_while_torch_makes_it(
+    makers: threading.Event, group_rank: int | None, members: list[Any], seen: list[Any]
+) -> None:
+    known = {"group_rank": group_rank, "global_ranks_in_group": members, "group_name": "1", "group_desc": "tp"}
+    with making(makers, "_new_process_group_helper", **known):
+        found = groups_being_made()
     assert [(group.group, list(group.members), group.description) for group in found] == seen
+    assert groups_being_made() == []
 
 
-@pytest.mark.parametrize(("name", "file"), [("split_group", "/me/train.py"), ("all_reduce", FILE)])
-def test_other_functions_make_no_group(name: str, file: str) -> None:
-    assert run_inside(name, file, lambda: QuietWatch(lambda: 0, []).is_quiet({})) is True
+def test_a_real_group_is_made_through_the_wrapper_and_its_error_is_torchs_own() -> None:
+    watch_makers()
+    for module in (c10d, dist):
+        assert hasattr(vars(module)["split_group"], "holdfast_watches")
+    wrapper = vars(c10d)["split_group"]
+    watch_makers()
+    assert vars(c10d)["split_group"] is wrapper
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        dist.split_group(split_ranks=[[0]])
+    assert not is_making_groups()
 
 
 @pytest.mark.parametrize(("count", "is_quiet"), [(0, True), (1, False), (2, True), (None, False)])

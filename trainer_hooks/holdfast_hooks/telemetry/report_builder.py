@@ -10,7 +10,7 @@ from typing import Any
 from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.progress.device_poll import DevicePoll
-from holdfast_hooks.progress.group_making import groups_being_made
+from holdfast_hooks.progress.group_making import groups_being_made, watch_makers
 from holdfast_hooks.progress.own_wait import OwnWait
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
@@ -98,6 +98,7 @@ class ReportBuilder:
         self._modules = NewModules()
         self._own_wait = OwnWait(sources.timeline, once)
         self._memory_of = RankMemory(sources.device)
+        watch_makers()
 
     @property
     def has_more(self) -> bool:
@@ -112,10 +113,8 @@ class ReportBuilder:
         self._own_wait.before()
         self._groups = progress.poll(last=self._sources.last_words is not None)
         known = {group.group for group in self._groups}
-        try:
-            self._groups += [group for group in groups_being_made() if group.group not in known]
-        except (TypeError, ValueError, AttributeError) as error:  # members of some other kind: the rest is reported
-            self._once.warn("groups that are being made are not reported", error)
+        watch_makers()  # a script may import torch after it has attached
+        self._groups += [group for group in groups_being_made() if group.group not in known]
         self._device_groups = self._sources.devices.poll()
         if self._sources.devices.has_groups:
             self._sources.worker_server.start()

@@ -18,7 +18,7 @@ of a thread other than the training thread is the exception: nothing shows that 
 
 from collections.abc import Callable, Collection, Hashable, Mapping
 
-from holdfast_hooks.progress.group_making import frames_that_make_groups
+from holdfast_hooks.progress.group_making import is_making_groups
 
 
 class QuietWatch:
@@ -43,4 +43,4 @@ class QuietWatch:
         doubtful = {name for name, count in calls.items() if count is None or count == 1}
         self._since = {name: self._since.get(name, place) for name in doubtful}
         is_settled = all(since != place for since in self._since.values())
-        return is_settled and not self._opening and not any(frames_that_make_groups())
+        return is_settled and not self._opening and not is_making_groups()
