@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast_proto.v1.common_pb2 import GroupProgress
@@ -37,8 +38,9 @@ def watch_makers() -> None:
         if original is None or hasattr(original, "holdfast_watches"):
             continue
         wrapper = _watched(original)
-        for other in list(sys.modules.values()):
-            names = getattr(other, "__dict__", {})
+        # What stands in for a module may load things, or fail, when it is asked for an attribute.
+        for other in [one for one in list(sys.modules.values()) if issubclass(type(one), ModuleType)]:
+            names = object.__getattribute__(other, "__dict__")
             if names.get(name) is original:
                 names[name] = wrapper
 
