@@ -12,6 +12,7 @@ from pathlib import Path
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
+from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.processes.memory_kills import MemoryKills
 from holdfast_agent.processes.output_file import OutputFile
 from holdfast_agent.processes.rank import Rank
@@ -119,13 +120,13 @@ class RankWatch:
             self._ended(rank, ended)
 
     async def _note_output(self, rank: Rank) -> None:
-        # In threads, because the file may be on a disk that hangs.
-        rank.output = await asyncio.to_thread(OutputFile.of, rank.pid)
+        # In threads of their own, because the file may be on a disk that hangs.
+        rank.output = await in_daemon_thread(lambda: OutputFile.of(rank.pid))
 
     async def _aborted(self, rank: Rank, ended: store.RankExit, output: OutputFile) -> None:
         words = ""
         with contextlib.suppress(TimeoutError):
-            words = await asyncio.wait_for(asyncio.to_thread(output.abort_words), OUTPUT_PATIENCE_S)
+            words = await asyncio.wait_for(in_daemon_thread(output.abort_words), OUTPUT_PATIENCE_S)
         self._ended(rank, ended, words)
 
     def on_reaped(self, exited: parent_pb.Exited) -> None:

@@ -15,6 +15,7 @@ from holdfast_agent.evidence.ras_client import RasError
 from holdfast_agent.evidence.ras_report import ask_of
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
+from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.rank_supervisor import RankSupervisor
 from holdfast_proto.limits import LARGEST_COUNT
@@ -137,14 +138,17 @@ class CommandRunner:
         return store.EvidenceCaptured(incident=command.incident, suspicion=suspicion)
 
     async def _ask_ras(self, command: store.NodeCommand) -> None:
-        """Pass on what NCCL's RAS says of ranks. Nothing waits for it: RAS takes seconds for what does not answer."""
-        ranks, pids = self._live_ranks(), command.gather_evidence.ras_pids
+        """Pass on what NCCL's RAS says of ranks. Nothing waits for it: RAS takes seconds for what does not answer.
+
+        Ranks that a restart ends meanwhile do not answer either, so that then its words mean nothing.
+        """
+        alive = [rank.pid for rank in self._live_ranks()]
         try:
-            words = await asyncio.to_thread(ask_of, ranks[0].pid, pids) if ranks else []
+            words = await in_daemon_thread(lambda: ask_of(alive[0], command.gather_evidence.ras_pids)) if alive else []
         except RasError as error:
             log.info("NCCL's RAS was asked: %s", error)
             return
-        if words:
+        if words and [rank.pid for rank in self._live_ranks()] == alive:
             said = session.WitnessWords(run=self._node.spec.run, witness="NCCL's RAS", words=words)
             self._emit(store.Event(generation=command.generation, witness_words=said))
 

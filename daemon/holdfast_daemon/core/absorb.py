@@ -93,6 +93,8 @@ def _memory_refused(tick: Tick, node: str, refused: store.SnapshotMemoryRefused)
 def _told(tick: Tick, event: store.Event) -> None:
     """Take in what a witness says, or what a node says about the launcher of an observed run."""
     if event.HasField("witness_words"):
+        if not tick.observes and event.generation != tick.record.generation:
+            return  # it is about ranks that are gone; launchers number their generations by themselves
         witness_words.hear(tick, event.witness_words)
         incident = witness_words.addressee(tick)
         if incident is not None:

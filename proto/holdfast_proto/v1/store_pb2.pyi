@@ -299,7 +299,7 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "continue_from", "versions", "notify", "loss_policy", "on_hang", "ras_off", "auto")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "continue_from", "versions", "notify", "loss_policy", "on_hang", "auto", "ras_off")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -333,8 +333,8 @@ class RunSpec(_message.Message):
     NOTIFY_FIELD_NUMBER: _ClassVar[int]
     LOSS_POLICY_FIELD_NUMBER: _ClassVar[int]
     ON_HANG_FIELD_NUMBER: _ClassVar[int]
-    RAS_OFF_FIELD_NUMBER: _ClassVar[int]
     AUTO_FIELD_NUMBER: _ClassVar[int]
+    RAS_OFF_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
     ranks_per_node: int
@@ -361,9 +361,9 @@ class RunSpec(_message.Message):
     notify: Notify
     loss_policy: LossPolicy
     on_hang: HangAction
-    ras_off: bool
     auto: bool
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., continue_from: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ..., on_hang: _Optional[_Union[HangAction, str]] = ..., ras_off: bool = ..., auto: bool = ...) -> None: ...
+    ras_off: bool
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., continue_from: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ..., on_hang: _Optional[_Union[HangAction, str]] = ..., auto: bool = ..., ras_off: bool = ...) -> None: ...
 
 class LossRule(_message.Message):
     __slots__ = ("action", "budget")

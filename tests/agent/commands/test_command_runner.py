@@ -323,3 +323,19 @@ async def test_what_nccls_ras_says_is_passed_on_when_it_comes_and_evidence_does_
     await until(lambda: len(desk.reported) > 1, "RAS has answered")
     said = desk.node.link.emitted[1].witness_words
     assert (said.run, said.witness, list(said.words)) == (desk.node.spec.run, "NCCL's RAS", words)
+
+
+async def test_what_nccls_ras_says_of_ranks_that_a_restart_has_ended_meanwhile_is_not_passed_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(folder)
+
+    def ask(_pid: int, _pids: Sequence[int]) -> list[session.RankWords]:
+        desk.node.ranks[1].exit = store.RankExit(signal=9)
+        return [session.RankWords(ranks=[1], text="its process gives no answer")]
+
+    monkeypatch.setattr(command_runner, "ask_of", ask)
+    await desk.give(gather_evidence=store.GatherEvidence(suspicion="a", ras_pids=[70, 71]))
+    await until(lambda: not desk.commands._jobs.running, "RAS has answered")
+    assert desk.node.ranks[1].exit is not None
+    assert desk.reported == ["evidence_captured"]

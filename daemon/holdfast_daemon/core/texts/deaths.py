@@ -5,6 +5,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from holdfast_daemon.core.naming import listed, ranks_named
+from holdfast_daemon.core.restart_patience import MARKED
 from holdfast_daemon.core.texts import hangs
 from holdfast_daemon.core.texts.gpus import after
 from holdfast_daemon.core.texts.memory_errors import ran_out_of_memory
@@ -46,6 +47,9 @@ def lost_node(verdict: store.Verdict) -> str:
 def late_exit(verdict: store.Verdict) -> str:
     """Return which ranks left training long ago and still have a process."""
     left = verdict.culprits
+    if verdict.phase in MARKED:
+        who = f"rank {left[0]} stands" if len(left) == 1 else f"ranks {listed(left)} stand"
+        return f"{who} still {moment(verdict.step, verdict.phase)}, and no other rank trains any more"
     who = f"rank {left[0]} has" if len(left) == 1 else f"ranks {listed(left)} have"
     return f"{who} left training {verdict.late_exit.since_s:.0f} s ago, and the process does not end"
 

@@ -67,7 +67,9 @@ def test_a_final_evaluation_that_moves_is_left_alone_and_one_that_hangs_is_repor
     assert (world.phase, world.incidents) == ("running", [])
     world.moving = set()
     world.stand(REPORT_S + 1.0)
-    assert [incident.verdict.kind for incident in world.incidents] == [store.VERDICT_KIND_LATE_EXIT]
+    (incident,) = world.incidents
+    assert incident.verdict.kind == store.VERDICT_KIND_LATE_EXIT
+    assert incident.verdict.message == "rank 3 stands still in eval of step 5, and no other rank trains any more"
     world.stand(180.0)
     assert (world.phase, world.sent("stop")) == ("finished", [])
 

@@ -177,8 +177,11 @@ def test_what_the_witness_says_is_a_line_of_the_story_and_brings_no_restart() ->
     world.moving = {1}
     while not world.incidents:
         world.tick()
-    words = session.WitnessWords(witness="NCCL's RAS", words=[session.RankWords(ranks=[1], text="gives no answer")])
-    world.events.append(store.Event(node="node0", generation=world.state.record.generation, witness_words=words))
+    generation = world.state.record.generation
+    for number, text in ((generation, "gives no answer"), (generation - 1, "is dead")):
+        words = session.WitnessWords(witness="NCCL's RAS", words=[session.RankWords(ranks=[1], text=text)])
+        world.events.append(store.Event(node="node0", generation=number, witness_words=words))
     stand_still(world, 30.0)
-    assert "NCCL's RAS says of rank 1: gives no answer" in [action.what for action in world.incidents[0].actions]
+    said = [action.what for action in world.incidents[0].actions if action.what.startswith("NCCL")]
+    assert said == ["NCCL's RAS says of rank 1: gives no answer"]
     assert world.phase == "running"

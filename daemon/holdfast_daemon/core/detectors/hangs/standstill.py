@@ -48,7 +48,8 @@ def _verdict(view: View) -> store.Verdict:
         step=step,
         phase=phase,
     )
-    culprits = sorted(view.late) if len(view.late) == 1 else []
+    is_alone = len(view.late) == 1 and len(view.ranks) == view.world_size  # else others may not have come yet
+    culprits = sorted(view.late) if is_alone else []
     if culprits:
         detail.only.CopyFrom(hang.held_rank(view, culprits[0]))
     elif not view.all_stopped:

@@ -1,5 +1,7 @@
 """Runs in which no rank moves and none is known to wait for another."""
 
+from dataclasses import replace
+
 from holdfast_daemon.core.detectors.deaths.late_exit import REPORT_S
 from holdfast_daemon.core.detectors.hangs.standstill import Standstill
 from holdfast_proto.v1 import common_pb2 as common
@@ -32,3 +34,10 @@ def test_the_last_rank_that_is_left_is_named_after_a_while_unless_training_is_ov
     assert (list(found.culprits), found.message) == ([0], "rank 0 makes no progress in forward_backward of step 50")
     ranks[0].progress.phase = common.PHASE_IDLE
     assert ranks.verdict(Standstill()) is None, "late_exit reports it"
+
+
+def test_a_rank_that_is_alone_because_the_others_have_not_come_yet_is_not_named() -> None:
+    ranks = Ranks(2)
+    del ranks.ranks[1]
+    (found,) = Standstill().see_tick(replace(ranks.view(), world_size=2)).findings
+    assert list(found.verdict.culprits) == []

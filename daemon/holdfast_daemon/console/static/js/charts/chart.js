@@ -12,8 +12,7 @@ import { columns, createPlot, pointWords } from "./plot.js";
  *     log: boolean, isCut: boolean, version: number, low: number, high: number,
  *     onZoom: (range: {min: number, max: number} | null) => void, marks: {step: number, text: string, href: string}[]}} props
  *     `isBad`: the newest value is not finite; `none`: words for a curve without values; `isCut`: a few
- *     values far above all others are cut off; `version` changes when the curve
- *     has new points; `low` and `high` are the steps at the ends of the axis.
+ *     values far above all others are cut off; `version` changes when the curve has new points; `low` and `high` are the steps at the ends of the axis.
  */
 export function Chart({ title, curve, isBad, other, weight, none, log, isCut, version, low, high, onZoom, marks }) {
   const place = useRef(null);
@@ -85,7 +84,7 @@ export function Chart({ title, curve, isBad, other, weight, none, log, isCut, ve
       <span class=${isBad ? "newest bad-text" : "newest"}>${newestWords}</span>
       ${curve.nonfinite.length > 0 && html`<span class="bad-text">
         ${counted(curve.nonfinite.length, "step")} not finite: ${fewSteps(curve.nonfinite)}</span>`}
-      ${cutAt !== null && html`<span class="quiet">▲ up to ${figure(Math.max(...curve.high.filter((value) => value !== null)))}</span>`}
+      ${cutAt !== null && html`<span class="quiet">▲ up to ${figure(Math.max(...curve.high))}</span>`}
       <output class="readout" ref=${readout} aria-live="polite"></output>
     </figcaption>
     <div class="plot-area">

@@ -69,7 +69,8 @@ export function ChartsPanel({ run, incidents, nonfinite, subscribe }) {
     <div class="chart-grid">
       ${shown.map((name) => html`<${Chart} key=${name} title=${TITLES[name]} curve=${curves[name]}
         isBad=${endsBad(curves[name]) || (zoom === null && nonfinite.includes(name))}
-        other=${otherCurves?.[name] ?? null} weight=${weight} none=${none} log=${log && name.endsWith("loss")} isCut=${name === "step_s"} version=${version}
+        other=${otherCurves?.[name] ?? null} weight=${weight} none=${none} log=${log && name.endsWith("loss")}
+        isCut=${name === "step_s"} version=${version}
         low=${(zoom ?? all).min} high=${(zoom ?? all).max} onZoom=${(range) => setZoom(range && rounded(range))} marks=${marks} />`)}
     </div>
     <p class="quiet">Drag over a chart to zoom in all of them; double-click to see the whole run. Marks with ! are

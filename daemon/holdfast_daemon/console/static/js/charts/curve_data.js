@@ -6,9 +6,9 @@ export const QUANTITIES = ["loss", "grad_norm", "tokens_per_s", "step_s", "valid
 // Columns of the rows of a `steps` event.
 const COLUMNS = { loss: 2, grad_norm: 3, tokens_per_s: 4, step_s: 5, learning_rate: 6, validation_loss: 7 };
 
-// A value is far above the others if it is so many times what nearly all of them stay below.
+// A value is far above the others if it exceeds the 95th percentile by this factor.
 const FAR = 3;
-const NEARLY_ALL = 0.95;
+const USUAL = 0.95;
 const FEWEST = 20;
 
 /**
@@ -109,7 +109,7 @@ export function smoothed(values, weight) {
  */
 export function ceiling(curve) {
   const values = curve.high.filter((value) => value !== null).sort((one, other) => one - other);
-  const usual = values[Math.floor(NEARLY_ALL * (values.length - 1))];
+  const usual = values[Math.floor(USUAL * (values.length - 1))];
   return values.length >= FEWEST && values.at(-1) > FAR * usual ? FAR / 2 * usual : null;
 }
 

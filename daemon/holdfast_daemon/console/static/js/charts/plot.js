@@ -39,7 +39,10 @@ export function createPlot(place, options) {
     height: HEIGHT,
     padding: [18, 18, 0, 0],
     legend: { show: false },
-    scales: { x: { time: false }, y: options.log ? { distr: 3 } : { range: (_, low, high) => calmRange(low, options.ceiling() ?? high) } },
+    scales: {
+      x: { time: false },
+      y: options.log ? { distr: 3 } : { range: (_, low, high) => calmRange(low, options.ceiling() ?? high) },
+    },
     axes: [
       { ...axis, size: 28, values: (_, steps) => steps.map((step) => (Number.isInteger(step) ? short(step) : "")) },
       { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))) },
