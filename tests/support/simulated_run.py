@@ -248,6 +248,8 @@ class SimulatedRun:
     def end(self, outcome: str = "finished", phase: "store.RunPhase" = store.RUN_PHASE_FINISHED) -> None:
         """End the run."""
         self._edit(phase=phase, outcome=outcome)
+        assert self.state is not None
+        self.state.record.time_use.ended_unix_s = self.now
 
     def report(self, **telemetry: Any) -> None:
         """Replace numbers that the trainer has reported, such as ``loss=nan``, until the next step."""

@@ -1,16 +1,31 @@
-"""``holdfast console``: prints the address of the daemon's page in a browser."""
+"""``holdfast console``: the daemon's page in a browser: its address, or the page itself once the run has ended."""
+
+import time
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.flags.watching import ConsoleFlags
+from holdfast_cli.interruption import Interruption
+from holdfast_cli.reports.run_source import RunSource, find_source
 from holdfast_cli.run_folder.target import find_target
-from holdfast_cli.views.console_address import OPERATOR, VIEWER, console_lines
+from holdfast_cli.views.console_address import OPERATOR, VIEWER, address_lines, console_lines
+from holdfast_daemon.console.starting import MISSING, has_packages
+from holdfast_proto import run_files
+
+_LOOK_S = 0.2
 
 
 def console(flags: ConsoleFlags) -> None:
-    """Print the address, and how to reach it from another machine."""
+    """Print the address, and how to reach it from another machine. Of a run that has ended, serve it until Ctrl-C."""
+    role = VIEWER if flags.viewer else OPERATOR
+    source = find_source(flags.directory, flags.run) if flags.control is None else None
+    if source is not None and (
+        source.record is None or source.record.outcome or not source.record.supervisor.is_alive()
+    ):
+        _serve(source, role)
+        return
     target = find_target(flags.directory, flags.run, flags.control)
-    target.connect()  # raises if the run has ended: its daemon has, too
-    lines = console_lines(target.control, VIEWER if flags.viewer else OPERATOR)
+    target.connect()
+    lines = console_lines(target.control, role)
     if not lines:
         raise CommandError(
             "the daemon serves no console: was it started with --no-console, or without "
@@ -18,3 +33,29 @@ def console(flags: ConsoleFlags) -> None:
         )
     for line in lines:
         print(line)
+
+
+def _serve(source: RunSource, role: str) -> None:
+    if not has_packages():
+        raise CommandError(MISSING)
+    from holdfast_daemon.console.ended_runs import NothingKeptError, read_ended, serve_ended
+
+    try:
+        run = read_ended(source.directory, source.run, time.time(), is_over=source.record is not None)
+    except NothingKeptError as error:
+        raise CommandError(str(error)) from None
+    with Interruption() as interruption:
+        try:
+            server = serve_ended(source.directory, {source.run: run})
+        except OSError as error:
+            raise CommandError(str(error)) from None
+        try:
+            print(f"run {source.run} has ended: {run.outcome}", flush=True)
+            tokens = run_files.console_tokens(source.directory)
+            for line in address_lines("127.0.0.1", server.port, tokens, role):
+                print(line, flush=True)
+            print("Ctrl-C ends this console", flush=True)
+            while not interruption.count:
+                time.sleep(_LOOK_S)
+        finally:
+            server.close()

@@ -83,7 +83,8 @@ class TopFlags:
 class ConsoleFlags:
     """Print the address of the console: the daemon's page in a browser.
 
-    The address holds a secret. Who has it can act on the run; with --viewer, only look.
+    The address holds a secret. Who has it can act on the run; with --viewer, only look. Of a run that has ended, this
+    serves the pages from the run's files, until Ctrl-C.
     """
 
     run: RunName = None

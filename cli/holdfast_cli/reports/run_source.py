@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast_cli.errors import CommandError
-from holdfast_cli.run_folder.ended import incidents_in_log, load_last_status, state_at_end
+from holdfast_cli.run_folder.ended import load_last_status
 from holdfast_cli.run_folder.record import RunRecord, find_record, known_runs, read_record
 from holdfast_cli.run_folder.target import Target
 from holdfast_daemon.history.reader import HistoryError, RunHistory
 from holdfast_daemon.history.rows import CheckpointRow, Curve, RunStart
+from holdfast_daemon.incidents.archive import incidents_in_log, state_at_end
 from holdfast_proto import run_files
 from holdfast_proto.local_time import moment
 from holdfast_proto.message_json import to_json

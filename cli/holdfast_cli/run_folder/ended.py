@@ -9,20 +9,16 @@ from holdfast_cli.control import has_ended
 from holdfast_cli.run_folder.record import RunRecord
 from holdfast_daemon.core.attention import explains_the_end
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
+from holdfast_daemon.incidents.archive import incidents_in_log, state_at_end
 from holdfast_daemon.incidents.story import STORY, StoryError, parse_story
 from holdfast_proto.message_json import enum_word
-from holdfast_proto.run_files import incident_log, incidents
+from holdfast_proto.run_files import incidents
 from holdfast_proto.v1.common_pb2 import PHASE_UNSPECIFIED
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
-    INCIDENT_STATE_FAILED,
-    INCIDENT_STATE_NOTED,
-    INCIDENT_STATE_OPEN,
-    INCIDENT_STATE_STANDSTILL,
     LIFE_EXITED,
     RUN_PHASE_FAILED,
     Incident,
-    IncidentState,
     RunPhase,
 )
 
@@ -68,12 +64,6 @@ def as_left(status: RunStatus, *, observed: bool) -> RunStatus:
     return left
 
 
-def state_at_end(incident: Incident) -> "IncidentState":
-    """Return the state of an incident whose run has ended: it recovers no more."""
-    ended = {INCIDENT_STATE_OPEN: INCIDENT_STATE_FAILED, INCIDENT_STATE_STANDSTILL: INCIDENT_STATE_NOTED}
-    return ended.get(incident.state, incident.state)
-
-
 def load_last_status(run_directory: Path) -> RunStatus | None:
     """Return the last status that the daemon reported; None if it has left none, or a damaged one."""
     try:
@@ -98,26 +88,6 @@ def load_incidents(record: RunRecord) -> list[Incident]:
         if not record.observed:
             incident.state = state_at_end(incident)
     return found
-
-
-def incidents_in_log(directory: Path, run: str, since_unix_s: float) -> list[Incident]:
-    """Return the newest version of every incident in a daemon's log, oldest first.
-
-    The log also holds those of earlier runs of the same name. Those before ``since_unix_s`` are left out.
-    """
-    try:
-        lines = incident_log(directory, run).read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    found: dict[str, Incident] = {}
-    for line in lines:
-        try:
-            incident = parse_story(line)
-        except StoryError:
-            continue  # the last line of a full disk
-        if incident.detected_unix_s >= since_unix_s:
-            found[incident.id] = incident
-    return list(found.values())
 
 
 def load_earlier_incidents(run_directory: Path, run: str, present: Iterable[Incident]) -> list[Incident]:

@@ -21,8 +21,12 @@ def console_lines(control: Path, role: str = OPERATOR) -> list[str]:
     endpoint = read_endpoint(run_files.daemon_endpoint(control))
     if endpoint is None or not endpoint.console_port:
         return []
-    token = _token(Path(endpoint.console_tokens), role) if role else ""
-    port, address = endpoint.console_port, endpoint.console_address
+    return address_lines(endpoint.console_address, endpoint.console_port, Path(endpoint.console_tokens), role)
+
+
+def address_lines(address: str, port: int, tokens: Path, role: str) -> list[str]:
+    """Return the same lines of a console at an address, whose secrets are in the file ``tokens``."""
+    token = _token(tokens, role) if role else ""
     host = "127.0.0.1" if address in _ANY else f"[{address}]" if ":" in address else address
     lines = [f"console: http://{host}:{port}/{f'#token={token}' if token else ''}"]
     if host in ("127.0.0.1", "localhost", "[::1]"):

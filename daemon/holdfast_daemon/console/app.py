@@ -39,6 +39,7 @@ from holdfast_daemon.console.serving.static_files import StaticFolder
 from holdfast_daemon.console.serving.streams import Feed
 from holdfast_daemon.console.watched import Watched, WatchedRun
 from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.history.schema import LOGGED
 from holdfast_proto import keys, run_files
 from holdfast_proto.limits import STOP_GRACE_S
 
@@ -145,6 +146,7 @@ class Console:
             "console": console,
             "stop_grace_s": STOP_GRACE_S,
             "zone": {"name": here.tm_zone, "offset_s": here.tm_gmtoff},
+            "ended": self._watched.ended,
         }
         return json_answer({"role": self._role(request), **about})
 
@@ -186,13 +188,14 @@ class Console:
         query = request.query_params
         run = dict(self._watched.runs).get(name)
         current = run.state.spec.instance if run is not None and run.state is not None else ""
-        names = [one for one in query.get("names", "loss").split(",") if one]
+        names = [one for one in query.get("names", "").split(",") if one]
+        names += [LOGGED + one for one in query.getlist("logged")]
         until = number_of_query(request, "until", -1)
         load = partial(
             past_runs.curves,
             self._watched.options.directory,
             name,
-            names,
+            names or ["loss"],
             query.get("instance") or current,
             points=number_of_query(request, "points", 1000),
             since=number_of_query(request, "since", 0),
@@ -243,6 +246,7 @@ class Console:
             self._watched.options.directory,
             number_of_query(request, "bytes", LOG_BYTES),
             generation,
+            ended=self._watched.ended,
         )
         return json_answer(await anyio.to_thread.run_sync(tail))
 

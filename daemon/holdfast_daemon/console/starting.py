@@ -20,11 +20,16 @@ class RunningConsole(Protocol):
         """End it."""
 
 
+def has_packages() -> bool:
+    """Return whether the packages that a console needs are installed."""
+    return all(find_spec(name) is not None for name in ("starlette", "uvicorn"))
+
+
 def start_console(watched: Watched) -> RunningConsole | None:
     """Return a console that serves; None, with one line in the log, if there is none. It never raises."""
     if not watched.options.console:
         return None
-    if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
+    if not has_packages():
         log.warning("%s", MISSING)
         return None
     try:

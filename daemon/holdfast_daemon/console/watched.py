@@ -43,3 +43,5 @@ class Watched:
     loop: asyncio.AbstractEventLoop
     """The daemon's own loop: requests of operators are served there."""
     started_unix_s: float
+    ended: bool = False
+    """Whether these are runs that have ended, as their files show them. There is no daemon then."""

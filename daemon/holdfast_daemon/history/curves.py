@@ -67,7 +67,7 @@ class CurveReader:
     """Number of the start in the file."""
 
     def read(self, quantity: str, *, points: int, since_step: int, until_step: int | None) -> Curve:
-        """Return the curve of one of QUANTITIES. All quantities have the same buckets. Raises sqlite3.Error."""
+        """Return the curve of one of QUANTITIES, or of a metric. All have the same buckets. Raises sqlite3.Error."""
         curve = Curve(quantity)
         until = math.inf if until_step is None else until_step + 1
         parts = [
@@ -82,7 +82,8 @@ class CurveReader:
             bucket = _Bucket()
             for part in parts:
                 if part.first < low + width and low < part.end:
-                    self._add(bucket, quantity, part, (max(low, part.first), min(low + width, part.end)))
+                    add = self._add if quantity in QUANTITIES else self._add_metric
+                    add(bucket, quantity, part, (max(low, part.first), min(low + width, part.end)))
             bucket.append_to(curve)
         return curve
 
@@ -122,3 +123,14 @@ class CurveReader:
             (self.start, part.generation, *steps, part.end),
         ):
             bucket.add(thinned)
+
+    def _add_metric(self, bucket: _Bucket, name: str, part: _Part, steps: tuple[int, int]) -> None:
+        """Add the rows of a metric, likewise."""
+        row: _Row = self.connection.execute(
+            "SELECT max(step), max(unix_s), count(value), avg(value), min(value), max(value), "
+            "min(step) FILTER (WHERE value IS NULL) FROM metrics WHERE start = ? AND name = ? AND generation = ? "
+            "AND step >= ? AND step < ?",
+            (self.start, name, part.generation, *steps),
+        ).fetchone()
+        if row[0] is not None:
+            bucket.add(row)

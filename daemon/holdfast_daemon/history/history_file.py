@@ -6,6 +6,7 @@ import logging
 import os
 import sqlite3
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +14,11 @@ from pathlib import Path
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_daemon.history import schema
-from holdfast_daemon.history.rows import CheckpointRow, CountedStep
+from holdfast_daemon.history.rows import CheckpointRow, CountedStep, MetricRow, metric_stride
 from holdfast_daemon.history.status_fields import spec_fields, status_fields
 from holdfast_daemon.history.thinning import thin
 from holdfast_proto import run_files
+from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +31,14 @@ _GENERATION = (
     "ON CONFLICT DO UPDATE SET first_step = min(first_step, excluded.first_step)"
 )
 _CHECKPOINT = "INSERT OR IGNORE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?)"
-# The last status of a run that has ended stays: its nodes leave then, and later ones know less.
-_FINAL = (
-    "INSERT INTO finals VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET unix_s = excluded.unix_s, "
-    "ended = excluded.ended, status = excluded.status WHERE NOT finals.ended OR NOT excluded.ended"
+_METRIC = "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?, ?)"
+# What a run was when it ended stays: its nodes leave then, and later statuses know less.
+_LAST = (
+    "INSERT INTO {table} VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET unix_s = excluded.unix_s, "
+    "ended = excluded.ended, {column} = excluded.{column} WHERE NOT {table}.ended OR NOT excluded.ended"
 )
+_FINAL = _LAST.format(table="finals", column="status")
+_STATE = _LAST.format(table="states", column="state")
 
 
 @dataclass
@@ -45,9 +50,10 @@ class Batch:
     state: CoreState | None = None
     """State from which the newest status is made; None: it has not changed."""
     state_unix_s: float = 0.0
+    metrics: list[MetricRow] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.steps) + len(self.checkpoints)
+        return len(self.steps) + len(self.checkpoints) + len(self.metrics)
 
 
 class HistoryFile:
@@ -132,13 +138,23 @@ def _write_batch(connection: sqlite3.Connection, instance: str, batch: Batch) ->
             for one in batch.checkpoints
         ],
     )
+    for row in batch.metrics:
+        first_step = row.step - row.step % metric_stride(row.step)
+        connection.execute(_METRIC, (start, row.name, row.generation, first_step, row.unix_s, row.value))
     if batch.state is not None:
         try:
             status = json.dumps(status_fields(batch.state, batch.state_unix_s), allow_nan=False)
         except Exception:
             log.exception("the status in the history of run %s is not renewed", batch.state.spec.run)
             return  # the rows above are kept all the same
-        connection.execute(_FINAL, (start, batch.state_unix_s, batch.state.record.phase in ENDED, status))
+        when = (start, batch.state_unix_s, batch.state.record.phase in ENDED)
+        connection.execute(_FINAL, (*when, status))
+        connection.execute(_STATE, (*when, _packed(batch.state)))
+
+
+def _packed(state: CoreState) -> bytes:
+    kept = store.KeptState(spec=state.spec, record=state.record, nodes=dict(state.nodes))
+    return zlib.compress(kept.SerializeToString(), 1)
 
 
 def _start(connection: sqlite3.Connection, instance: str, batch: Batch) -> int:
@@ -147,8 +163,8 @@ def _start(connection: sqlite3.Connection, instance: str, batch: Batch) -> int:
         created_unix_s = batch.state.spec.created_unix_s
         spec = json.dumps(spec_fields(batch.state), allow_nan=False)
     else:
-        times = [one.unix_s for one in batch.steps] + [one.unix_s for one in batch.checkpoints]
-        created_unix_s = min(times)
+        rows: Sequence[CountedStep | CheckpointRow | MetricRow] = (*batch.steps, *batch.checkpoints, *batch.metrics)
+        created_unix_s = min(row.unix_s for row in rows)
         spec = ""
     connection.execute(
         "INSERT INTO starts (instance, created_unix_s, spec) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET "

@@ -4,16 +4,21 @@ import contextlib
 import json
 import math
 import sqlite3
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from holdfast_daemon.history import schema
 from holdfast_daemon.history.curves import CurveReader
 from holdfast_daemon.history.rows import CheckpointRow, Curve, RunStart, StepRow, nonfinite_names
-from holdfast_daemon.history.schema import QUANTITIES
+from holdfast_daemon.history.schema import LOGGED, MEMORY, QUANTITIES
+from holdfast_proto.v1 import store_pb2 as store
 
+_MOST_STATE_BYTES = 1 << 30
 _GENERATION_BIT = 40
 """The number of a row is its generation above this bit, and its step below it: rows come in this order."""
 
@@ -44,16 +49,21 @@ class RunHistory:
     def curve(
         self, instance: str, quantity: str, *, points: int = 1000, since_step: int = 0, until_step: int | None = None
     ) -> Curve:
-        """Return a quantity of QUANTITIES in at most ``points`` buckets, from one step to another one, both included.
+        """Return a quantity in at most ``points`` buckets, from one step to another one, both included.
 
-        Steps that a restart undid are left out. Raises ValueError for a quantity that does not exist.
+        It is one of QUANTITIES, MEMORY, or LOGGED and a name of the script. Steps that a restart undid are left out.
+        Raises ValueError for a quantity that cannot exist.
         """
-        _check_quantity(quantity)
+        is_metric = quantity == MEMORY or quantity.startswith(LOGGED)
+        if not is_metric:
+            _check_quantity(quantity)
         with self._opened() as connection:
             start = _number(connection, instance)
             if start is None:
                 return Curve(quantity)
             reader = CurveReader(connection, start)
+            if is_metric and not _has_table(connection, "metrics"):
+                return Curve(quantity)
             return reader.read(quantity, points=max(points, 1), since_step=since_step, until_step=until_step)
 
     def quantiles(self, instance: str, quantity: str, ratios: Sequence[float]) -> list[float | None]:
@@ -119,6 +129,16 @@ class RunHistory:
             ).fetchone()
             return None if found is None else {**_fields(found[1]), "history_unix_s": found[0]}
 
+    def kept_state(self, instance: str) -> tuple[float, store.KeptState] | None:
+        """Return the run as its daemon knew it last, with the Unix time of that; None: no daemon has kept it."""
+        with self._opened() as connection:
+            if not _has_table(connection, "states"):
+                return None
+            found = connection.execute(
+                "SELECT unix_s, state FROM states WHERE start = ?", (_number(connection, instance),)
+            ).fetchone()
+            return None if found is None else (found[0], store.KeptState.FromString(_unpacked(found[1])))
+
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         if not self.path.is_file():
@@ -128,7 +148,7 @@ class RunHistory:
                 yield connection
         except schema.ForeignFileError as error:
             raise HistoryError(str(error)) from error
-        except (sqlite3.Error, ValueError, OSError) as error:
+        except (sqlite3.Error, ValueError, OSError, DecodeError, zlib.error) as error:
             raise HistoryError(f"the history {self.path} cannot be read: {error}") from error
 
 
@@ -138,6 +158,20 @@ def _fields(text: str) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ValueError("it holds a value that is no object")
     return fields
+
+
+def _unpacked(data: bytes) -> bytes:
+    unpacking = zlib.decompressobj()
+    unpacked = unpacking.decompress(data, _MOST_STATE_BYTES)
+    if not unpacking.eof:
+        raise ValueError("the state in it is cut off, or too large")
+    return unpacked
+
+
+def _has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Return whether the file has a table: those of an earlier Holdfast lack some."""
+    found = connection.execute("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (name,)).fetchone()
+    return found is not None
 
 
 def _check_quantity(quantity: str) -> None:

@@ -23,6 +23,18 @@ class CountedStep:
     """Values of QUANTITIES; None: not reported, or not finite."""
 
 
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """The value of a metric at a step. ``name``: see MEMORY and LOGGED of the schema."""
+
+    name: str
+    generation: int
+    step: int
+    unix_s: float
+    value: float | None
+    """None: it is not finite."""
+
+
 @dataclass(frozen=True)
 class StepRow:
     """A step that was counted. ``values`` lacks what was not reported, and what is not finite."""
@@ -93,6 +105,14 @@ def counted_step(summary: store.StepSummary, now: float) -> CountedStep:
     nonfinite = sum(1 << bit for bit, value in enumerate(found) if value is not None and not math.isfinite(value))
     values = tuple(value if value is not None and math.isfinite(value) else None for value in found)
     return CountedStep(summary.generation, summary.step, summary.ended_unix_s or now, nonfinite, values)
+
+
+def metric_stride(step: int) -> int:
+    """Return the number of steps that a row of a metric at ``step`` stands for: a power of ten, 1 below step 5,000.
+
+    So a run of ten million steps keeps 20,000 rows of each name, and the newest rows are at most 1/500 of it apart.
+    """
+    return 10 ** max(0, len(str(step // 5)) - 3) if step >= 5_000 else 1
 
 
 def nonfinite_names(mask: int) -> tuple[str, ...]:

@@ -26,6 +26,11 @@ QUANTITIES = (
 )
 """Numbers of a step, by the names of their columns. ``step_s`` and ``data_s`` are seconds, ``mfu`` is a ratio."""
 
+MEMORY = "memory_bytes"
+"""Name of a metric: the most bytes that the tensors of one rank use, or its process on a CPU."""
+LOGGED = "logged:"
+"""Before the name of a metric that the script logs under a name of its own."""
+
 APPLICATION_ID = 0x48464831
 """Number in the head of the file that marks a history of Holdfast."""
 VERSION = 1
@@ -35,6 +40,20 @@ WAIT_S = 5.0
 
 _VALUES = ", ".join(f"{name} REAL" for name in QUANTITIES)
 _THINNED = ", ".join(f"{name}_count INTEGER, {name} REAL, {name}_low REAL, {name}_high REAL" for name in QUANTITIES)
+
+# Tables that came after the first files of this version. A writer adds them to a file that lacks them, and readers do
+# without.
+# `states` has the run as its daemon knew it last: a KeptState, compressed by zlib. `metrics` has numbers by name: a row
+# stands for one step of the first ones, and for more of the later ones (see metric_stride). NaN and infinity are NULL.
+ADDED = """
+CREATE TABLE IF NOT EXISTS states (
+  start INTEGER PRIMARY KEY, unix_s REAL NOT NULL, ended INTEGER NOT NULL, state BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS metrics (
+  start INTEGER NOT NULL, name TEXT NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL, unix_s REAL NOT NULL,
+  value REAL, PRIMARY KEY (start, name, generation, step)
+) WITHOUT ROWID;
+"""
 
 # Steps are ordered by generation and step. They come in this order, so that each is appended, and are read in it.
 # `nonfinite` has a bit for each quantity that was NaN or infinite, by its place in QUANTITIES. Its value is NULL then,
@@ -66,6 +85,7 @@ CREATE TABLE IF NOT EXISTS checkpoints (
 CREATE TABLE IF NOT EXISTS finals (
   start INTEGER PRIMARY KEY, unix_s REAL NOT NULL, ended INTEGER NOT NULL, status TEXT NOT NULL
 );
+{ADDED}
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {VERSION};
 """
@@ -98,6 +118,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         if not connection.execute("PRAGMA schema_version").fetchone()[0]:
             connection.executescript(f"PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE; {_TABLES} COMMIT;")
         check(connection, path)
+        connection.executescript(ADDED)
     except BaseException:
         connection.close()
         raise

@@ -51,6 +51,6 @@ def _replace_oldest(connection: sqlite3.Connection, start: int) -> None:
 
 
 def _remove(connection: sqlite3.Connection, start: int) -> None:
-    for table in ("steps", "thinned", "generations", "checkpoints", "finals"):
+    for table in ("steps", "thinned", "generations", "checkpoints", "finals", "states", "metrics"):
         connection.execute(f"DELETE FROM {table} WHERE start = ?", (start,))
     connection.execute("DELETE FROM starts WHERE number = ?", (start,))

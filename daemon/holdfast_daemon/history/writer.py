@@ -1,16 +1,18 @@
 """Hands rows from the ticks to a thread that writes them. No tick ever waits for a disk."""
 
 import logging
+import math
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.core.model import CoreState, Logged, ranks_of
 from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_daemon.history.history_file import Batch, HistoryFile
-from holdfast_daemon.history.rows import checkpoint_row, counted_step
+from holdfast_daemon.history.rows import MetricRow, checkpoint_row, counted_step
+from holdfast_daemon.history.schema import LOGGED, MEMORY
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,8 @@ RETRY_S = 10.0
 """Seconds after a batch that could not be written until it is tried again."""
 STATUS_EVERY_S = 30.0
 """Seconds between two statuses of a run of which nothing else changes."""
+MEMORY_EVERY_S = 5.0
+"""Seconds between two rows of the memory of the ranks."""
 CLOSE_S = 3.0
 """Longest time in seconds that the end of the daemon waits for the last batch."""
 
@@ -32,7 +36,7 @@ class HistoryQueue:
 
     def __init__(self, run: str, file: HistoryFile, wake: Callable[[], None]) -> None:
         self.rows_total = 0
-        """Steps and checkpoints that were handed over."""
+        """Steps, checkpoints and values of metrics that were handed over."""
         self.dropped_total = 0
         """Those of them that were given up: too many waited, or the file cannot hold them."""
         self.writes_total = 0
@@ -47,6 +51,8 @@ class HistoryQueue:
         self._not_before_s = 0.0
         self._seen: tuple[object, ...] = ()
         self._seen_unix_s = 0.0
+        self._logged: Mapping[str, Logged] = {}
+        self._memory_unix_s = 0.0
 
     def add_step(self, instance: str, summary: store.StepSummary) -> None:
         """Take in the numbers of a step that was counted."""
@@ -65,10 +71,11 @@ class HistoryQueue:
         self._wake()
 
     def see_state(self, state: CoreState, now: float) -> None:
-        """Have the status kept if phase, generation or incidents have changed, or some time has passed.
+        """Have new values of metrics kept, and the status if phase, generation or incidents have changed, or with time.
 
         The thread makes the status from ``state``, which nobody changes. ``now``: Unix time.
         """
+        self._add_metrics(state, now)
         record = state.record
         seen = (state.spec.instance, record.phase, record.generation, len(state.incidents))
         if seen == self._seen and (record.phase in ENDED or now - self._seen_unix_s < STATUS_EVERY_S):
@@ -78,6 +85,37 @@ class HistoryQueue:
             batch = self._batch(state.spec.instance)
             batch.state, batch.state_unix_s = state, now
         self._wake()
+
+    def _add_metrics(self, state: CoreState, now: float) -> None:
+        rows = [*self._newly_logged(state, now), *self._memory(state, now)]
+        if not rows:
+            return
+        with self._lock:
+            for row in rows:
+                if self._has_room():
+                    self._batch(state.spec.instance).metrics.append(row)
+        self._wake()
+
+    def _newly_logged(self, state: CoreState, now: float) -> Iterator[MetricRow]:
+        newest, before = state.telemetry.logged, self._logged
+        if newest is before:
+            return
+        self._logged = newest
+        for name, number in newest.items():
+            if number != before.get(name) and number.step >= 0:
+                value = number.value if math.isfinite(number.value) else None
+                yield MetricRow(LOGGED + name, number.generation, number.step, now, value)
+
+    def _memory(self, state: CoreState, now: float) -> Iterator[MetricRow]:
+        if now - self._memory_unix_s < MEMORY_EVERY_S or state.record.phase != store.RUN_PHASE_RUNNING:
+            return
+        self._memory_unix_s = now
+        generation = state.record.generation
+        ranks = ranks_of(state.members, generation).values()
+        used = max((rank.memory.allocated_bytes for rank in ranks), default=0)
+        step = max((rank.progress.step for rank in ranks), default=-1)
+        if used and step >= 0:
+            yield MetricRow(MEMORY, generation, step, now, used)
 
     def write(self, *, is_last: bool = False) -> None:
         """Write what waits. Never raises. ``is_last``: also if the last batch failed a moment ago."""
@@ -120,6 +158,7 @@ class HistoryQueue:
             newer = self._batches.get(instance, Batch())
             older.steps += newer.steps
             older.checkpoints += newer.checkpoints
+            older.metrics += newer.metrics
             if newer.state is not None:
                 older.state, older.state_unix_s = newer.state, newer.state_unix_s
             self._batches[instance] = older

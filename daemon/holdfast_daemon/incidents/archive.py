@@ -8,13 +8,44 @@ from pathlib import Path
 
 from holdfast_daemon.core.model import CoreState, Observation
 from holdfast_daemon.incidents import folder as incident_folder
-from holdfast_daemon.incidents.story import story_text
+from holdfast_daemon.incidents.story import StoryError, parse_story, story_text
 from holdfast_daemon.replay.recorded_tick import difference, framed
 from holdfast_daemon.replay.recording import Excerpt, Recording
 from holdfast_proto import run_files
+from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.store_pb2 import Incident, Verdict
 
 log = logging.getLogger(__name__)
+
+_AT_END = {
+    store.INCIDENT_STATE_OPEN: store.INCIDENT_STATE_FAILED,
+    store.INCIDENT_STATE_STANDSTILL: store.INCIDENT_STATE_NOTED,
+}
+
+
+def incidents_in_log(directory: Path, run: str, since_unix_s: float) -> list[Incident]:
+    """Return the newest version of every incident in a daemon's log, oldest first. Raises OSError.
+
+    The log also holds those of earlier runs of the same name. Those before ``since_unix_s`` are left out.
+    """
+    try:
+        lines = run_files.incident_log(directory, run).read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    found: dict[str, Incident] = {}
+    for line in lines:
+        try:
+            incident = parse_story(line)
+        except StoryError:
+            continue  # the last line of a full disk
+        if incident.detected_unix_s >= since_unix_s:
+            found[incident.id] = incident
+    return list(found.values())
+
+
+def state_at_end(incident: Incident) -> "store.IncidentState":
+    """Return the state of an incident whose run has ended: it recovers no more."""
+    return _AT_END.get(incident.state, incident.state)
 
 
 class IncidentLog:

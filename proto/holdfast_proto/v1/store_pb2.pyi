@@ -2007,3 +2007,20 @@ class CheckpointOutage(_message.Message):
     incident: str
     committed_step: int
     def __init__(self, incident: _Optional[str] = ..., committed_step: _Optional[int] = ...) -> None: ...
+
+class KeptState(_message.Message):
+    __slots__ = ("spec", "record", "nodes")
+    class NodesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: NodeState
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[NodeState, _Mapping]] = ...) -> None: ...
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    spec: RunSpec
+    record: CoordinatorState
+    nodes: _containers.MessageMap[str, NodeState]
+    def __init__(self, spec: _Optional[_Union[RunSpec, _Mapping]] = ..., record: _Optional[_Union[CoordinatorState, _Mapping]] = ..., nodes: _Optional[_Mapping[str, NodeState]] = ...) -> None: ...

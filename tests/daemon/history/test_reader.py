@@ -2,13 +2,15 @@
 
 import math
 import sqlite3
+import zlib
 from pathlib import Path
 
 import pytest
 
 from holdfast_daemon.history.history_file import Batch, HistoryFile
 from holdfast_daemon.history.reader import HistoryError, RunHistory
-from holdfast_daemon.history.rows import CheckpointRow, counted_step
+from holdfast_daemon.history.rows import CheckpointRow, MetricRow, counted_step, metric_stride
+from holdfast_daemon.history.schema import LOGGED, MEMORY
 from holdfast_proto import run_files
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA
@@ -75,6 +77,47 @@ def test_a_step_has_the_numbers_of_its_summary() -> None:
     row = counted_step(summary, 7.0)
     assert (row.generation, row.step, row.unix_s, row.nonfinite) == (2, 3, 7.0, 0)
     assert row.values == (3.0, None, None, None, None, None, 200.0, 0.5, 0.4, 0.1)
+
+
+def test_a_metric_has_a_curve_that_a_restart_cuts_as_the_others(tmp_path: Path) -> None:
+    history = write_steps(tmp_path, [counted(step, loss=1.0) for step in range(10)])
+    write_steps(tmp_path, [counted(step, 2, loss=2.0) for step in range(6, 9)])
+    rows = [MetricRow(f"{LOGGED}a,b", 1, step, float(step), float(step)) for step in range(0, 10, 3)]
+    rows += [MetricRow(f"{LOGGED}a,b", 2, 7, 70.0, None), MetricRow(MEMORY, 2, 8, 80.0, 5.0)]
+    HistoryFile(tmp_path, "r").write([("i", Batch(metrics=rows))])
+    curve = history.curve("i", f"{LOGGED}a,b")
+    assert (curve.step, curve.mean, curve.nonfinite) == ([0, 3, 7], [0.0, 3.0, None], [7])
+    assert history.curve("i", MEMORY).mean == [5.0]
+    assert history.curve("i", f"{LOGGED}unknown").step == []
+
+
+def test_a_metric_of_a_long_run_has_fewer_rows(tmp_path: Path) -> None:
+    steps = (0, 4_999, 5_000, 49_999, 50_000, 7_654_321)
+    assert [metric_stride(step) for step in steps] == [1, 1, 10, 10, 100, 10_000]
+    history = write_steps(tmp_path, [counted(step, loss=1.0) for step in (0, 6_000)])
+    rows = [MetricRow(MEMORY, 1, step, 1.0, float(step)) for step in range(4_998, 5_020)]
+    HistoryFile(tmp_path, "r").write([("i", Batch(metrics=rows))])
+    curve = history.curve("i", MEMORY, points=10_000)
+    assert (curve.step, curve.mean) == ([4_998, 4_999, 5_000, 5_010], [4_998.0, 4_999.0, 5_009.0, 5_019.0])
+
+
+def test_a_history_of_before_has_no_metrics_and_no_state_until_it_is_written(tmp_path: Path) -> None:
+    history = write_steps(tmp_path, [counted(0, loss=1.0)])
+    with sqlite3.connect(history.path) as connection:
+        connection.executescript("DROP TABLE metrics; DROP TABLE states;")
+    assert history.curve("i", MEMORY).step == []
+    assert history.kept_state("i") is None
+    HistoryFile(tmp_path, "r").write([("i", Batch(metrics=[MetricRow(MEMORY, 1, 0, 1.0, 5.0)]))])
+    assert history.curve("i", MEMORY).mean == [5.0]
+
+
+@pytest.mark.parametrize("data", [b"no zlib", zlib.compress(b"no message" * 9), zlib.compress(bytes(99))[:-6]])
+def test_a_state_that_is_damaged_is_an_error(tmp_path: Path, data: bytes) -> None:
+    history = write_steps(tmp_path, [counted(0, loss=1.0)])
+    with sqlite3.connect(history.path) as connection:
+        connection.execute("INSERT INTO states VALUES (1, 0.0, 0, ?)", (data,))
+    with pytest.raises(HistoryError, match="cannot be read"):
+        history.kept_state("i")
 
 
 def test_the_tail_continues_after_a_row(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The thread that writes histories: it loses no rows on purpose, and nothing that fails reaches a tick."""
 
 import logging
+import math
+import sqlite3
 import threading
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from holdfast_daemon.history.history_file import HistoryFile
 from holdfast_daemon.history.reader import RunHistory
 from holdfast_daemon.history.writer import HistoryQueue, HistoryWriter
 from holdfast_proto import run_files
+from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
 from tests.support.fake_agent import RUN, FakeAgent
@@ -159,6 +162,26 @@ def test_a_status_is_kept_when_something_changes_or_some_time_has_passed(tmp_pat
     assert [kept(now) for now in (1.0, 2.0, 40.0, 41.0)] == [True, False, True, False]
     world.train(1)
     assert kept(42.0)
+
+
+def test_new_values_of_what_the_script_logs_are_kept_and_memory_now_and_then(tmp_path: Path) -> None:
+    world, queue = World(), by_hand(tmp_path)
+    world.until("starting")
+    world.train(2)
+    for number in range(4):
+        world.rank(number).memory.allocated_bytes = 100 + number
+    for at, (step, value) in enumerate([(0, 0.5), (0, 0.5), (1, math.nan), (1, math.nan), (-1, 3.0)]):
+        logged = [common.LoggedNumber(name="kl", value=value, step=step)]
+        world.events.append(
+            store.Event(node="node0", generation=1, numbers_logged=store.NumbersLogged(numbers=logged)),
+        )
+        world.tick()
+        queue.see_state(world.state, 1_000.0 + at)
+    queue.add_step("i", summary(1))
+    queue.write()
+    with sqlite3.connect(run_files.history(tmp_path, "r")) as connection:
+        rows = connection.execute("SELECT name, step, value FROM metrics ORDER BY name, step").fetchall()
+    assert rows == [("logged:kl", 0, 0.5), ("logged:kl", 1, None), ("memory_bytes", 2, 103.0)]
 
 
 def test_no_row_waits_for_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

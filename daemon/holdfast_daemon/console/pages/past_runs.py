@@ -9,10 +9,12 @@ from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.history.reader import HistoryError, RunHistory
 from holdfast_daemon.history.rows import Curve
-from holdfast_daemon.history.schema import QUANTITIES
+from holdfast_daemon.history.schema import LOGGED, MEMORY, QUANTITIES
 from holdfast_proto import keys, run_files
+from holdfast_proto.limits import MOST_LOGGED_NAMES
 
 MOST_POINTS = 5000
+MOST_NAMES = 2 * MOST_LOGGED_NAMES
 MOST_RUNS = 1000
 _DROPPED = {"quantity"}
 _ENDED = ("finished", "failed")
@@ -27,9 +29,12 @@ def curves(
 
     A run of which no step is kept yet has empty curves.
     """
-    unknown = [name for name in names if name not in QUANTITIES]
+    known = (*QUANTITIES, MEMORY)
+    unknown = [name for name in names if name not in known and not name.startswith(LOGGED)]
     if unknown:
-        raise RefusedRequestError(400, f"there is no quantity {unknown[0][:40]!r}: use {', '.join(QUANTITIES)}")
+        raise RefusedRequestError(400, f"there is no quantity {unknown[0][:40]!r}: use {', '.join(known)}")
+    if len(names) > MOST_NAMES:
+        raise RefusedRequestError(400, f"{len(names)} names are too many: ask for {MOST_NAMES} at a time")
     if not 1 <= points <= MOST_POINTS:
         raise RefusedRequestError(400, f"points is {points}: use 1 to {MOST_POINTS}")
     empty: dict[str, list[float]] = {key: [] for key in ("step", "unix_s", "mean", "low", "high", "nonfinite")}

@@ -85,7 +85,7 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
             "step_s": _short(telemetry.step_s),
             "mfu": _short(telemetry.mfu),
             "loss_scale": telemetry.loss_scale,
-            "loss_zscore": _short(telemetry.loss_zscore, 3),
+            "loss_zscore": _short(telemetry.loss_zscore, 3) if telemetry.loss_step >= 0 else None,
         },
         "logged": [_logged_row(name, number) for name, number in sorted(telemetry.logged.items())],
         "rank_counts": table.counts,
@@ -93,7 +93,7 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         "newest_checkpoint": max(committed, default=-1),
         "newest_snapshot": table.newest_snapshot,
         "outcome": record.outcome,
-        "deadline_s": _short(state.deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 1000), 3),
+        "deadline_s": None if record.phase in _ENDED else _deadline_s(state),
         "attention": attention(state, now),
         "actions": refusals(run),
         "incidents_list": [incident_row(state.incidents[name]) for name in newest_first(state)[:INCIDENTS_SHOWN]],
@@ -161,6 +161,10 @@ def progress(state: CoreState, table: RankTable) -> Frame:
     newest = present_step(state)
     left_s = time_left_s(until, newest, state.deadlines.median_step_s, is_training=is_training(state))
     return {"ratio": round(min(1.0, (newest + 1) / until), 4), "left_s": None if left_s is None else round(left_s)}
+
+
+def _deadline_s(state: CoreState) -> float | None:
+    return _short(state.deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 1000), 3)
 
 
 def _committed(state: CoreState) -> list[int]:

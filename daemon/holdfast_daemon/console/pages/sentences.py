@@ -18,6 +18,8 @@ from holdfast_proto.v1.common_pb2 import PHASE_CHECKPOINT, PHASE_EVAL
 
 _WAITS_SHOWN = 3
 _CALLS_SHOWN = 4
+_LEAST_SILENCE_S = 0.1
+"""Time without progress before a verdict that is worth a line: an exit is judged in less."""
 _RESTARTS = {
     store.RUN_PHASE_STARTING: "starts, and no step of this generation is complete yet",
     store.RUN_PHASE_GATHERING: "gathers evidence before a restart",
@@ -143,8 +145,8 @@ def reasons(incident: store.Incident) -> list[str]:
     calls = awaited_calls(verdict.waits, verdict.culprits)
     of_culprits = [call for call in calls if call.awaited in verdict.culprits]
     lines += [call.line for call in (of_culprits or calls)[:_WAITS_SHOWN]]
-    if incident.last_progress_unix_s and incident.detected_unix_s > incident.last_progress_unix_s:
-        silent_s = incident.detected_unix_s - incident.last_progress_unix_s
+    silent_s = incident.detected_unix_s - incident.last_progress_unix_s
+    if incident.last_progress_unix_s and silent_s >= _LEAST_SILENCE_S:
         lines.append(f"no progress for {silent_s:.1f} s before the verdict")
     if verdict.confidence_ratio > 0.0:
         lines.append(f"confidence {verdict.confidence_ratio:.0%}")

@@ -28,12 +28,13 @@ _FOLDER = re.compile(r"generation-(\d{1,15})")
 
 
 def log_tail(
-    state: CoreState, number: int, directory: Path, wanted: int, generation: int | None = None
+    state: CoreState, number: int, directory: Path, wanted: int, generation: int | None = None, *, ended: bool = False
 ) -> dict[str, Any]:
     """Return the end of a rank's log, or a note that says where it is, and the generations that have one.
 
-    ``directory`` is that of the daemon, ``wanted`` a number of bytes. ``generation`` None: the newest. Raises
-    RefusedRequestError if nothing is known of the rank, or if the generation has not begun.
+    ``directory`` is that of the daemon, ``wanted`` a number of bytes. ``generation`` None: the newest. ``ended``: the
+    run's agents are gone. Raises RefusedRequestError if nothing is known of the rank, or if the generation has not
+    begun.
     """
     current = state.record.generation
     if generation is not None and not 1 <= generation <= current:
@@ -54,7 +55,20 @@ def log_tail(
         "newest_generation": current,
         "generations": _offered(state, number, {*found, generation}),
     }
-    return answer | _end(state, number, directory, max(1, min(wanted, MOST_LOG_BYTES)), (generation, node))
+    run, here = state.record.run, node if generation == current else ""
+    if state.observes:
+        return answer | {"note": "another launcher has started the ranks: look where that launcher prints"}
+    option = "" if generation == current else f" --generation {generation}"
+    where = f"on node {node}" if generation == current else "on the node that the rank was on"
+    elsewhere = f"{where}: `holdfast logs --rank {number}{option}` shows it there"
+    if not (_is_alone(directory, run) if ended else _keeps_logs(directory, run, here)):
+        return answer | {"note": f"the log is {elsewhere}"}
+    path = run_files.rank_log(directory, generation, number)
+    try:
+        return answer | {"text": read_end(directory, path, max(1, min(wanted, MOST_LOG_BYTES))), "path": str(path)}
+    except OSError as error:
+        note = f"the log cannot be read here ({error.strerror}): it may be {elsewhere}"
+        return answer | {"path": str(path), "note": note}
 
 
 def read_end(folder: Path, path: Path, most: int) -> str:
@@ -82,24 +96,6 @@ def read_end(folder: Path, path: Path, most: int) -> str:
         return whole.decode(errors="replace")
     # A character may be cut in two: its rest is left out.
     return _CUT + data[1:].lstrip(bytes(range(0x80, 0xC0))).decode(errors="replace")
-
-
-def _end(state: CoreState, number: int, directory: Path, most: int, of: tuple[int, str]) -> dict[str, str]:
-    """Return text and path, or a note. ``of``: the generation, and the rank's node in the newest one."""
-    generation, node = of
-    is_newest = generation == state.record.generation
-    if state.observes:
-        return {"note": "another launcher has started the ranks: look where that launcher prints"}
-    option = "" if is_newest else f" --generation {generation}"
-    where = f"on node {node}" if is_newest else "on the node that the rank was on"
-    elsewhere = f"{where}: `holdfast logs --rank {number}{option}` shows it there"
-    if not _keeps_logs(directory, state.record.run, node if is_newest else ""):
-        return {"note": f"the log is {elsewhere}"}
-    path = run_files.rank_log(directory, generation, number)
-    try:
-        return {"text": read_end(directory, path, most), "path": str(path)}
-    except OSError as error:
-        return {"path": str(path), "note": f"the log cannot be read here ({error.strerror}): it may be {elsewhere}"}
 
 
 def _offered(state: CoreState, number: int, generations: set[int]) -> list[dict[str, Any]]:
@@ -145,6 +141,12 @@ def _node_of(state: CoreState, number: int) -> str:
 def _keeps_logs(directory: Path, run: str, node: str) -> bool:
     """Whether the agent of a node, or of any for "", keeps a run's files here: other runs' logs have the same names."""
     return any(_run_of(record) == run for record in _agent_records(directory, node))
+
+
+def _is_alone(directory: Path, run: str) -> bool:
+    """Whether a folder has no other runs. Agents remove their records when they end, and do not remove the logs."""
+    histories = run_files.history(directory, run).parent.glob("*.sqlite")
+    return {path.stem for path in histories if not run_files.is_set_aside_history(path)} == {run}
 
 
 def _agent_records(directory: Path, node: str) -> Iterator[Path]:

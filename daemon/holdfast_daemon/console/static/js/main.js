@@ -53,7 +53,7 @@ function Console() {
     return html`<main class="boot">${error
       ? html`<${Problem} title="The console cannot reach its daemon"
           text=${`${error}. This page tries again every 3 s. If the run has ended, its console has too:`
-            + " `holdfast report` shows the run."} />`
+            + " `holdfast console` serves it again."} />`
       : html`<${Loading} what="the session" />`}</main>`;
   }
   const leave = () => { setSession(null); setHasLeft(true); };

@@ -6,25 +6,31 @@ import { html, useEffect, useMemo, useRef, useState } from "../html.js";
 import { runHref } from "../router.js";
 import { isUnanswered, useJson } from "../use_live.js";
 import { Chart } from "./chart.js";
-import { appendSteps, between, carryOver, endsBad, QUANTITIES, readCurves } from "./curve_data.js";
+import { appendSteps, between, carryOver, endsBad, MEMORY, QUANTITIES, readCurves } from "./curve_data.js";
 
 const TITLES = { loss: "Loss", grad_norm: "Gradient norm", tokens_per_s: "Tokens per second", step_s: "Step time (s)",
-  validation_loss: "Validation loss", learning_rate: "Learning rate" };
+  validation_loss: "Validation loss", learning_rate: "Learning rate", [MEMORY]: "Memory of the fullest rank (GiB)" };
 // Many scripts report none of these: their charts are left out.
 const RARE = ["validation_loss", "learning_rate"];
 const LAST_STEPS = 200;
 const POINTS = 1000;
 // So many live steps make a curve uneven: it is fetched again, in even buckets.
 const REFRESH_AFTER = 1000;
+// Curves that no stream carries: memory, and what the script logs under names of its own.
+const LOGGED = "logged:";
+const OTHER_POINTS = 250;
+const OTHER_EVERY_MS = 15000;
+const MOST_LOGGED = 12;
 
 /**
  * Shows the charts.
- * @param {{run: string, incidents: object[], nonfinite: string[],
+ * @param {{run: string, incidents: object[], nonfinite: string[], logged: string[],
  *     subscribe: (handle: (event: object) => void) => () => void}} props `nonfinite`: the quantities whose newest value
- *     is not finite, which a point that stands for several steps cannot tell. `subscribe` hands over the `steps` events of
+ *     is not finite, which a point that stands for several steps cannot tell. `logged`: the names under which the script
+ *     logs numbers. `subscribe` hands over the `steps` events of
  *     the run's stream.
  */
-export function ChartsPanel({ run, incidents, nonfinite, subscribe }) {
+export function ChartsPanel({ run, incidents, nonfinite, logged, subscribe }) {
   const [weight, setWeight] = useState(0.6);
   const [log, setLog] = useState(false);
   const [zoom, setZoom] = useState(null);
@@ -32,6 +38,9 @@ export function ChartsPanel({ run, incidents, nonfinite, subscribe }) {
   const [round, setRound] = useState(0);
   const { curves, version, error, none } = useCurves(run, zoom, `${round} ${incidents.length}`, subscribe,
     () => setRound((old) => old + 1));
+  const [showsAll, setShowsAll] = useState(false);
+  const others = [MEMORY, ...logged.slice(0, showsAll ? undefined : MOST_LOGGED).map((name) => LOGGED + name)];
+  const otherNow = useOtherCurves(run, others, zoom);
   const past = useJson("api/past");
   const other = useJson(otherRun ? otherPath(otherRun, zoom) : null);
   const otherCurves = useMemo(() => (other.data ? readCurves(other.data) : null), [other.data]);
@@ -43,7 +52,9 @@ export function ChartsPanel({ run, incidents, nonfinite, subscribe }) {
   const marked = marks.map(({ step }) => step);
   const all = { min: Math.min(...ends, ...marked, newest), max: Math.max(newest, ...marked) };
   const lastSteps = () => setZoom({ min: Math.max(newest - LAST_STEPS, 0), max: newest });
-  const shown = QUANTITIES.filter((name) => !RARE.includes(name) || curves[name].step.length > 0);
+  const shown = [...QUANTITIES.filter((name) => !RARE.includes(name)), ...RARE.filter((name) => curves[name].step.length > 0),
+    ...others.filter((name) => otherNow[name].step.length > 0)];
+  const curveOf = (name) => curves[name] ?? otherNow[name];
   return html`<section class="charts" aria-label="Curves">
     <div class="bar">
       <h2>Curves</h2>
@@ -67,12 +78,14 @@ export function ChartsPanel({ run, incidents, nonfinite, subscribe }) {
     ${otherRun && html`<p class="quiet"><span class="key own"></span> this run ${" "}
       <span class="key other"></span> the other run, dashed</p>`}
     <div class="chart-grid">
-      ${shown.map((name) => html`<${Chart} key=${name} title=${TITLES[name]} curve=${curves[name]}
-        isBad=${endsBad(curves[name]) || (zoom === null && nonfinite.includes(name))}
+      ${shown.map((name) => html`<${Chart} key=${name} title=${TITLES[name] ?? name.slice(LOGGED.length)}
+        curve=${curveOf(name)} isBad=${endsBad(curveOf(name)) || (zoom === null && nonfinite.includes(name))}
         other=${otherCurves?.[name] ?? null} weight=${weight} none=${none} log=${log && name.endsWith("loss")}
         isCut=${name === "step_s"} version=${version}
         low=${(zoom ?? all).min} high=${(zoom ?? all).max} onZoom=${(range) => setZoom(range && rounded(range))} marks=${marks} />`)}
     </div>
+    ${logged.length > MOST_LOGGED && html`<p><button type="button" onClick=${() => setShowsAll(!showsAll)}>
+      ${showsAll ? "Show fewer curves" : `Show all ${logged.length} names that the script logs`}</button></p>`}
     <p class="quiet">Drag over a chart to zoom in all of them; double-click to see the whole run. Marks with ! are
       incidents. The light curve has the values as they are.</p>
   </section>`;
@@ -105,6 +118,22 @@ function useCurves(run, zoom, round, subscribe, onCrowded) {
       QUANTITIES.map((name) => [name, between(whole.current[name], zoom.min, zoom.max)]));
   }
   return { curves, version, error: answer.data || isUnanswered(answer) ? "" : answer.error, none: noneWords(answer) };
+}
+
+function useOtherCurves(run, names, zoom) {
+  const [round, setRound] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => !document.hidden && setRound((old) => old + 1), OTHER_EVERY_MS);
+    return () => clearInterval(timer);
+  }, []);
+  const own = names.filter((name) => name.startsWith(LOGGED));
+  const path = `${runPath(run, "curves")}?names=${MEMORY}&points=${OTHER_POINTS}`
+    + own.map((name) => `&logged=${encodeURIComponent(name.slice(LOGGED.length))}`).join("")
+    + (zoom ? `&since=${zoom.min}&until=${zoom.max}` : "");
+  const { data } = useJson(path, round);
+  const newest = useRef(null);
+  if (data !== null) newest.current = data; // the old curves stay until those of another zoom are there
+  return useMemo(() => readCurves(newest.current, names), [newest.current, names.length]);
 }
 
 function noneWords(answer) {

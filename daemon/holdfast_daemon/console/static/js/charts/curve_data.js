@@ -3,6 +3,10 @@
 /** Quantities that the page charts, in its order. */
 export const QUANTITIES = ["loss", "grad_norm", "tokens_per_s", "step_s", "validation_loss", "learning_rate"];
 
+/** The memory of the fullest rank: a curve of the history alone, in GiB here. */
+export const MEMORY = "memory_bytes";
+const GIB = 2 ** 30;
+
 // Columns of the rows of a `steps` event.
 const COLUMNS = { loss: 2, grad_norm: 3, tokens_per_s: 4, step_s: 5, learning_rate: 6, validation_loss: 7 };
 
@@ -23,13 +27,14 @@ export function emptyCurve() {
 }
 
 /**
- * Returns the curves of an answer of the API, with an empty one for each quantity that it lacks.
+ * Returns the curves of an answer of the API, with an empty one for each name that it lacks.
  * @returns {Record<string, Curve>}
  */
-export function readCurves(answer) {
-  return Object.fromEntries(QUANTITIES.map((name) => {
+export function readCurves(answer, names = QUANTITIES) {
+  return Object.fromEntries(names.map((name) => {
     const { step, mean, low, high, nonfinite } = answer?.curves?.[name] ?? emptyCurve();
-    return [name, { step, mean, low, high, nonfinite }];
+    const shown = (values) => (name === MEMORY ? values.map((value) => value === null ? null : value / GIB) : values);
+    return [name, { step, mean: shown(mean), low: shown(low), high: shown(high), nonfinite }];
   }));
 }
 

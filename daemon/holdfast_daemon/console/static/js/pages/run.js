@@ -44,7 +44,7 @@ export function RunPage({ run, session }) {
     <//>`}
     <${Progress} frame=${frame} />
     <${ChartsPanel} run=${run} incidents=${frame.incidents_list ?? []} nonfinite=${frame.nonfinite}
-      subscribe=${subscribe} />
+      logged=${(frame.logged ?? []).map(({ name }) => name)} subscribe=${subscribe} />
     <div class="columns">
       <section aria-label="Goodput"><h2>Goodput <span class="sub">${percent(productiveRatio(frame.time_use_s))}</span></h2>
         <${TimeUse} use=${frame.time_use_s} wallS=${frame.wall_s} /></section>
@@ -65,6 +65,6 @@ function Progress({ frame }) {
     <span class="big">${frame.step < 0 ? "no step yet" : done}</span>
     ${ratio !== null && html`<progress max="1" value=${ratio} aria-label="Progress of the run" /> <span>${percent(ratio)}</span>`}
     ${left !== null && html`<span class="quiet">about ${duration(left)} left</span>`}
-    ${frame.outcome && html`<span>${frame.outcome}</span>`}
+    ${frame.outcome && frame.outcome !== frame.state_text && html`<span>${frame.outcome}</span>`}
   </section>`;
 }

@@ -44,7 +44,7 @@ function more(runs) {
 
 function Commands({ name }) {
   const of = name ? ` --run ${name}` : "";
-  return html`<p>Where the run was started, these show it without a console:${" "}
-    <code>holdfast report${name ? ` ${name}` : ""}</code>, <code>holdfast incidents${of}</code> and${" "}
+  return html`<p>Where the run was started, <code>holdfast console${of}</code> serves this page again once the run has
+    ended. These show the run without a console: <code>holdfast report${name ? ` ${name}` : ""}</code>, <code>holdfast incidents${of}</code> and${" "}
     <code>holdfast logs${of}</code>. If it had a <code>--directory</code>, name that too.</p>`;
 }

@@ -37,9 +37,11 @@ export function Shell({ route, session, onLogout, children }) {
       <a class="brand" href="#/"><img src="favicon.svg" alt="" width="20" height="20" />Holdfast</a>
       <nav aria-label="Console">
         <a href="#/" aria-current=${route.page === "runs" ? "page" : undefined}>Runs</a>
-        <a href="#/holdfast" aria-current=${route.page === "holdfast" ? "page" : undefined}>Holdfast itself</a>
+        ${!session.ended && html`<a href="#/holdfast"
+          aria-current=${route.page === "holdfast" ? "page" : undefined}>Holdfast itself</a>`}
       </nav>
-      <span class="session" title=${`Daemon ${session.daemon}, Holdfast ${session.version}`}>
+      <span class="session" title=${`${session.ended ? "No daemon" : `Daemon ${session.daemon}`}, Holdfast ${session.version}`}>
+        ${session.ended && html`<span class="who">from the files of ended runs</span>`}
         <span class="who">times in ${session.zone.name}</span>
         <span class="who">${session.role}</span>
         <${ThemeToggle} />
