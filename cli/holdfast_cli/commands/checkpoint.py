@@ -34,6 +34,7 @@ from holdfast_cli.run_folder.target import find_target
 from holdfast_cli.views.output import print_json
 from holdfast_hooks import ConfigurationError
 from holdfast_proto.exit_codes import ExitCode
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
 
 _LOOK_S = 0.2
 
@@ -41,8 +42,9 @@ _LOOK_S = 0.2
 def now(flags: TakeCheckpointFlags) -> None:
     """Request a checkpoint and wait until it is committed."""
     client = find_target(flags.directory, flags.run, flags.control).connect()
+    generation = client.status().generation
     step = client.take_checkpoint()
-    _wait_committed(client, step, flags.timeout_s)
+    _wait_committed(client, step, generation, flags.timeout_s)
     if flags.json:
         print_json({"step": step, "committed": True})
     else:
@@ -138,7 +140,8 @@ def readable() -> Iterator[None]:
         raise CommandError(str(error)) from None
 
 
-def _wait_committed(client: ControlClient, step: int, timeout_s: float) -> None:
+def _wait_committed(client: ControlClient, step: int, generation: int, timeout_s: float) -> None:
+    """Wait until the checkpoint that ranks of a generation take is committed. Raises CommandError if it is not."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
@@ -151,6 +154,8 @@ def _wait_committed(client: ControlClient, step: int, timeout_s: float) -> None:
                 return
             if has_ended(seen):
                 raise CommandError(f"the run ended before the checkpoint of step {step}: {seen.outcome}")
+            if seen.generation != generation and seen.phase == RUN_PHASE_RUNNING:
+                raise CommandError(f"the run has restarted before the checkpoint of step {step}: request it again")
         time.sleep(_LOOK_S)
     raise CommandError(
         f"the checkpoint of step {step} is not committed after {timeout_s:g} s: "

@@ -9,6 +9,8 @@ from holdfast_daemon.notify.wording import RunWording, status_of
 from holdfast_proto.v1 import store_pb2 as store
 
 _GIVEN_UP = "given_up"
+_CHANGED = "changed"
+"""Status of an open incident with another verdict than its first: people may have been told of the wrong ranks."""
 _QUIET = "quiet"
 """Status of an incident of the loss that the policy on bad losses does not want reported, or not yet."""
 FRESH_S = 600.0
@@ -73,7 +75,8 @@ class RunWatch:
         if incident.loss_tier and not incident.notify:
             return _QUIET
         is_left = incident.id == record.standstill_incident and has_given_up(record)
-        return _GIVEN_UP if is_left else status_of(incident)
+        status = status_of(incident)
+        return _GIVEN_UP if is_left else _CHANGED if incident.superseded and status == "open" else status
 
     def _notice(self, incident: store.Incident, status: str, last: str | None) -> Notice | None:
         if status == _QUIET:

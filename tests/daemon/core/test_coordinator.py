@@ -251,6 +251,23 @@ def test_a_requested_checkpoint_is_set_for_a_step_that_no_rank_has_finished() ->
     assert {command.take_checkpoint.step for command in world.sent("take_checkpoint")} == {step}
 
 
+def test_a_checkpoint_that_is_requested_in_a_hang_is_of_the_newest_state_in_memory() -> None:
+    world = running()
+    world.hang(2)
+    world.stand(2.0)
+    assert world.state.record.standstill_incident
+    world.commands.clear()
+    world.tick(CheckpointRequest())
+    (answer,) = world.checkpoint_answers
+    assert answer.step == min(max(world.rank(number).snapshots) for number in range(4)) >= 0
+    assert {command.persist_snapshot.step for command in world.sent("persist_snapshot")} == {answer.step}
+    world.node_states["node0"].checkpoints.append(answer.step)
+    world.tick(CheckpointRequest())
+    assert world.checkpoint_answers[1].step == -1
+    assert f"of step {answer.step}, is committed already" in world.checkpoint_answers[1].reason
+    assert not world.sent("take_checkpoint")
+
+
 def test_a_checkpoint_is_not_taken_while_the_run_starts() -> None:
     world = World()
     world.until("starting")

@@ -421,6 +421,23 @@ def test_a_run_that_is_left_as_it_is_needs_a_person(
     assert "holdfast stop --run run" in service.notices()[1]["next"]
 
 
+def test_a_verdict_that_newer_evidence_replaces_is_reported_and_closed_when_another_one_explains_it(
+    make_state: Callable[..., CoreState], service: Receiver, tmp_path: Path
+) -> None:
+    replaced = incident(1, store.INCIDENT_STATE_STANDSTILL, superseded=1)
+    replaced.verdict.culprits[:] = [3]
+    closed = incident(1, store.INCIDENT_STATE_RESOLVED, superseded=1)
+    closed.actions.add(unix_s=102.0, what="another verdict explains it: rank 7 was killed")
+    notifier = RunNotifier(RUN, tmp_path)
+    lead(notifier, make_state())
+    for after_s, state in enumerate((incident(1, store.INCIDENT_STATE_STANDSTILL), replaced, replaced, closed), 1):
+        notifier.see(make_state(state), NOW + after_s)
+    assert finish(notifier)
+    assert [one["status"] for one in service.notices()] == ["open", "open", "resolved"]
+    assert [rank["rank"] for rank in service.notices()[1]["culprits"]] == [3]
+    assert "(another verdict explains it: rank 7 was killed)" in service.notices()[2]["what"]
+
+
 def test_a_restart_that_does_not_help_closes_its_incident(
     make_state: Callable[..., CoreState], service: Receiver, tmp_path: Path
 ) -> None:

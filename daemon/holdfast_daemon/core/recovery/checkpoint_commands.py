@@ -21,10 +21,25 @@ def serve(tick: Tick) -> None:
         tick.actions.append(CheckpointAnswered(-1, f"the run is {phase}, not running: try again when it is"))
     elif not tick.ranks:
         tick.actions.append(CheckpointAnswered(-1, "no node of the run is heard of: try again when one is"))
+    elif tick.record.standstill_incident or tick.state.suspicion is not None:
+        tick.actions.append(_answer_in_standstill(tick))
     else:
         step = _take(tick)
         reason = "no step has been timed yet: try again after the next one"
         tick.actions.append(CheckpointAnswered(-1, reason) if step is None else CheckpointAnswered(step))
+
+
+def _answer_in_standstill(tick: Tick) -> CheckpointAnswered:
+    """Have the newest state in memory written: a step that no rank ends can be waited for in vain."""
+    step = newest_common_snapshot(tick.state.members, tick.world_size)
+    committed = max(_committed(tick), default=-1)
+    if step < 0 and committed < 0:
+        return CheckpointAnswered(-1, "the run stands still, and memory has no state of it: try again when it moves")
+    if step <= committed:
+        known = f"the newest state, of step {committed}, is committed already"
+        return CheckpointAnswered(-1, f"the run stands still, and {known}: try again when it moves")
+    persist_newest_snapshot(tick)
+    return CheckpointAnswered(step)
 
 
 def command_by_time(tick: Tick) -> None:

@@ -28,7 +28,7 @@ _BAD_END = "the run ended with a loss that was not finite"
 
 def finish(tick: Tick, phase: "store.RunPhase", outcome: str, *, is_state_good: bool = True) -> None:
     """End the run: it never starts again. A state that is not good is not written as a last checkpoint."""
-    standstills.drop(tick, f"the run has ended: {outcome}")
+    standstills.drop(tick, f"the run has ended: {outcome}", state=store.INCIDENT_STATE_NOTED)
     ledger.close_account(tick, failed=phase == store.RUN_PHASE_FAILED)
     with tick.edit_record() as record:
         record.outcome = outcome

@@ -109,9 +109,11 @@ def report(tick: Tick, finding: Finding) -> store.Incident | None:
             return None
         if current.verdict.culprits and verdict.kind == store.VERDICT_KIND_STANDSTILL:
             return None  # it says that nobody is known to be missing. That is no news beside a rank that is named
-        what = f"also seen: {verdict.message}"
         if not same(current.verdict, verdict) and tick.once(f"standstill {verdict.kind} {list(verdict.culprits)}"):
-            incidents.add_line(tick, current, what)
+            if _is_any_ending(tick):  # ranks that give up waiting look as if they had not come
+                incidents.add_line(tick, current, f"also seen: {verdict.message}")
+            else:
+                _supersede(tick, current, verdict)
         return None
     # A run that is left as it is needs a person now.
     if uncertain_restarts(tick.record) < UNCERTAIN_RESTARTS and _is_usual(tick, verdict, tick.now - since):
@@ -130,6 +132,17 @@ def _is_usual(tick: Tick, verdict: store.Verdict, lasted_s: float) -> bool:
     return signs.is_at_work(view_of(tick), verdict, RestartPatience.of(spec, tick.record), phases_are_guessed=spec.auto)
 
 
+def _supersede(tick: Tick, current: store.Incident, verdict: store.Verdict) -> None:
+    """Replace the verdict of the present standstill: of each tick, one verdict explains why the run stands still.
+
+    Each verdict does so once in a generation, so that two that alternate do not fill the story.
+    """
+    with incidents.edit(tick, current) as incident:
+        incident.actions.add(unix_s=tick.now, what=f"newer evidence replaces this verdict: {incident.verdict.message}")
+        incident.verdict.CopyFrom(verdict)
+        incident.superseded += 1
+
+
 def _names_more(reported: store.Verdict, newest: store.Verdict) -> bool:
     """Whether a verdict names the ranks of the reported one and others, which passed their deadlines later."""
     return newest.kind == reported.kind and set(newest.culprits) > set(reported.culprits) > set()
@@ -140,13 +153,17 @@ def settle(tick: Tick, *, is_seen: bool) -> None:
     current = present(tick)
     if current is None or is_seen or view_of(tick).late:
         return  # ranks are late although no detector has found anything in this tick: none of them has moved
-    if tick.state.first_exit_unix_s or any(rank.dying for rank in tick.ranks.values()):
+    if _is_any_ending(tick):
         return  # a rank has failed, or is about to end: that none is late any more is no movement
     lasted_s = max(0.0, tick.now - current.last_progress_unix_s)
     _know(tick, current.verdict, lasted_s)
     incidents.resolve(tick, current, f"the run moves again after {lasted_s:.0f} s, without a restart")
     with tick.edit_record() as record:
         record.standstill_incident = ""
+
+
+def _is_any_ending(tick: Tick) -> bool:
+    return tick.state.first_exit_unix_s > 0.0 or any(rank.dying for rank in tick.ranks.values())
 
 
 def take_over(tick: Tick, verdict: store.Verdict) -> store.Incident | None:
@@ -161,15 +178,15 @@ def take_over(tick: Tick, verdict: store.Verdict) -> store.Incident | None:
         record.standstill_incident = ""
     if same(current.verdict, verdict):
         return current
-    incidents.resolve(tick, current, f"the cause is another one: {verdict.message}", state=store.INCIDENT_STATE_NOTED)
+    incidents.resolve(tick, current, f"the cause is another one: {verdict.message}")
     return None
 
 
-def drop(tick: Tick, what: str) -> None:
+def drop(tick: Tick, what: str, *, state: "store.IncidentState" = store.INCIDENT_STATE_RESOLVED) -> None:
     """Close the present standstill, because something else has decided how the run continues."""
     current = present(tick)
     if current is not None:
-        incidents.resolve(tick, current, what, state=store.INCIDENT_STATE_NOTED)
+        incidents.resolve(tick, current, what, state=state)
         with tick.edit_record() as record:
             record.standstill_incident = ""
 

@@ -253,15 +253,16 @@ def test_a_new_leader_resolves_the_standstill_of_the_one_before() -> None:
     assert states(world) == ["resolved"]
 
 
-def test_another_verdict_on_the_same_standstill_is_a_line_and_no_second_incident() -> None:
+def test_newer_evidence_replaces_the_verdict_on_a_standstill_and_opens_no_second_incident() -> None:
     world = running()
     world.moving = set(range(4))
     world.stand(5.0)
     world.hang(culprit=2)
     world.stand(5.0)
     (incident,) = world.incidents
-    assert incident.verdict.kind == store.VERDICT_KIND_STANDSTILL
-    assert any("also seen: rank 2" in action.what for action in incident.actions)
+    assert (incident.verdict.kind, list(incident.verdict.culprits)) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [2])
+    assert (incident.superseded, incident.state) == (1, store.INCIDENT_STATE_STANDSTILL)
+    assert any(action.what.startswith("newer evidence replaces this verdict: ") for action in incident.actions)
 
 
 def test_that_nobody_is_known_to_be_missing_is_no_news_beside_a_rank_that_is_named() -> None:
@@ -290,7 +291,7 @@ def test_ranks_that_pass_their_deadlines_later_join_the_incident() -> None:
     assert joined == [f"more ranks stand still: {incident.verdict.message}"]
 
 
-def test_a_restart_for_another_cause_than_the_one_reported_is_an_incident_of_its_own() -> None:
+def test_a_restart_for_another_cause_than_the_one_reported_first_names_that_cause() -> None:
     world = running()
     world.hang(culprit=1)
     world.moving = {1}
@@ -300,8 +301,8 @@ def test_a_restart_for_another_cause_than_the_one_reported_is_an_incident_of_its
     world._seq(world.rank(1), enqueued=group.enqueued, completed=group.completed)
     world._seq(world.rank(2), enqueued=group.completed, completed=group.completed)
     restarted_after_s(world)
-    assert states(world) == ["noted", "open"]
-    assert list(world.incidents[1].verdict.culprits) == [2]
+    assert states(world) == ["open"]
+    assert (list(world.incidents[0].verdict.culprits), world.incidents[0].superseded) == ([2], 1)
 
 
 TIMED_OUT = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 12000ms for recv operation to complete"
@@ -386,7 +387,8 @@ def test_a_death_ends_the_story_of_a_standstill() -> None:
     world.stand(5.0)
     world.end(1, signal=9)
     world.until("starting")
-    assert states(world) == ["noted", "open"]
+    assert states(world) == ["resolved", "open"]
+    assert world.incidents[0].actions[-1].what.startswith("another verdict explains it: rank 1 ")
     assert not world.state.record.standstill_incident
 
 
@@ -564,4 +566,4 @@ def test_a_generation_that_cannot_start_leaves_no_standstill_to_the_next_one() -
     node.failed_generation, node.failure = world.state.record.generation, "no memory"
     world.until("stopping")
     world.until("starting")
-    assert states(world)[1] == "noted"
+    assert states(world)[1] == "resolved"
