@@ -134,3 +134,7 @@ def test_the_command_serves_the_pages_of_an_ended_run(address: str) -> None:
         expect(page.get_by_role("button", name="Stop the run")).to_be_disabled()
         keep_screenshot(page, "ended-run")
         watch.expect_nothing()
+        watch.expects_refusals = True
+        page.goto(f"{address.partition('#')[0]}#/runs/never-heard-of")
+        expect(page.get_by_text("this daemon knows no run 'never-heard-of'")).to_be_visible()
+        expect(page.get_by_text("Not connected")).to_have_count(0)

@@ -61,6 +61,19 @@ async function request(path, options) {
   throw new ApiError(answer.status, body.error || `the daemon answered with status ${answer.status}`);
 }
 
+/** Returns why the daemon refuses a stream, in its words; "" if it does not, or gives no answer. */
+export async function refusalOf(path) {
+  const abort = new AbortController();
+  try {
+    await request(path, { signal: abort.signal });
+    return "";
+  } catch (error) {
+    return error.status > 0 && error.status !== 401 ? error.message : "";
+  } finally {
+    abort.abort();
+  }
+}
+
 /**
  * Takes the token out of the address bar, if one is there. The next `openSession` logs in with it.
  * The printed address is `http://127.0.0.1:PORT/#token=TOKEN`.

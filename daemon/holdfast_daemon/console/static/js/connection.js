@@ -21,11 +21,11 @@ export function noteAnswer(who) {
   changed();
 }
 
-/** Notes that `who` gets no answer, and why. */
-export function noteFailure(who, reason) {
+/** Notes that `who` gets no answer, and why; or that the daemon answers, and refuses what `who` asks for. */
+export function noteFailure(who, reason, isRefused = false) {
   failing.add(who);
   if (lost?.reason === reason) return;
-  lost = { since: lost?.since ?? Date.now(), reason };
+  lost = { since: lost?.since ?? Date.now(), reason, isRefused };
   changed();
 }
 
@@ -47,9 +47,9 @@ export function noteFarewell({ runs: rows }) {
 }
 
 /**
- * Returns null while the daemon answers, else since when (ms) it does not, the reason, whether it said that it ends, and
- * how its runs were.
- * @returns {{since: number, reason: string, isFarewell: boolean,
+ * Returns null while the daemon gives what the page asks for, else since when (ms) it does not, the reason, whether it
+ * answers and refuses, whether it said that it ends, and how its runs were.
+ * @returns {{since: number, reason: string, isRefused: boolean, isFarewell: boolean,
  *     runs: {run: string, state: string, text: string}[]} | null}
  */
 export function useLostConnection() {

@@ -1,6 +1,6 @@
 /** Live updates: server-sent events that reconnect, and note whether they arrive. */
 
-import { getJson, openSession } from "./api.js";
+import { getJson, openSession, refusalOf } from "./api.js";
 import { forgetAsker, noteAnswer, noteFailure, noteFarewell } from "./connection.js";
 
 const FIRST_RETRY_MS = 1000;
@@ -37,10 +37,10 @@ export function openStream(path, handlers) {
     wait = FIRST_RETRY_MS;
     noteAnswer(who);
   };
-  const fail = (reason) => {
+  const fail = (reason, isRefused = false) => {
     stop();
     if (closed || document.hidden) return;
-    noteFailure(who, reason);
+    noteFailure(who, reason, isRefused);
     retry = setTimeout(reopen, wait);
     wait = Math.min(2 * wait, LAST_RETRY_MS);
   };
@@ -57,7 +57,11 @@ export function openStream(path, handlers) {
     stop();
     source = new EventSource(path);
     source.onopen = works;
-    source.onerror = () => fail("the daemon does not answer");
+    source.onerror = async () => {
+      // An EventSource does not say whether it got no answer, or one that refuses it.
+      const answered = source?.readyState === EventSource.CLOSED ? await refusalOf(path) : "";
+      fail(answered || "the daemon does not answer", answered !== "");
+    };
     for (const [name, handle] of Object.entries({ ...handlers, farewell: noteFarewell })) {
       source.addEventListener(name, (event) => {
         works();

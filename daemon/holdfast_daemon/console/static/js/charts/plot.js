@@ -52,7 +52,7 @@ export function createPlot(place, options) {
       { stroke: "transparent", width: 0, points: { show: false } },
       { stroke: "transparent", width: 0, points: { show: false } },
       { stroke: ink.raw, width: 1, points: { show: false } },
-      { stroke: ink.accent, width: 2, points: { show: false } },
+      { stroke: ink.accent, width: 2, points: { show: (plot) => plot.data[0].length === 1 } },
       { stroke: ink.other, width: 2, dash: [6, 4], points: { show: false } },
     ],
     bands: [{ series: [2, 1], fill: ink.band }],

@@ -19,6 +19,9 @@ export function ConnectionBanner({ run }) {
 }
 
 function Words({ lost, runs, name }) {
+  if (lost.isRefused) {
+    return html`<p><strong>The daemon does not show this: ${lost.reason}.</strong> This page asks again.</p>`;
+  }
   const ended = runs.length > 0 && runs.every(({ state }) => ENDED.includes(state));
   const since = html`<${Time} unixS=${lost.since / 1000} />`;
   const shown = runs.slice(0, MOST_RUNS);

@@ -7,7 +7,9 @@ import { isUnanswered } from "../use_live.js";
 
 /** Says what is being loaded; while the daemon does not answer, that it is not here. */
 export function Loading({ what }) {
-  if (useLostConnection()) {
+  const lost = useLostConnection();
+  if (lost?.isRefused) return html`<p class="quiet empty">There is nothing to show of ${what}.</p>`;
+  if (lost) {
     return html`<p class="quiet empty">This page did not get ${what} before the connection was lost.</p>`;
   }
   return html`<p class="quiet loading" role="status">Loading ${what} …</p>`;
