@@ -14,14 +14,13 @@ rank is named. The edges lead from a rank to the calls that are pending on it, a
 misses, or that cannot come to it before another one ends. Causes are where no edge leads on.
 """
 
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from holdfast_daemon.core.device_waits.calls import GroupKey, RankCalls
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Kind, Place
 from holdfast_daemon.core.device_waits.joints import Joint, earlier_mismatch, later_mismatch
 from holdfast_daemon.core.device_waits.routine import known_next_calls
-from holdfast_daemon.core.waits.strong_components import strong_components
+from holdfast_daemon.core.waits.graph_ends import shortest_circle, terminal_components
 
 _SHORT_HISTORY = 10
 """Number of calls below which a ring is too short to show a routine."""
@@ -248,11 +247,7 @@ class CauseSearch:
             if joint.sides:
                 continue
             edges[first_joint + i] = [number[rank] for rank in self._awaited_in(joint)]
-        components = strong_components(edges)
-        component_of = {node: i for i, component in enumerate(components) for node in component}
-        for i, component in enumerate(components):
-            if any(component_of[to] != i for node in component for to in edges[node]):
-                continue
+        for component in terminal_components(edges):
             ranks = sorted(self._nodes[node] for node in component if node < first_joint)
             found = [self._sound[node - first_joint] for node in component if node >= first_joint]
             yield from self._of_end(ranks, found)
@@ -341,16 +336,5 @@ def _shortest_circle(start: int, found: Iterable[Joint]) -> tuple[int, ...]:
     waits: dict[int, set[int]] = {}
     for joint in found:
         for rank in joint.fronts:
-            waits.setdefault(rank, set()).update(joint.missing or joint.behind)
-    came_from: dict[int, int] = {}
-    queue = deque([start])
-    while queue and start not in came_from:
-        rank = queue.popleft()
-        for awaited in sorted(waits.get(rank, ())):
-            if awaited not in came_from and awaited != rank:
-                came_from[awaited] = rank
-                queue.append(awaited)
-    circle = {start}
-    while start in came_from and (start := came_from[start]) not in circle:
-        circle.add(start)
-    return tuple(sorted(circle))
+            waits.setdefault(rank, set()).update({*(joint.missing or joint.behind)} - {rank})
+    return tuple(sorted(shortest_circle(start, lambda rank: sorted(waits.get(rank, ())))))

@@ -5,13 +5,12 @@ the cause is where no edge leads on. In terms of graphs these are the terminal s
 rank is a root, a larger one is a knot, in which all wait for each other.
 """
 
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from holdfast_daemon.core.waits.awaited import Awaited
+from holdfast_daemon.core.waits.graph_ends import shortest_circle, strong_components, terminal_components
 from holdfast_daemon.core.waits.meeting import Meeting
-from holdfast_daemon.core.waits.strong_components import strong_components
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def search(ranks: Iterable[int], meetings: Iterable[Meeting], awaited: Awaited, 
     wanted = set(awaited.ranks)
     roots: list[int] = []
     knots: list[Knot] = []
-    for component in _terminal_components(graph.edges):
+    for component in terminal_components(graph.edges):
         if len(component) == 1:
             # A rank that waits for nobody is a root only if others wait for it: else it has no part in the hang.
             roots += [rank for rank in graph.ranks_of(component) if rank in wanted]
@@ -59,7 +58,7 @@ def search(ranks: Iterable[int], meetings: Iterable[Meeting], awaited: Awaited, 
         # too. If there is no circle at all, sends have held this one together, and its ends are the roots.
         number = {node: i for i, node in enumerate(component)}
         strong = [[number[to] for to in graph.strong_edges[node] if to in number] for node in component]
-        ends = list(_terminal_components(strong))
+        ends = list(terminal_components(strong))
         circles = _circles(ends) or _circles(strong_components(strong))
         members = tuple(sorted(graph.ranks_of(component)))
         knots += [Knot(_cycle(graph, [component[i] for i in part], awaited), members) for part in circles]
@@ -113,18 +112,6 @@ class _Graph:
         return len(self.edges) - 1
 
 
-def _terminal_components(edges: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Yield the strong components that no edge leaves."""
-    components = strong_components(edges)
-    component_of = [0] * len(edges)
-    for i, component in enumerate(components):
-        for node in component:
-            component_of[node] = i
-    for i, component in enumerate(components):
-        if all(component_of[to] == i for node in component for to in edges[node]):
-            yield component
-
-
 def _circles(components: Iterable[list[int]]) -> list[list[int]]:
     return [component for component in components if len(component) > 1]
 
@@ -137,16 +124,5 @@ def _cycle(graph: _Graph, nodes: list[int], awaited: Awaited) -> tuple[int, ...]
     first = min(graph.ranks_of(nodes), key=lambda rank: (-awaited.direct_count(rank), rank))
     start = next(node for node in nodes if graph.ranks_of([node]) == [first])
     inside = set(nodes)
-    came_from: dict[int, int] = {}
-    queue = deque([start])
-    # A breadth-first search reaches ``start`` again by a shortest way. The helpers on the way are left out below.
-    while start not in came_from:
-        node = queue.popleft()
-        for to in graph.strong_edges[node]:
-            if to in inside and to not in came_from:
-                came_from[to] = node
-                queue.append(to)
-    path = [start]
-    while came_from[path[-1]] != start:
-        path.append(came_from[path[-1]])
-    return (first, *reversed(graph.ranks_of(path[1:])))
+    circle = shortest_circle(start, lambda node: [to for to in graph.strong_edges[node] if to in inside])
+    return tuple(graph.ranks_of(circle))  # without the helpers on the way

@@ -1,6 +1,19 @@
-"""The strong components of the wait-for graph."""
+"""Where the edges of the wait-for graph end: strong components, those that no edge leaves, and circles."""
 
-from holdfast_daemon.core.waits.strong_components import strong_components
+from holdfast_daemon.core.waits.graph_ends import shortest_circle, strong_components, terminal_components
+
+
+def test_only_what_no_edge_leaves_is_an_end() -> None:
+    ends = terminal_components([[1], [2], [1], [1, 4], []])
+    assert sorted(sorted(end) for end in ends) == [[1, 2], [4]]
+
+
+def test_the_shortest_circle_is_in_the_order_of_its_edges() -> None:
+    edges = {0: [1, 2], 1: [3], 2: [0], 3: [0], 4: [0]}
+    assert shortest_circle(0, edges.__getitem__) == [0, 2]
+    assert shortest_circle(3, edges.__getitem__) == [3, 0, 1]
+    assert shortest_circle(4, edges.__getitem__) == [4]
+    assert shortest_circle(0, {0: [0]}.__getitem__) == [0]
 
 
 def test_components_come_after_those_they_lead_to() -> None:

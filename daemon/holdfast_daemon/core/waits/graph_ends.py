@@ -1,10 +1,43 @@
-"""Strongly connected components of a directed graph (Tarjan 1972), without recursion."""
+"""Where the edges of a directed graph end: what both searches of the wait-for graph stand on.
 
-from collections.abc import Sequence
+Hosts and devices give different evidence, and so different edges. From there on the question is the same: which nodes
+does no edge leave, and round which circle do the edges lead?
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+
+def terminal_components(successors: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Yield the strong components that no edge leaves. Node i has the edges i -> ``successors[i]``."""
+    components = strong_components(successors)
+    component_of = [0] * len(successors)
+    for i, component in enumerate(components):
+        for node in component:
+            component_of[node] = i
+    for i, component in enumerate(components):
+        if all(component_of[to] == i for node in component for to in successors[node]):
+            yield component
+
+
+def shortest_circle(start: int, successors: Callable[[int], Iterable[int]]) -> list[int]:
+    """Return a shortest circle of edges through ``start``, in their order; ``start`` alone if there is none."""
+    came_from: dict[int, int] = {}
+    queue = deque([start])
+    while queue and start not in came_from:  # a breadth-first search reaches ``start`` again by a shortest way
+        node = queue.popleft()
+        for to in successors(node):
+            if to not in came_from:
+                came_from[to] = node
+                queue.append(to)
+    path = [start]
+    while start in came_from and came_from[path[-1]] != start:
+        path.append(came_from[path[-1]])
+    return [start, *reversed(path[1:])]
 
 
 def strong_components(successors: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the components of the graph whose node i has the edges i -> ``successors[i]``.
+    """Return the strongly connected components of a graph (Tarjan 1972, without recursion).
 
     Linear in nodes and edges. A component comes after every component that it leads to.
     """
