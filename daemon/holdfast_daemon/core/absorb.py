@@ -5,6 +5,7 @@ from dataclasses import replace
 from holdfast_daemon.core import evidence, fault_requests, incidents, live_requests, witness_words
 from holdfast_daemon.core.accounting import ledger
 from holdfast_daemon.core.detectors.deaths.death import is_clean
+from holdfast_daemon.core.device_waits.diagnosis import RecorderDumps
 from holdfast_daemon.core.model import CheckpointCounted, Observation
 from holdfast_daemon.core.recovery import (
     checkpoint_commands,
@@ -129,7 +130,7 @@ def _stacks(tick: Tick, captured: store.EvidenceCaptured) -> None:
         tick.state = replace(
             tick.state,
             stacks={**tick.state.stacks, **stacks},
-            recorders={**tick.state.recorders, **recorders},
+            recorders=RecorderDumps({**tick.state.recorders, **recorders}, tick.state.recorders),
         )
 
 

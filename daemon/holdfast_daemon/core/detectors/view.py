@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.device_waits.causes import Diagnosis, Evidence, Kind, Place
+from holdfast_daemon.core.device_waits.causes import Diagnosis, Kind, Place
 from holdfast_daemon.core.device_waits.counters import dump_of_counters
-from holdfast_daemon.core.device_waits.diagnosis import diagnose
+from holdfast_daemon.core.device_waits.diagnosis import RecorderDumps
 from holdfast_daemon.core.waits.different_groups import DifferentGroups, different_groups
 from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls, left_out_calls
 from holdfast_daemon.core.waits.named_calls import MismatchedCall, mismatched_calls
@@ -103,11 +103,10 @@ class View:
         dumps = self.recorders if shows_calls else self._counters or self.recorders  # reports know more groups by name
         if not dumps:
             return None
-        evidence = {
-            number: Evidence(dumps.get(number), self._place(number), rank.life == store.LIFE_EXITED)
-            for number, rank in self.known_ranks.items()
-        }
-        return diagnose(evidence, self.world_size)
+        places = {number: self._place(number) for number in self.known_ranks}
+        dead = [number for number, rank in self.known_ranks.items() if rank.life == store.LIFE_EXITED]
+        known = dumps if isinstance(dumps, RecorderDumps) else RecorderDumps(dumps, {})
+        return known.diagnosis(places, dead, self.world_size)
 
     def awaited_s(self, number: int) -> float:
         """Return the seconds for which another rank has stood still that certainly waits for this one in a call.

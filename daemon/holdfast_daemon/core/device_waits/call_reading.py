@@ -7,6 +7,7 @@ updates, and a closing entry that alone is followed (ProcessGroupNCCL::endCoales
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 
 from holdfast_daemon.core.device_waits.calls import Call, GroupKey, GroupUses, RankCalls, Transfer, Way
 from holdfast_daemon.core.waits.operations import (
@@ -347,7 +348,12 @@ def _ended_at_issue(entry: recorder.RecordedCall) -> bool:
 
 
 def _closes(entry: recorder.RecordedCall) -> bool:
-    return not entry.p2p and bool(_CLOSING.search(entry.op)) and not _ONE_CALL.search(entry.op)
+    return not entry.p2p and _is_closing(entry.op)
+
+
+@lru_cache(4096)  # see _TEXTS_KEPT of operations.py
+def _is_closing(op: str) -> bool:
+    return bool(_CLOSING.search(op)) and not _ONE_CALL.search(op)
 
 
 def _is_bare_closing(entry: recorder.RecordedCall) -> bool:
@@ -363,8 +369,13 @@ def _signature(members: list[recorder.RecordedCall]) -> str:
 
 
 def _signature_of(entry: recorder.RecordedCall) -> str:
-    op = operation(entry.op)
-    if not has_equal_inputs(op) or not entry.input_sizes:
+    return _described(entry.op, entry.input_sizes, entry.dtypes)
+
+
+@lru_cache(4096)
+def _described(op: str, input_sizes: str, dtypes: str) -> str:
+    op = operation(op)
+    if not has_equal_inputs(op) or not input_sizes:
         return op
-    types = input_types(entry.dtypes)
-    return f"{op} of {input_elements(entry.input_sizes)} elements{f' of type {types}' if types else ''}"
+    types = input_types(dtypes)
+    return f"{op} of {input_elements(input_sizes)} elements{f' of type {types}' if types else ''}"

@@ -1,6 +1,7 @@
 """The calls of one rank: what is pending, and how far the rank has come in each group."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -15,7 +16,7 @@ class Way(StrEnum):
     RECV = "recv"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Transfer:
     """One send or receive between two ranks."""
 
@@ -26,9 +27,9 @@ class Transfer:
     """How many of this direction with this peer in this group the ring shows up to here, this one included."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)  # there are hundreds of thousands: a frozen one takes three times as long to make
 class Call:
-    """One call of a rank, or one batch of calls."""
+    """One call of a rank, or one batch of calls. It is not changed once it is made."""
 
     rank: int
     group: GroupKey
@@ -134,6 +135,16 @@ class GroupUses:
     """Whether the dumps hold pending calls alone, so that one without calls shows that nothing is pending."""
     has_blocking_wait: bool = False
     """Whether a rank has made several calls, and its status shows none: so it is with TORCH_NCCL_BLOCKING_WAIT."""
+
+    def of(self, groups: Iterable[GroupKey]) -> "GroupUses":
+        """Return what of this is about some groups."""
+        own = frozenset(groups)
+        return replace(
+            self,
+            with_p2p=self.with_p2p & own,
+            with_collectives=self.with_collectives & own,
+            with_early_ends=self.with_early_ends & own,
+        )
 
     def counts_collectives(self, group: GroupKey) -> bool:
         """Return whether the numbers in a group's status are those of collectives."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from holdfast_daemon.core.device_waits.call_reading import calls_of
 from holdfast_daemon.core.device_waits.calls import GroupKey, GroupUses, RankCalls
 from holdfast_daemon.core.device_waits.cause_search import CauseSearch
-from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Wait
+from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Place, Wait
 from holdfast_daemon.core.device_waits.contradictions import contradictions
 from holdfast_daemon.core.device_waits.counters import causes_by_counters
 from holdfast_daemon.core.device_waits.groups import group_keys, guessed_groups
@@ -18,15 +19,52 @@ _NCCL = "nccl:"
 """Prefix of the calls of NCCL's own recorder. Of other recorders, a status counts something else than collectives."""
 
 
-def diagnose(evidence: Mapping[int, Evidence], world_size: int, *, is_world_known: bool = True) -> Diagnosis:
+class Reading(NamedTuple):
+    """What was read of a dump, and what the reading depends on besides."""
+
+    dump: recorder.RecorderDump
+    asked: tuple[list[GroupKey], GroupUses]
+    calls: RankCalls
+
+
+class RecorderDumps(dict[int, recorder.RecorderDump]):
+    """The dumps of a suspicion by rank. The core makes a new one when dumps come, and changes none.
+
+    A hang is judged ten times a second, and reading the calls of 1,000 ranks takes seconds in which nobody leads the
+    run. So this remembers the newest diagnosis of it, and the calls of each rank for the next one.
+    """
+
+    def __init__(self, dumps: Mapping[int, recorder.RecorderDump], before: Mapping[int, recorder.RecorderDump]) -> None:
+        """``before``: the dumps that these replace; those that have stayed are not read again."""
+        super().__init__(dumps)
+        self.readings: dict[int, Reading] = before.readings if isinstance(before, RecorderDumps) else {}
+        self._judged: tuple[object, Diagnosis] | None = None
+
+    def diagnosis(self, places: Mapping[int, Place], dead: Collection[int], world_size: int) -> Diagnosis:
+        """Return what :func:`diagnose` does for these dumps. ``places``: of all ranks."""
+        asked = dict(places), frozenset(dead), world_size
+        if self._judged is None or self._judged[0] != asked:
+            evidence = {rank: Evidence(self.get(rank), place, rank in dead) for rank, place in places.items()}
+            self._judged = asked, diagnose(evidence, world_size, readings=self.readings)
+        return self._judged[1]
+
+
+def diagnose(
+    evidence: Mapping[int, Evidence],
+    world_size: int,
+    *,
+    is_world_known: bool = True,
+    readings: dict[int, Reading] | None = None,
+) -> Diagnosis:
     """Return who holds up the job. ``evidence``: by global rank; ranks that are not in it are unread.
 
+    ``readings``: calls that were read before, to use and to fill in.
     ``is_world_known``: false if there may be more ranks than ``world_size``. Then no call counts as made by all, unless
     a dump names the members of its group.
     """
     dumps = {rank: known.dump for rank, known in evidence.items() if known.dump is not None}
     keys = group_keys(dumps, world_size)
-    ranks = read_ranks(dumps, keys)
+    ranks = read_ranks(dumps, keys, readings)
     guessed = guessed_groups(dumps, keys, tuple(range(world_size)) if is_world_known else ())
     dead = {rank for rank, known in evidence.items() if known.is_dead}
     unread = tuple(rank for rank in range(world_size) if rank not in ranks and rank not in dead)
@@ -50,8 +88,12 @@ def diagnose(evidence: Mapping[int, Evidence], world_size: int, *, is_world_know
     return Diagnosis(causes, tuple(_waits(found)), ranks, unread, odd, has_calls=has_calls)
 
 
-def read_ranks(dumps: Mapping[int, recorder.RecorderDump], keys: Mapping[int, list[GroupKey]]) -> dict[int, RankCalls]:
-    """Return what each dump shows by itself. ``keys``: see ``group_keys``."""
+def read_ranks(
+    dumps: Mapping[int, recorder.RecorderDump],
+    keys: Mapping[int, list[GroupKey]],
+    readings: dict[int, Reading] | None = None,
+) -> dict[int, RankCalls]:
+    """Return what each dump shows by itself. ``keys``: see ``group_keys``; ``readings``: see :func:`diagnose`."""
     calls = [(keys[rank][call.group], call) for rank, dump in dumps.items() for call in dump.calls]
     uses = GroupUses(
         with_p2p=frozenset(group for group, call in calls if call.p2p),
@@ -60,7 +102,12 @@ def read_ranks(dumps: Mapping[int, recorder.RecorderDump], keys: Mapping[int, li
         only_pending=_hold_only_pending(dumps.values()),
         has_blocking_wait=any(map(_has_no_status, dumps.values())),
     )
-    return {rank: calls_of(rank, dump, keys[rank], uses) for rank, dump in sorted(dumps.items())}
+    known = {} if readings is None else readings
+    for rank, dump in dumps.items():
+        asked = keys[rank], uses.of(keys[rank])
+        if rank not in known or known[rank].dump is not dump or known[rank].asked != asked:
+            known[rank] = Reading(dump, asked, calls_of(rank, dump, *asked))
+    return {rank: known[rank].calls for rank in sorted(dumps)}
 
 
 def _hold_only_pending(dumps: Collection[recorder.RecorderDump]) -> bool:

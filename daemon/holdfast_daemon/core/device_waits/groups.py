@@ -8,6 +8,16 @@ from holdfast_proto.v1 import recorder_pb2 as recorder
 _WORLD = "0"
 
 
+class _HashedOnce(tuple[str, tuple[int, ...]]):
+    """A GroupKey. All members of a world of thousands would be hashed each time that a call is looked up."""
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("hash")
+        if known is None:
+            known = self.__dict__["hash"] = super().__hash__()
+        return known
+
+
 def group_keys(dumps: Mapping[int, recorder.RecorderDump], world_size: int) -> dict[int, list[GroupKey]]:
     """Return, for each rank, the keys of its dump's groups, in their order.
 
@@ -25,15 +35,21 @@ def group_keys(dumps: Mapping[int, recorder.RecorderDump], world_size: int) -> d
             if index in called or group.has_status:
                 seen.setdefault(group.name, set()).add(rank)
 
+    interned: dict[GroupKey, GroupKey] = {}
+
+    def shared(name: str, members: tuple[int, ...]) -> GroupKey:
+        key = _HashedOnce((name, members))
+        return interned.setdefault(key, key)
+
     def key(rank: int, group: recorder.RecordedGroup) -> GroupKey:
         if group.members:
-            return group.name, tuple(group.members)
+            return shared(group.name, tuple(group.members))
         fitting = [members for members in known.get(group.name, ()) if rank in members]
         if len(fitting) == 1:
-            return group.name, fitting[0]
+            return shared(group.name, fitting[0])
         if not fitting and (group.name == _WORLD or group.description == "default_pg"):
-            return group.name, tuple(range(world_size))
-        return group.name, tuple(sorted(seen.get(group.name, {rank})))
+            return shared(group.name, tuple(range(world_size)))
+        return shared(group.name, tuple(sorted(seen.get(group.name, {rank}))))
 
     return {rank: [key(rank, group) for group in dump.groups] for rank, dump in dumps.items()}
 

@@ -1,6 +1,7 @@
 """What the names, sizes and types that recorders give to calls say about them."""
 
 import re
+from functools import lru_cache
 from math import prod
 
 _SHAPE = re.compile(r"\[([\d, ]*)\]")
@@ -32,19 +33,24 @@ _EQUAL_INPUTS = frozenset(
         "reduce_scatter_tensor_coalesced",
     )
 )
+_TEXTS_KEPT = 4096
+"""Texts whose reading is remembered: the recorders of a job name the same few calls hundreds of thousands of times."""
 _END_TOGETHER = _EQUAL_INPUTS - {"broadcast", "reduce"} | {"all_to_all", "barrier"}
 
 
+@lru_cache(_TEXTS_KEPT)
 def operation(op: str) -> str:
     """Return an operation without its backend."""
     return op.rpartition(":")[2]
 
 
+@lru_cache(_TEXTS_KEPT)
 def has_equal_inputs(op: str) -> bool:
     """Return whether the inputs of an operation have equal sizes and types on all ranks."""
     return operation(op) in _EQUAL_INPUTS
 
 
+@lru_cache(_TEXTS_KEPT)
 def ends_together(op: str) -> bool:
     """Return whether an operation ends on no rank before all have taken part."""
     return operation(op) in _END_TOGETHER
@@ -56,11 +62,13 @@ def has_root(op: str) -> bool:
     return name.startswith(("broadcast", "scatter", "gather", "reduce")) and not name.startswith("reduce_scatter")
 
 
+@lru_cache(_TEXTS_KEPT)
 def input_elements(sizes: str) -> int:
     """Return the elements of all inputs of a call. Ranks may give the same elements different shapes."""
     return sum(_elements(sizes))
 
 
+@lru_cache(_TEXTS_KEPT)
 def input_types(dtypes: str) -> str:
     """Return the types of the inputs of a call, each once."""
     return " ".join(sorted(set(_DTYPE.findall(dtypes))))
