@@ -47,9 +47,14 @@ _STATES = {
     "started": recorder.CALL_STATE_STARTED,
     "completed": recorder.CALL_STATE_COMPLETED,
 }
+_UNFINISHED = (recorder.CALL_STATE_SCHEDULED, recorder.CALL_STATE_STARTED)
 _UNFOLLOWED = ("gloo:", "c10d:", "mpi:", "ucc:")
 """Backends of which the generic recorder writes "scheduled" forever: only ``retired`` moves. Point-to-point calls of
 gloo have no entries, and move the numbers of the status all the same."""
+
+_FOLLOWED = ("nccl:", "xccl:")
+"""Backends whose own recorder looks at the device when it retires a call (``FlightRecorder::retire_id``). One that is
+retired and not complete has timed out: its watchdog has given it up, and it is as pending as before."""
 
 _TORCHCOMMS = (
     "it is of TorchComms' recorder, which numbers the calls of all groups together and ends them when they are made:"
@@ -196,6 +201,9 @@ class _Reader:
             if size > LARGEST_DUMP_BYTES:  # a pickle may name one text in each of a million calls
                 raise NoDumpError(f"its calls are larger than {LARGEST_DUMP_BYTES >> 20} MiB")
         calls.sort(key=lambda call: call.order)
+        if any(call.state == recorder.CALL_STATE_COMPLETED for call in calls):  # else its states show nothing
+            for call in calls:
+                call.retired &= not (call.op.startswith(_FOLLOWED) and call.state in _UNFINISHED)
         self._dump.calls.extend(calls)
         self._dump.has_calls = bool(calls)
         self._dump.has_wrapped = bool(calls) and calls[0].order > 0

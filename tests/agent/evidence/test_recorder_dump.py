@@ -219,6 +219,11 @@ def test_only_true_is_true(field: str, value: object) -> None:
     assert not call.retired and not call.p2p
 
 
+@pytest.mark.parametrize(("state", "is_over"), [("scheduled", False), ("started", False), ("completed", True)])
+def test_a_call_that_its_watchdog_has_given_up_is_not_over(state: str, *, is_over: bool) -> None:
+    assert changed_entry(state=state, retired=True).calls[1].retired == is_over
+
+
 @pytest.mark.parametrize("state", ["running", 7, None])
 def test_an_unknown_state_is_not_known(state: object) -> None:
     assert changed_entry(state=state).calls[1].state == recorder.CALL_STATE_UNSPECIFIED

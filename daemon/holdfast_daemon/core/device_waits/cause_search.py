@@ -155,7 +155,7 @@ class CauseSearch:
             awaited = [rank for rank in elsewhere if self._awaited(rank)]
             named = awaited or (elsewhere if len(elsewhere) == 1 and not unknown else [])
             if named:
-                yield Cause(Kind.MISSING_RANK, tuple(named), self._longest(named[0]), Confidence.HIGH)
+                yield from self._missing(named, Confidence.HIGH)
             else:
                 yield Cause(Kind.UNKNOWN, (), None, Confidence.LOW, (*elsewhere, *unknown))
             return
@@ -168,13 +168,20 @@ class CauseSearch:
         alone = [rank for rank in awaited if is_alone and self._awaited(rank) and not self._may_set_up(rank)]
         certain = alone or [rank for rank in awaited if self._is_certain(rank)]
         if certain:
-            longest = self._longest(certain[0])
             # Of several ranks, one may hold the others up in a way that no recorder of devices shows.
             is_sure = len(certain) == 1 and not self._unread
-            confidence = Confidence.HIGH if is_sure else Confidence.MEDIUM
-            yield Cause(Kind.MISSING_RANK, tuple(certain), longest, confidence)
+            yield from self._missing(certain, Confidence.HIGH if is_sure else Confidence.MEDIUM)
         else:
             yield Cause(Kind.UNKNOWN, (), self._longest(awaited[0]), Confidence.LOW, tuple(awaited))
+
+    def _missing(self, ranks: list[int], confidence: Confidence) -> Iterator[Cause]:
+        """Yield the cause of each call in which others wait longest for some of ``ranks``."""
+        by_joint: dict[int, tuple[Joint | None, list[int]]] = {}
+        for rank in ranks:
+            joint = self._longest(rank)
+            by_joint.setdefault(id(joint), (joint, []))[1].append(rank)
+        for joint, missing in by_joint.values():
+            yield Cause(Kind.MISSING_RANK, tuple(missing), joint, confidence)
 
     def _is_certain(self, rank: int) -> bool:
         """Return whether nothing that recorders do not show can be what an idle rank waits for."""

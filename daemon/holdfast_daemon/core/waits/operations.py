@@ -26,6 +26,8 @@ _EQUAL_INPUTS = frozenset(
         "_allgather_base",
         "reduce_scatter",
         "_reduce_scatter_base",
+        "all_gather_into_tensor",
+        "reduce_scatter_tensor",
         "all_reduce_barrier",
         # The fast paths of coalesced calls: the sizes of all their tensors are in one entry.
         "allreduce_coalesced",
