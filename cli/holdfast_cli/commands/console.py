@@ -6,6 +6,8 @@ from holdfast_cli.errors import CommandError
 from holdfast_cli.flags.watching import ConsoleFlags
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.reports.run_source import RunSource, find_source
+from holdfast_cli.run_folder.ended import load_last_status
+from holdfast_cli.run_folder.record import load_record
 from holdfast_cli.run_folder.target import find_target
 from holdfast_cli.views.console_address import OPERATOR, VIEWER, address_lines, console_lines
 from holdfast_daemon.console.starting import MISSING, has_packages
@@ -41,7 +43,9 @@ def _serve(source: RunSource, role: str) -> None:
     from holdfast_daemon.console.ended_runs import NothingKeptError, read_ended, serve_ended
 
     try:
-        run = read_ended(source.directory, source.run, time.time(), is_over=source.record is not None)
+        last = load_last_status(source.directory) if source.record is not None else None
+        is_over = source.record is not None
+        run = read_ended(source.directory, source.run, time.time(), last=last, is_over=is_over)
     except NothingKeptError as error:
         raise CommandError(str(error)) from None
     with Interruption() as interruption:
@@ -57,5 +61,9 @@ def _serve(source: RunSource, role: str) -> None:
             print("Ctrl-C ends this console", flush=True)
             while not interruption.count:
                 time.sleep(_LOOK_S)
+                record = load_record(source.directory)
+                if record is not None and not record.outcome and record.supervisor.is_alive():
+                    print(f"run {source.run} was started again, and has a console of its own: `holdfast console`")
+                    break
         finally:
             server.close()

@@ -190,6 +190,7 @@ class LocalRun:
         final = self._look()
         if final is not None and final.HasField("failed_checkpoint"):
             last.failed_checkpoint = final.failed_checkpoint
+        self._see_late_checkpoint(last)
         self._last_status = last
         return last
 
@@ -226,11 +227,15 @@ class LocalRun:
         if last is not None:
             final.ranks.MergeFrom([] if final.ranks else last.ranks)
             final.newest_checkpoint = max(final.newest_checkpoint, last.newest_checkpoint)
-        if not is_url(self.checkpoints):  # the agent may have committed one after its last report
+        self._see_late_checkpoint(final)
+        self._last_status = final
+
+    def _see_late_checkpoint(self, status: RunStatus) -> None:
+        """Take over a checkpoint that the agent has committed after its last report."""
+        if not is_url(self.checkpoints):
             with suppress(CommandError):
                 steps = usable_steps(self.checkpoints, self.options.run)
-                final.newest_checkpoint = max([final.newest_checkpoint, *steps])
-        self._last_status = final
+                status.newest_checkpoint = max([status.newest_checkpoint, *steps])
 
     def _is_hurried(self) -> bool:
         return self._interruption.count > 1 or self._preemption.is_late

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from holdfast_cli.control import ControlClient
 from holdfast_cli.errors import CommandError
+from holdfast_cli.flags.common import DEFAULT_DIRECTORY
 from holdfast_cli.run_folder.record import RunRecord, find_record
 from holdfast_proto.run_files import logs
 
@@ -29,9 +30,11 @@ class Target:
                 f"run {self.run} has ended: {self.ended.outcome} (its logs: {logs(Path(self.ended.directory))})"
             )
         if self.record is not None and not self.record.supervisor.is_alive():
+            folder = Path(self.record.directory).parent
+            where = f"--run {self.run}" + ("" if folder == DEFAULT_DIRECTORY.absolute() else f" --directory {folder}")
             raise CommandError(
-                f"run {self.run} was cut short: clean up with `holdfast stop --run {self.run}`, "
-                "or start it again under the same name to continue"
+                f"run {self.run} was cut short: `holdfast console {where}` shows what is known of it; clean up with "
+                f"`holdfast stop {where}`, or start it again under the same name to continue"
             )
         # The supervisor records its components once all of them serve.
         is_starting = self.record is not None and not self.record.components

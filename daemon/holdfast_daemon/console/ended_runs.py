@@ -35,6 +35,7 @@ MAY_RUN_S = 90.0
 
 _NUMBERS = ("loss", "validation_loss", "grad_norm", "learning_rate", "tokens_per_s")
 _OF_STEPS = ("step_s", "mfu", "loss_scale")
+_SAME_MOMENT_S = 2.0
 
 
 class NothingKeptError(Exception):
@@ -59,16 +60,20 @@ class EndedRun:
         return self.state.record.outcome if self.state is not None else ""
 
 
-def read_ended(directory: Path, run: str, now: float, *, is_over: bool = False) -> EndedRun:
+def read_ended(
+    directory: Path, run: str, now: float, *, last: control.RunStatus | None = None, is_over: bool = False
+) -> EndedRun:
     """Return the newest start of a run from the folder of its daemon. ``now``: Unix time.
 
-    ``is_over``: the caller knows that nothing of the run is left. Raises NothingKeptError.
+    ``last``: the status with which the run was left, if its daemon could not keep the end. ``is_over``: the caller
+    knows that nothing of the run is left. Raises NothingKeptError.
     """
     try:
         history = RunHistory(run_files.history(directory, run))
         instance = next((start.instance for start in reversed(history.starts())), "")
         found = history.kept_state(instance)
         final = history.final(instance) or {}
+        commits = [row.step for row in history.checkpoints(instance)]
         newest = next(iter(history.steps_after(instance, history.newest_row(instance) - 1, 1)), None)
     except HistoryError as error:
         raise NothingKeptError(f"there is nothing to show of run {run}: {error}") from error
@@ -83,7 +88,13 @@ def read_ended(directory: Path, run: str, now: float, *, is_over: bool = False) 
             raise NothingKeptError(
                 f"run {run} may still run, its daemon wrote at {moment(seen_unix_s)}: name the daemon with --control"
             )
-        _cut_short(kept, newest, seen_unix_s)
+        _cut_short(kept, newest, kept_unix_s, seen_unix_s)
+        if last is not None:
+            _leave(kept, last)
+    for node in kept.nodes.values():
+        node.checkpoints.extend(set(commits[-1:]) - set(node.checkpoints))  # a commit after the last report
+        for rank in node.ranks:
+            del rank.snapshots[:]  # they were in memory
     telemetry = _telemetry(final, newest, kept.record.generation)
     state = coordinator.begin(kept.spec, kept.record)
     return EndedRun(
@@ -138,11 +149,13 @@ def _incidents(directory: Path, state: CoreState) -> dict[str, store.Incident]:
     return {incident.id: incident for incident in found}
 
 
-def _cut_short(kept: store.KeptState, newest: StepRow | None, seen_unix_s: float) -> None:
+def _cut_short(kept: store.KeptState, newest: StepRow | None, kept_unix_s: float, seen_unix_s: float) -> None:
     """Turn a run whose end no daemon has kept into one that has ended. ``newest``: its last step that was kept."""
     record = kept.record
     record.phase, record.outcome = store.RUN_PHASE_FAILED, f"cut short after {moment(seen_unix_s)}"
-    record.time_use.ended_unix_s = seen_unix_s
+    if seen_unix_s - kept_unix_s > _SAME_MOMENT_S:
+        record.outcome += f"; the use of its time is known until {moment(kept_unix_s)}"
+    record.time_use.ended_unix_s = kept_unix_s
     if newest is not None:
         record.newest_step = max(record.newest_step, newest.step)
     for node in kept.nodes.values():
@@ -150,6 +163,17 @@ def _cut_short(kept: store.KeptState, newest: StepRow | None, seen_unix_s: float
             rank.life, rank.stalled_s = store.LIFE_EXITED, 0.0
             if newest is not None and newest.step >= rank.progress.step:
                 rank.progress.step, rank.progress.phase = newest.step + 1, common.PHASE_UNSPECIFIED
+
+
+def _leave(kept: store.KeptState, last: control.RunStatus) -> None:
+    """Let a run end as its supervisor has left it."""
+    record = kept.record
+    record.outcome = last.outcome or record.outcome
+    record.newest_step = max(record.newest_step, last.newest_step)
+    if last.time_use_s:
+        record.time_use.settled_s.clear()
+        record.time_use.settled_s.update(last.time_use_s)
+        record.time_use.ended_unix_s = last.now_unix_s
 
 
 def _telemetry(final: Mapping[str, object], newest: StepRow | None, generation: int) -> Telemetry:

@@ -42,7 +42,7 @@ class ConsoleServer:
             options.console_address, options.console_port
         )
         self.port = int(listener.getsockname()[1])
-        if remembered is not None:
+        if remembered is not None and not watched.ended:
             with contextlib.suppress(OSError):  # without the file, the next start only takes another port
                 replace_file(remembered, str(self.port).encode(), mode=0o600)
         self._console = Console(watched, sessions, self.port)

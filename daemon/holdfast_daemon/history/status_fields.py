@@ -4,9 +4,8 @@ from typing import Any
 
 from holdfast_daemon.control.status import status_of
 from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.core.rank_means import own_time_sum
 from holdfast_proto.message_json import to_json
-from holdfast_proto.v1 import common_pb2 as common
-from holdfast_proto.v1 import store_pb2 as store
 
 SLOWEST_RANKS = 8
 """Number of ranks that a history names: those that need most time of their own for a step."""
@@ -35,16 +34,9 @@ def _slowest(state: CoreState) -> list[dict[str, Any]]:
     found = []
     for name, node in state.nodes.items():
         for rank in node.ranks:
-            own_s = _own_step_s(rank)
-            if own_s is not None and node.generation == state.record.generation:
-                found.append({"rank": rank.rank, "node": name, "own_step_s": own_s, "steps": rank.steps_done})
+            own = own_time_sum(rank)
+            if own.parts and node.generation == state.record.generation:
+                found.append(
+                    {"rank": rank.rank, "node": name, "own_step_s": own.total / own.parts, "steps": rank.steps_done}
+                )
     return sorted(found, key=lambda one: -float(str(one["own_step_s"])))[:SLOWEST_RANKS]
-
-
-def _own_step_s(rank: store.RankState) -> float | None:
-    """Return the mean time in seconds that a rank needs for a step when it waits for no other rank; None: unknown."""
-    if rank.device_steps:
-        return rank.device_own_s / rank.device_steps
-    if rank.own_time_source == common.OWN_TIME_SOURCE_HOST and rank.steps_done:
-        return rank.busy_s / rank.steps_done
-    return None

@@ -401,7 +401,7 @@ def test_dumps_of_torchs_hook_say_that_they_cannot_show_who_hangs(tmp_path: Path
     why = "the recorder of ranks 0 and 1 ends calls when they are made, not when they complete, so it cannot show"
     why += " who hangs"
     lines = holdfast("analyze", folder).stdout.splitlines()
-    assert lines[0].startswith("no recorder shows a call that others wait in")
+    assert lines[0].startswith("no recorder shows for sure a call that others wait in")
     assert lines[1] == f"  why: {why}"
     assert [line.count("cannot show who hangs") for line in lines if line.startswith("based on")] == [1]
     found = answer(folder)

@@ -160,5 +160,5 @@ def test_waits_that_are_not_certain_are_said_to_be_perhaps() -> None:
 def test_nothing_is_said_of_waits_where_nobody_waits() -> None:
     idle = dumps_of({rank: Document(TRIO).call() for rank in range(3)})
     lines = list(as_lines(idle, diagnose_dumps(idle)))
-    assert lines[0] == "no recorder shows a call that others wait in (confidence: low)"
+    assert lines[0] == "no recorder shows for sure a call that others wait in (confidence: low)"
     assert "who waits for whom:" not in lines

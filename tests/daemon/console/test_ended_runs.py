@@ -14,17 +14,18 @@ from holdfast_daemon.console.pages.run_frame import run_frame
 from holdfast_daemon.console.ranks.rank_table import RankReader
 from holdfast_daemon.core.model import Logged
 from holdfast_daemon.history.history_file import Batch, HistoryFile
-from holdfast_daemon.history.rows import MetricRow
+from holdfast_daemon.history.rows import MetricRow, checkpoint_row
 from holdfast_daemon.history.schema import LOGGED, MEMORY
 from holdfast_daemon.incidents.archive import IncidentLog
+from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.console_browser import chromium, keep_screenshot, new_context, watched_page
 from tests.support.histories import counted, write_steps
 from tests.support.simulated_run import SimulatedRun
 
 INSTANCE = "simulated"
-NOT_KEPT = {"now_unix_s", "telemetry", "deadline_s", "progress"}
-"""What the page of a run shows of a daemon that still runs: its clock, what it has learned, and smoothed numbers."""
+NOT_KEPT = {"now_unix_s", "telemetry", "deadline_s", "progress", "newest_snapshot"}
+"""What the page of a run shows of one that still runs: its clock, what it has learned, smoothed numbers, its memory."""
 
 
 def trained() -> SimulatedRun:
@@ -78,6 +79,18 @@ def test_a_run_that_was_cut_short_has_ended_with_its_newest_step(tmp_path: Path)
     assert frame["outcome"].startswith("cut short after 20")
     assert frame["rank_counts"]["exited"] == run.ranks
     assert frame["incidents_list"][0]["state"] == "failed"
+
+
+def test_a_run_that_was_ended_before_its_daemon_knew_ends_as_it_was_left(tmp_path: Path) -> None:
+    run = trained()
+    keep(tmp_path, run)
+    time_use = {"productive": 20.0, "detection": 42.0}
+    last = control.RunStatus(outcome="stopped by an operator", time_use_s=time_use, now_unix_s=run.now + 42.0)
+    commit = store.Event(generation=1, checkpoint_committed=store.CheckpointCommitted(step=41))
+    HistoryFile(tmp_path, "r").write([(INSTANCE, Batch(checkpoints=[checkpoint_row(commit)]))])
+    frame = run_frame(read_ended(tmp_path, "r", run.now, last=last, is_over=True), RankReader(), 2e9)
+    assert (frame["state"], frame["outcome"], frame["health"]) == ("stopped", "stopped by an operator", "ended")
+    assert (frame["wall_s"], frame["time_use_s"]["detection"], frame["newest_checkpoint"]) == (62.0, 42.0, 41)
 
 
 def test_a_run_of_which_its_daemon_wrote_lately_may_still_run(tmp_path: Path) -> None:

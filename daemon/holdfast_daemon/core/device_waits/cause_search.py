@@ -166,6 +166,7 @@ class CauseSearch:
         perhaps_idle = [rank for rank, calls in self._ranks.items() if not calls.pending and rank not in self._dead]
         is_alone = len(perhaps_idle) == 1 and not (has_other_ends or self._dead or self._ranks[idle[0]].hides_waits)
         alone = [rank for rank in awaited if is_alone and self._awaited(rank) and not self._may_set_up(rank)]
+        alone = [rank for rank in alone if self._is_begun(rank) or not self._makes_pairs(rank)]
         certain = alone or [rank for rank in awaited if self._is_certain(rank)]
         if certain:
             # Of several ranks, one may hold the others up in a way that no recorder of devices shows.
@@ -214,8 +215,15 @@ class CauseSearch:
         """
         calls = self._ranks[rank]
         own = {group for group in self._groups if rank in group[1]}
-        is_begun = sum(calls.arrived.values()) >= _FIRST_CALLS
-        return bool(own) and own <= calls.ready and own.isdisjoint(self._of_pairs) and is_begun
+        return bool(own) and own <= calls.ready and not self._makes_pairs(rank) and self._is_begun(rank)
+
+    def _is_begun(self, rank: int) -> bool:
+        """Return whether a rank is beyond the start of the program, in which its communicators are made."""
+        return sum(self._ranks[rank].arrived.values()) >= _FIRST_CALLS
+
+    def _makes_pairs(self, rank: int) -> bool:
+        """Return whether a rank is in a group in which each pair makes a communicator for its first message."""
+        return any(rank in group[1] for group in self._of_pairs)
 
     def _may_set_up(self, rank: int) -> bool:
         """Return whether a rank may wait for a communicator that is being made: it has fewer kinds of groups."""

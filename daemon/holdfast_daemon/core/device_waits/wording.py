@@ -18,7 +18,7 @@ _NEXT = {
     Kind.GPU_OR_NETWORK: "look at the kernel log (Xid), the network and NCCL's log of the nodes of {parties}",
     Kind.UNKNOWN: "take the stacks of {suspects} (py-spy dump --native)",
     Kind.MOVING: "if the job stands still now, take one more set of dumps and compare it with the newer of these two",
-    Kind.NOTHING_PENDING: "take the stacks of all ranks: what holds the job up is no call that the recorder follows",
+    Kind.NOTHING_PENDING: "take the stacks of all ranks: the recorders follow no call that holds the job up",
 }
 
 
@@ -73,7 +73,7 @@ def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each ki
         case Kind.MOVING:
             return f"{ranks_text(cause.suspects)} moved between the two sets of dumps, which therefore show no hang"
         case Kind.NOTHING_PENDING:
-            return "no recorder shows a call that others wait in"
+            return "no recorder shows for sure a call that others wait in"
         case Kind.UNKNOWN:
             return f"the recorders do not show who holds up {call}"
 
@@ -113,6 +113,9 @@ def _what_is_missing(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
     blind = [rank for rank, calls in diagnosis.ranks.items() if calls.ends_at_issue]
     if cause.kind == Kind.NOTHING_PENDING and blind:
         yield f"the recorder of {ranks_text(blind)} {BLIND}"
+    doubtful = [rank for rank, one in diagnosis.ranks.items() if not one.pending and not one.front_is_certain]
+    if cause.kind == Kind.NOTHING_PENDING and doubtful:
+        yield f"{ranks_text(doubtful)} may have a transfer pending: nothing in the dumps shows whether it is over"
     odd = {one.rank for one in diagnosis.contradictions}
     if odd:
         yield f"the dumps of {ranks_text(odd)} are left out, as others contradict them: take all again, at one time"

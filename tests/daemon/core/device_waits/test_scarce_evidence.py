@@ -193,3 +193,19 @@ def test_a_dead_rank_is_not_one_without_a_dump() -> None:
 def test_nobody_waits_in_a_job_whose_calls_are_done() -> None:
     diagnosis = judge({rank: steps() for rank in WORLD})
     assert diagnosis.causes == () and diagnosis.waits == () and diagnosis.culprits == ()
+
+
+def test_a_rank_alone_may_wait_for_the_communicator_of_a_pair_while_the_program_begins() -> None:
+    """Messages outside of batches have one for each pair, which is made when both need it. No recorder shows that."""
+    groups = {"0": WORLD, "2": WORLD}
+    documents = {rank: Document(groups).call().transfer("send", rank, (rank + 1) % 4, "2") for rank in WORLD}
+    for rank in (0, 1, 2):
+        documents[rank].pending()
+    assert named(judge(documents)) == (Kind.UNKNOWN, ())
+    begun = {rank: Document(groups) for rank in WORLD}
+    for rank, document in begun.items():
+        for _ in range(6):
+            document.call().transfer("send", rank, (rank + 1) % 4, "2")
+        if rank != 3:
+            document.pending()
+    assert named(judge(begun)) == (Kind.MISSING_RANK, (3,))
