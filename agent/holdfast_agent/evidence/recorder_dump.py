@@ -80,7 +80,8 @@ def read_dump(data: bytes) -> recorder.RecorderDump:
         begun = data.lstrip().startswith(b"{")
         place = error.pos if isinstance(error, json.JSONDecodeError) else error.start
         damaged = f"it is no complete JSON: it is cut off or damaged at character {place}"
-        raise NoDumpError(damaged if begun else "it is neither JSON nor a pickle") from None
+        other = "it is neither JSON nor a pickle" if data else "it is empty"
+        raise NoDumpError(damaged if begun else other) from None
     except NotPlainError as error:
         raise NoDumpError(str(error)) from None
     except ValueError:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from holdfast_daemon.core.attention import open_incident
+from holdfast_daemon.core.attention import open_incident, urgent_incident
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.core.reading.rank_health import CULPRIT, StallRule, health_counts, is_in_pause
+from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -116,7 +117,8 @@ class RankReader:
 
 
 def _culprits(state: CoreState) -> frozenset[int]:
-    incident = open_incident(state)
+    has_ended = state.record.phase in ENDED
+    incident = urgent_incident(state, 0.0) if has_ended else open_incident(state)  # of a failed run: why it has failed
     return frozenset() if incident is None else frozenset(incident.verdict.culprits)
 
 
