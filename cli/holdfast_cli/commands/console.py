@@ -1,6 +1,7 @@
 """``holdfast console``: the daemon's page in a browser: its address, or the page itself once the run has ended."""
 
 import time
+from pathlib import Path
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.flags.watching import ConsoleFlags
@@ -19,10 +20,8 @@ _LOOK_S = 0.2
 def console(flags: ConsoleFlags) -> None:
     """Print the address, and how to reach it from another machine. Of a run that has ended, serve it until Ctrl-C."""
     role = VIEWER if flags.viewer else OPERATOR
-    source = find_source(flags.directory, flags.run) if flags.control is None else None
-    if source is not None and (
-        source.record is None or source.record.outcome or not source.record.supervisor.is_alive()
-    ):
+    source = _ended(flags) if flags.control is None else None
+    if source is not None:
         _serve(source, role)
         return
     target = find_target(flags.directory, flags.run, flags.control)
@@ -37,6 +36,17 @@ def console(flags: ConsoleFlags) -> None:
         print(line)
 
 
+def _ended(flags: ConsoleFlags) -> RunSource | None:
+    """Return the run that the flags name if it has ended, as far as this machine can tell; None: it runs."""
+    try:
+        record = find_target(flags.directory, flags.run, None).record
+    except CommandError:
+        return find_source(flags.directory, flags.run)  # it may be the folder of a daemon
+    if record is None or (not record.outcome and record.supervisor.is_alive()):
+        return None
+    return RunSource(record.run, Path(record.directory), record)
+
+
 def _serve(source: RunSource, role: str) -> None:
     if not has_packages():
         raise CommandError(MISSING)
@@ -44,6 +54,8 @@ def _serve(source: RunSource, role: str) -> None:
 
     try:
         last = load_last_status(source.directory) if source.record is not None else None
+        if last is not None and source.record is not None:
+            last.outcome = last.outcome or source.record.outcome
         is_over = source.record is not None
         run = read_ended(source.directory, source.run, time.time(), last=last, is_over=is_over)
     except NothingKeptError as error:

@@ -31,8 +31,6 @@ from holdfast_proto.v1 import store_pb2 as store
 
 MAY_RUN_S = 90.0
 """A daemon renews what it keeps of a run every 30 s at least. One that wrote so lately may still lead the run."""
-
-
 _NUMBERS = ("loss", "validation_loss", "grad_norm", "learning_rate", "tokens_per_s")
 _OF_STEPS = ("step_s", "mfu", "loss_scale")
 _SAME_MOMENT_S = 2.0

@@ -248,10 +248,11 @@ class _Reading:
         The entry is written before NCCL is called, and ``last_enqueued`` afterwards (ProcessGroupNCCL::initWork and
         ::workEnqueue). In between, the state may say "completed": it then reads the event of an earlier call.
         """
+        if self._newest[entry.group] is not entry:
+            return False
         group = self._dump.groups[entry.group]
-        is_newest = self._newest[entry.group] is entry
         has_numbers = group.has_status and entry.op.startswith(_OWN_RECORDERS)
-        if entry.retired or not has_numbers or not is_newest or entry.order in self._captured:
+        if entry.retired or not has_numbers or entry.order in self._captured:
             return False
         before = self._before[entry.group]
         if before is entry:

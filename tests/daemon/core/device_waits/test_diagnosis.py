@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from holdfast_agent.evidence.recorder_dump import from_document
 from holdfast_daemon.core.device_waits.causes import Confidence, Kind, Place
+from holdfast_daemon.core.device_waits.diagnosis import RecorderDumps
 from tests.daemon.core.device_waits.jobs import WORLD, judge, named, only_cause, steps
 from tests.support.recorder_documents import Document
 
@@ -277,3 +279,14 @@ def test_the_device_that_does_not_come_to_a_call_is_named_by_timing() -> None:
     documents = {rank: steps().call(state="started", retired=False).status("0", 7, 7, 6) for rank in (0, 1, 3)}
     stuck = steps().pending().status("0", 7, 6, 6)
     assert named(judge(documents | {2: stuck})) == (Kind.STUCK_DEVICE, (2,))
+
+
+def test_the_dumps_of_a_hang_are_read_once_and_judged_again_only_if_something_has_changed() -> None:
+    first = RecorderDumps({rank: from_document(steps().pending().document()) for rank in (0, 1)}, {})
+    places = dict.fromkeys(WORLD, Place.UNKNOWN)
+    judged = first.diagnosis(places, (), 4)
+    assert first.diagnosis(dict(places), [], 4) is judged
+    assert first.diagnosis(places | {2: Place.DATA}, (), 4) is not judged
+    more = RecorderDumps({**first, 2: from_document(steps().pending().document())}, first)
+    assert more.diagnosis(places, (), 4).ranks[0] is judged.ranks[0]
+    assert set(more.diagnosis(places, (), 4).ranks) == {0, 1, 2}
