@@ -13,6 +13,7 @@ from holdfast_daemon.core.device_waits.calls import Call, GroupKey, GroupUses, R
 from holdfast_daemon.core.waits.operations import (
     ends_together,
     has_equal_inputs,
+    input_bytes,
     input_elements,
     input_types,
     operation,
@@ -274,7 +275,7 @@ class _Reading:
             way, peer_rank = Way(parts[1]), key[1][peer]
             channel = (key, way, peer_rank)
             self._calls.transfers[channel] = number = self._calls.transfers.get(channel, 0) + 1
-            yield Transfer(way, peer_rank, number)
+            yield Transfer(way, peer_rank, number, input_bytes(entry.input_sizes, entry.dtypes))
 
     def _use_status(self) -> None:
         """Learn from the status what the ring does not show."""

@@ -25,6 +25,8 @@ class Transfer:
     """Global rank of the other side."""
     number: int
     """How many of this direction with this peer in this group the ring shows up to here, this one included."""
+    size_bytes: int = 0
+    """0: the dump does not say it."""
 
 
 @dataclass(slots=True, eq=False)  # there are hundreds of thousands: a frozen one takes three times as long to make

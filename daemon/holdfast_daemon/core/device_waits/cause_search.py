@@ -81,7 +81,7 @@ class CauseSearch:
             return
         mismatches = list(self._mismatches())
         # Who made other calls no longer means the same call by one number: nobody misses a later one there.
-        apart = {cause.joint.group for cause in mismatches if cause.joint is not None}
+        apart = {cause.joint.group for cause in mismatches if cause.joint is not None and cause.joint.seq}
         for rank, missed in self._missed.items():
             self._missed[rank] = [joint for joint in missed if joint.group not in apart]
         self._sound = [joint for joint in self._joints if joint.group not in apart]

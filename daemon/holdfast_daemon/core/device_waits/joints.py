@@ -196,12 +196,32 @@ def _transfers(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> Iterato
                 (rank,) if call is calls.front and calls.front_is_certain else (),
                 tuple(sorted(missing)),
                 tuple(sorted(unclear)),
+                _sides_of_message(ranks, rank, call),
                 behind=tuple(sorted(behind)),
                 inside=(rank,) if call.inside and call is calls.front else (),
                 is_counted=calls.counts_exact
                 and all(ranks[transfer.peer].counts_exact for transfer in call.transfers if transfer.peer in ranks),
                 peers=tuple(sorted({transfer.peer for transfer in call.transfers})),
             )
+
+
+def _sides_of_message(ranks: Mapping[int, RankCalls], rank: int, call: Call) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return both sides of the first message of a call whose sizes in bytes differ, the smaller rank first."""
+    for transfer in call.transfers:
+        peer = ranks.get(transfer.peer)
+        if peer is None or not (ranks[rank].counts_exact and peer.counts_exact):
+            continue  # nothing shows which of the peer's messages it is
+        for other in peer.pending:
+            for part in other.transfers if other.group == call.group else ():
+                is_its_part = (part.peer, part.way, part.number) == (rank, _OPPOSITE[transfer.way], transfer.number)
+                if is_its_part and 0 < part.size_bytes != transfer.size_bytes > 0:
+                    own, others = _message(rank, transfer), _message(transfer.peer, part)
+                    return (own, others) if rank < transfer.peer else (others, own)
+    return ()
+
+
+def _message(rank: int, transfer: Transfer) -> tuple[str, tuple[int, ...]]:
+    return f"a {transfer.way} of {transfer.size_bytes:,} bytes", (rank,)
 
 
 def _partners(

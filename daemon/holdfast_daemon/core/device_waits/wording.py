@@ -59,7 +59,7 @@ def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each ki
             waiting = f"in {call} {_waiters(joint)}" if joint is not None else "no recorder shows who waits for that"
             return f"{named} {'is' if len(cause.ranks) == 1 else 'are'} dead, and {waiting}"
         case Kind.MISMATCHED_CALL:
-            return f"ranks made different calls under number {joint.seq if joint else 0} of group {_group(joint)}"
+            return _mismatch(joint)
         case Kind.OPPOSITE_ORDER:
             others = " and others" if len(cause.ranks) == 1 or set(cause.suspects) - set(cause.ranks) else ""
             return f"{named}{others} wait for each other: calls come in different orders, or one was left out"
@@ -76,6 +76,12 @@ def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each ki
             return "no recorder shows for sure a call that others wait in"
         case Kind.UNKNOWN:
             return f"the recorders do not show who holds up {call}"
+
+
+def _mismatch(joint: Joint | None) -> str:
+    if joint is not None and not joint.seq:
+        return f"{ranks_text(joint.parties)} give one message of group {_group(joint)} different sizes"
+    return f"ranks made different calls under number {joint.seq if joint else 0} of group {_group(joint)}"
 
 
 def _stuck(named: str, call: str, *, is_held_alone: bool) -> str:

@@ -76,6 +76,7 @@ def input_types(dtypes: str) -> str:
     return " ".join(sorted(set(_DTYPE.findall(dtypes))))
 
 
+@lru_cache(_TEXTS_KEPT)
 def input_bytes(sizes: str, dtypes: str) -> int:
     """Return the bytes of all inputs of a call. 0: not known, or it has none."""
     counts, items = _elements(sizes), _items(dtypes)

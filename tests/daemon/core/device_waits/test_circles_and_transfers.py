@@ -1,7 +1,10 @@
 """Ranks that wait for each other: circles, and sends without receives."""
 
+import pytest
+
 from holdfast_daemon.core.device_waits.causes import Kind
-from tests.daemon.core.device_waits.jobs import judge, named
+from holdfast_daemon.core.device_waits.wording import reasons_of
+from tests.daemon.core.device_waits.jobs import judge, named, only_cause
 from tests.support.recorder_documents import Document
 
 # Sends and receives.
@@ -100,3 +103,21 @@ def test_a_ring_in_which_each_sends_first_is_a_circle() -> None:
         return document.transfer("send", rank, ahead, state="scheduled").transfer("recv", rank, back, state="scheduled")
 
     assert named(judge({rank: turn(rank) for rank in ring})) == (Kind.OPPOSITE_ORDER, ring)
+
+
+@pytest.mark.parametrize(("sent", "received", "kind"), [(8, 4, Kind.MISMATCHED_CALL), (8, 8, Kind.GPU_OR_NETWORK)])
+def test_a_message_whose_sides_have_other_sizes_is_a_mismatch_of_these_two(
+    sent: int, received: int, kind: Kind
+) -> None:
+    sides = {rank: Document({"0": (0, 1)}) for rank in (0, 1)}
+    for rank, way, elements in ((0, "send", sent), (1, "recv", received)):
+        sides[rank].transfer(way, rank, 1 - rank, state="started")
+        sides[rank].entries[-1] |= {"input_sizes": [[elements]], "input_dtypes": ["Float"]}
+    diagnosis = judge(sides)
+    assert named(diagnosis) == (kind, ())
+    if kind == Kind.MISMATCHED_CALL:
+        assert only_cause(diagnosis).suspects == (0, 1)
+        assert list(reasons_of(only_cause(diagnosis), diagnosis)) == [
+            "rank 0 made a send of 32 bytes",
+            "rank 1 made a recv of 16 bytes",
+        ]

@@ -105,7 +105,7 @@ def _verdict_of_all_backends(view: View, cause: Cause, diagnosis: Diagnosis) -> 
         case Kind.GPU_OR_NETWORK if joint is not None and joint.seq:
             name, members = joint.group
             return transport_verdict(view, ArrivedCall(name, joint.seq, members, joint.op, members))
-        case Kind.MISMATCHED_CALL if joint is not None:
+        case Kind.MISMATCHED_CALL if joint is not None and joint.seq:
             sides = tuple(((signature, "", ""), ranks) for signature, ranks in joint.sides)
             return different_calls(view, MismatchedCall(joint.group[0], joint.seq, sides), diagnosis.culprits).verdict
     return store.Verdict(kind=_KINDS[cause.kind], culprits=diagnosis.culprits)
