@@ -39,12 +39,10 @@ def console(flags: ConsoleFlags) -> None:
 def _ended(flags: ConsoleFlags) -> RunSource | None:
     """Return the run that the flags name if it has ended, as far as this machine can tell; None: it runs."""
     try:
-        record = find_target(flags.directory, flags.run, None).record
+        record = find_target(flags.directory, flags.run, None).unsupervised
     except CommandError:
         return find_source(flags.directory, flags.run)  # it may be the folder of a daemon
-    if record is None or (not record.outcome and record.supervisor.is_alive()):
-        return None
-    return RunSource(record.run, Path(record.directory), record)
+    return None if record is None else RunSource(record.run, Path(record.directory), record)
 
 
 def _serve(source: RunSource, role: str) -> None:

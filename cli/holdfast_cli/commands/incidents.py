@@ -72,7 +72,8 @@ def export(flags: ExportIncidentFlags) -> None:
 
 
 def _all(target: Target) -> list[Incident]:
-    return load_incidents(target.ended) if target.ended else target.connect().incidents()
+    record = target.unsupervised
+    return load_incidents(record) if record is not None else target.connect().incidents()
 
 
 def _earlier(target: Target, present: list[Incident]) -> list[Incident]:

@@ -23,6 +23,12 @@ class Target:
         """The record of a run that is known to have ended."""
         return self.record if self.record is not None and self.record.outcome else None
 
+    @property
+    def unsupervised(self) -> RunRecord | None:
+        """The record of a run that has ended, or whose supervisor was killed: its files are all that is left."""
+        is_alive = self.record is not None and self.record.supervisor.is_alive()
+        return self.ended if is_alive else self.record
+
     def connect(self) -> ControlClient:
         """Return a client of the daemon. Raises CommandError if the run has ended."""
         if self.ended is not None:
