@@ -26,7 +26,7 @@ from tests.support.store_server import StoreServer
 
 def watched(tmp_path: Path, **settings: Any) -> Watched:
     given = dataclasses.replace(options(tmp_path, "unix:///none"), **settings)
-    return cast(Watched, SimpleNamespace(options=given, runs={}, loop=None, clock=Clock()))
+    return cast(Watched, SimpleNamespace(options=given, runs={}, loop=None, clock=Clock(), ended=False))
 
 
 def test_without_the_packages_one_line_says_how_to_get_them(
