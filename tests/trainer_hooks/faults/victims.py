@@ -153,6 +153,7 @@ def make_model(layout: str) -> torch.nn.Module:
 def numbers(folder: Path, rank: int, fault: Fault, result: Path, layout: str) -> None:
     """Report in each step how many bits of the weights differ from the first, and whether gradients are finite."""
     with world(folder, rank):
+        dist.barrier()  # a layout without collectives may end here while the other rank still connects
         model = make_model(layout)
         with holdfast_hooks.attach(state={"model": model}) as hooks:
             Injector.into(hooks).arm(fault)
