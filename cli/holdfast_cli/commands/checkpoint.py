@@ -34,7 +34,6 @@ from holdfast_cli.run_folder.target import find_target
 from holdfast_cli.views.output import print_json
 from holdfast_hooks import ConfigurationError
 from holdfast_proto.exit_codes import ExitCode
-from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
 
 _LOOK_S = 0.2
 
@@ -42,9 +41,8 @@ _LOOK_S = 0.2
 def now(flags: TakeCheckpointFlags) -> None:
     """Request a checkpoint and wait until it is committed."""
     client = find_target(flags.directory, flags.run, flags.control).connect()
-    generation = client.status().generation
     step = client.take_checkpoint()
-    _wait_committed(client, step, generation, flags.timeout_s)
+    _wait_committed(client, step, flags.timeout_s)
     if flags.json:
         print_json({"step": step, "committed": True})
     else:
@@ -140,8 +138,9 @@ def readable() -> Iterator[None]:
         raise CommandError(str(error)) from None
 
 
-def _wait_committed(client: ControlClient, step: int, generation: int, timeout_s: float) -> None:
-    """Wait until the checkpoint that ranks of a generation take is committed. Raises CommandError if it is not."""
+def _wait_committed(client: ControlClient, step: int, timeout_s: float) -> None:
+    """Wait until a checkpoint that was requested is committed. Raises CommandError if it is not."""
+    taken_by: int | None = None
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
@@ -154,7 +153,10 @@ def _wait_committed(client: ControlClient, step: int, generation: int, timeout_s
                 return
             if has_ended(seen):
                 raise CommandError(f"the run ended before the checkpoint of step {step}: {seen.outcome}")
-            if seen.generation != generation and seen.phase == RUN_PHASE_RUNNING:
+            if taken_by is None:
+                # A step that is over is in memory, and is written whatever becomes of the ranks.
+                taken_by = seen.generation if step > seen.newest_step else 0
+            if taken_by not in (0, seen.generation) and seen.newest_step < step:
                 raise CommandError(f"the run has restarted before the checkpoint of step {step}: request it again")
         time.sleep(_LOOK_S)
     raise CommandError(

@@ -233,7 +233,7 @@ class LocalRun:
     def _see_late_checkpoint(self, status: RunStatus) -> None:
         """Take over a checkpoint that the agent has committed after its last report."""
         if not is_url(self.checkpoints):
-            with suppress(CommandError):
+            with suppress(CommandError, OSError):
                 steps = usable_steps(self.checkpoints, self.options.run)
                 status.newest_checkpoint = max([status.newest_checkpoint, *steps])
 

@@ -144,12 +144,13 @@ def _write_batch(connection: sqlite3.Connection, instance: str, batch: Batch) ->
     if batch.state is not None:
         try:
             status = json.dumps(status_fields(batch.state, batch.state_unix_s), allow_nan=False)
+            packed = _packed(batch.state)
         except Exception:
             log.exception("the status in the history of run %s is not renewed", batch.state.spec.run)
             return  # the rows above are kept all the same
         when = (start, batch.state_unix_s, batch.state.record.phase in ENDED)
         connection.execute(_FINAL, (*when, status))
-        connection.execute(_STATE, (*when, _packed(batch.state)))
+        connection.execute(_STATE, (*when, packed))
 
 
 def _packed(state: CoreState) -> bytes:

@@ -92,7 +92,7 @@ class HistoryQueue:
             return
         with self._lock:
             for row in rows:
-                if self._has_room():
+                if self._has_room(share=2):  # while a disk is away, they must not take the room of the steps
                     self._batch(state.spec.instance).metrics.append(row)
         self._wake()
 
@@ -143,9 +143,10 @@ class HistoryQueue:
         """Whether nothing waits."""
         return not self._batches
 
-    def _has_room(self) -> bool:
+    def _has_room(self, *, share: int = 1) -> bool:
+        """Return whether a row may wait: those that may only use a part of the room give way first."""
         self.rows_total += 1
-        has_room = sum(map(len, self._batches.values())) < MOST_WAITING
+        has_room = sum(map(len, self._batches.values())) < MOST_WAITING // share
         self.dropped_total += not has_room
         return has_room
 

@@ -128,6 +128,23 @@ def test_too_many_rows_that_wait_are_dropped_and_counted(tmp_path: Path, monkeyp
     assert (queue.rows_total, queue.dropped_total) == (12, 2)
 
 
+def test_what_the_script_logs_leaves_room_for_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "MOST_WAITING", 10)
+    world, queue = World(), by_hand(tmp_path)
+    world.until("starting")
+    world.train(1)
+    for step in range(9):
+        logged = [common.LoggedNumber(name="kl", value=1.0, step=step)]
+        world.events.append(store.Event(node="node0", generation=1, numbers_logged=store.NumbersLogged(numbers=logged)))
+        world.tick()
+        queue.see_state(world.state, 1_000.0)
+    for step in range(9):
+        queue.add_step("i", summary(step))
+    queue.write()
+    assert steps(tmp_path) == [0, 1, 2, 3, 4]
+    assert queue.dropped_total == 8
+
+
 def test_a_row_that_no_file_can_hold_is_dropped_and_the_next_ones_are_kept(tmp_path: Path) -> None:
     queue = by_hand(tmp_path)
     queue.add_step("i", summary(0, generation=2**64 - 1))

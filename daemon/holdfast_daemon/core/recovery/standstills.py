@@ -110,10 +110,11 @@ def report(tick: Tick, finding: Finding) -> store.Incident | None:
         if current.verdict.culprits and verdict.kind == store.VERDICT_KIND_STANDSTILL:
             return None  # it says that nobody is known to be missing. That is no news beside a rank that is named
         if not same(current.verdict, verdict) and tick.once(f"standstill {verdict.kind} {list(verdict.culprits)}"):
-            if _is_any_ending(tick):  # ranks that give up waiting look as if they had not come
-                incidents.add_line(tick, current, f"also seen: {verdict.message}")
-            else:
+            says_more = verdict.culprits or verdict.HasField("mismatch") or not current.verdict.culprits
+            if says_more and not _is_any_ending(tick):
                 _supersede(tick, current, verdict)
+            else:  # ranks that give up waiting look as if they had not come
+                incidents.add_line(tick, current, f"also seen: {verdict.message}")
         return None
     # A run that is left as it is needs a person now.
     if uncertain_restarts(tick.record) < UNCERTAIN_RESTARTS and _is_usual(tick, verdict, tick.now - since):
