@@ -264,7 +264,7 @@ def test_a_checkpoint_that_is_requested_in_a_hang_is_of_the_newest_state_in_memo
     world.node_states["node0"].checkpoints.append(answer.step)
     world.tick(CheckpointRequest())
     assert world.checkpoint_answers[1].step == -1
-    assert f"of step {answer.step}, is committed already" in world.checkpoint_answers[1].reason
+    assert f"no newer state than the checkpoint of step {answer.step}" in world.checkpoint_answers[1].reason
     assert not world.sent("take_checkpoint")
 
 

@@ -36,7 +36,7 @@ def _answer_in_standstill(tick: Tick) -> CheckpointAnswered:
     if step < 0 and committed < 0:
         return CheckpointAnswered(-1, "the run stands still, and memory has no state of it: try again when it moves")
     if step <= committed:
-        known = f"the newest state, of step {committed}, is committed already"
+        known = f"memory has no newer state than the checkpoint of step {committed}"
         return CheckpointAnswered(-1, f"the run stands still, and {known}: try again when it moves")
     persist_newest_snapshot(tick)
     return CheckpointAnswered(step)
