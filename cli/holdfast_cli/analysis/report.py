@@ -79,13 +79,13 @@ def as_object(found: Dumps, diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the diagnosis for scripts. The first cause stands for all in kind, group, op, seq and confidence."""
     causes = diagnosis.causes or (nothing_pending(),)
     first = causes[0]
-    joint = first.joint
+    shared = first.call
     return {
         "kind": first.kind.value,
         "culprits": list(diagnosis.culprits),
-        "group": joint.group[0] if joint is not None else None,
-        "op": (joint.op or None) if joint is not None else None,
-        "seq": (joint.seq or None) if joint is not None else None,
+        "group": shared.group[0] if shared is not None else None,
+        "op": (shared.op or None) if shared is not None else None,
+        "seq": (shared.seq or None) if shared is not None else None,
         "confidence": first.confidence.value,
         "message": verdict_of(first),
         "next": next_of(first, found),
@@ -129,16 +129,16 @@ def nothing_pending() -> Cause:
 
 
 def _cause(cause: Cause, found: Dumps, diagnosis: Diagnosis) -> dict[str, Any]:
-    joint = cause.joint
+    shared = cause.call
     return {
         "kind": cause.kind.value,
         "ranks": list(cause.ranks),
         "suspects": list(cause.suspects),
-        "group": joint.group[0] if joint is not None else None,
-        "members": list(joint.group[1]) if joint is not None else [],
-        "op": (joint.op or None) if joint is not None else None,
-        "seq": (joint.seq or None) if joint is not None else None,
-        "sides": [{"call": call, "ranks": list(ranks)} for call, ranks in joint.sides] if joint is not None else [],
+        "group": shared.group[0] if shared is not None else None,
+        "members": list(shared.group[1]) if shared is not None else [],
+        "op": (shared.op or None) if shared is not None else None,
+        "seq": (shared.seq or None) if shared is not None else None,
+        "sides": [{"call": call, "ranks": list(ranks)} for call, ranks in shared.sides] if shared is not None else [],
         "confidence": cause.confidence.value,
         "message": verdict_of(cause),
         "why": [*reasons_of(cause, diagnosis), *stack_reasons(cause, found)],
@@ -150,9 +150,9 @@ def _wait(wait: Wait) -> dict[str, Any]:
     return {
         "rank": wait.rank,
         "awaited": wait.awaited,
-        "group": wait.joint.group[0],
-        "op": wait.joint.op or None,
-        "seq": wait.joint.seq or None,
+        "group": wait.call.group[0],
+        "op": wait.call.op or None,
+        "seq": wait.call.seq or None,
         "certain": wait.is_certain,
     }
 
@@ -160,11 +160,11 @@ def _wait(wait: Wait) -> dict[str, Any]:
 def _wait_lines(waits: tuple[Wait, ...]) -> Iterator[str]:
     by_call: dict[tuple[int, bool], list[Wait]] = {}
     for wait in waits:
-        by_call.setdefault((id(wait.joint), wait.is_certain), []).append(wait)
+        by_call.setdefault((id(wait.call), wait.is_certain), []).append(wait)
     for (_, is_certain), group in by_call.items():
         waiting, awaited = ranks_text(wait.rank for wait in group), ranks_text(wait.awaited for wait in group)
         perhaps = "" if is_certain else "perhaps "
-        yield f"  {waiting} in {call_text(group[0].joint)}: {perhaps}for {awaited}"
+        yield f"  {waiting} in {call_text(group[0].call)}: {perhaps}for {awaited}"
 
 
 def _basis(found: Dumps, diagnosis: Diagnosis) -> Iterator[str]:

@@ -7,7 +7,7 @@ of the rank that made the call: where ranks have met in different calls, one num
 from collections.abc import Iterator
 
 from holdfast_daemon.core.texts.render import write
-from holdfast_daemon.core.waits.meeting import COLLECTIVE, RECV, SEND
+from holdfast_daemon.core.waits.shared_call import COLLECTIVE, RECV, SEND
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -136,7 +136,7 @@ class View:
     def holds_a_call_alone(self, number: int) -> bool:
         """Whether the device of a rank has taken part in a call that is over elsewhere, and does not notice the end."""
         causes = self.device_diagnosis.causes if self.device_diagnosis is not None else ()
-        return any(number in one.ranks and one.joint is not None and one.joint.is_held_alone for one in causes)
+        return any(number in one.ranks and one.call is not None and one.call.is_held_alone for one in causes)
 
     @cached_property
     def all_devices_have_arrived(self) -> bool:
@@ -144,8 +144,8 @@ class View:
         found = self.device_diagnosis
         if found is None:
             return False
-        joints = [one.joint for one in found.causes if one.kind == Kind.GPU_OR_NETWORK and one.joint is not None]
-        calls = [found.ranks[member].at.get((joint.group, joint.seq)) for joint in joints for member in joint.group[1]]
+        shared = [one.call for one in found.causes if one.kind == Kind.GPU_OR_NETWORK and one.call is not None]
+        calls = [found.ranks[member].at.get((one.group, one.seq)) for one in shared for member in one.group[1]]
         return bool(calls) and all(call is not None and call.started is True for call in calls)
 
     @cached_property

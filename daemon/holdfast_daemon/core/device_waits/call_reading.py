@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
-from holdfast_daemon.core.device_waits.calls import Call, GroupKey, GroupUses, RankCalls, Transfer, Way
+from holdfast_daemon.core.device_waits.calls import Call, GroupUses, RankCalls, Transfer, Way
 from holdfast_daemon.core.waits.operations import (
     ends_together,
     has_equal_inputs,
@@ -18,6 +18,7 @@ from holdfast_daemon.core.waits.operations import (
     input_types,
     operation,
 )
+from holdfast_daemon.core.waits.shared_call import GroupKey
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
 _CLOSING = re.compile(r"(^|:)(coalesced|\w+_coalesced)$")

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-GroupKey = tuple[str, tuple[int, ...]]
-"""Name and members. Two processes may use one name for different groups; ids differ from rank to rank."""
+from holdfast_daemon.core.waits.shared_call import GroupKey
 
 
 class Way(StrEnum):

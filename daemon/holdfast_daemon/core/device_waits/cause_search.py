@@ -14,13 +14,14 @@ rank is named. The edges lead from a rank to the calls that are pending on it, a
 misses, or that cannot come to it before another one ends. Causes are where no edge leads on.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-from holdfast_daemon.core.device_waits.calls import GroupKey, RankCalls
+from holdfast_daemon.core.device_waits.calls import RankCalls
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Kind, Place
-from holdfast_daemon.core.device_waits.joints import Joint, earlier_mismatch, later_mismatch
 from holdfast_daemon.core.device_waits.routine import known_next_calls
-from holdfast_daemon.core.waits.graph_ends import shortest_circle, terminal_components
+from holdfast_daemon.core.device_waits.shared_calls import earlier_mismatch, later_mismatch
+from holdfast_daemon.core.waits.graph_ends import Part, WaitForGraph, circle_through
+from holdfast_daemon.core.waits.shared_call import GroupKey, SharedCall
 
 _SHORT_HISTORY = 10
 """Number of calls below which a ring is too short to show a routine."""
@@ -50,7 +51,7 @@ class CauseSearch:
     def __init__(
         self,
         ranks: Mapping[int, RankCalls],
-        found: list[Joint],
+        found: list[SharedCall],
         dead: Collection[int],
         unread: Collection[int],
         places: Mapping[int, Place],
@@ -58,7 +59,7 @@ class CauseSearch:
         guessed: Collection[GroupKey],
     ) -> None:
         self._ranks = ranks
-        self._joints = self._sound = found
+        self._calls = self._sound = found
         self._dead = dead
         self._unread = unread
         self._places = places
@@ -66,25 +67,25 @@ class CauseSearch:
         self._groups = {group for calls in ranks.values() for group in calls.used_groups}
         made = {call for calls in ranks.values() for call in calls.history}
         self._of_pairs = {group for group, call in made if len(group[1]) > _PAIR and call.startswith(_MESSAGES)}
-        self._nodes = sorted({*ranks, *dead, *unread, *(rank for joint in found for rank in joint.group[1])})
-        self._missed: dict[int, list[Joint]] = {}
+        self._nodes = sorted({*ranks, *dead, *unread, *(rank for call in found for rank in call.group[1])})
+        self._missed: dict[int, list[SharedCall]] = {}
         """Rank -> calls that it has certainly not made, and in which others wait: perhaps for something older first."""
-        for joint in found:
-            for rank in joint.missing:
-                self._missed.setdefault(rank, []).append(joint)
+        for call in found:
+            for rank in call.missing:
+                self._missed.setdefault(rank, []).append(call)
 
     def causes(self) -> Iterator[Cause]:
         """Yield all causes, the most certain first."""
-        if not self._joints:
+        if not self._calls:
             idle = list(self._of_idle_ranks(has_other_ends=False))
             yield from [cause for cause in idle if cause.ranks] or list(self._unawaited_dead_ranks()) or idle
             return
         mismatches = list(self._mismatches())
         # Who made other calls no longer means the same call by one number: nobody misses a later one there.
-        apart = {cause.joint.group for cause in mismatches if cause.joint is not None and cause.joint.seq}
+        apart = {cause.call.group for cause in mismatches if cause.call is not None and cause.call.seq}
         for rank, missed in self._missed.items():
-            self._missed[rank] = [joint for joint in missed if joint.group not in apart]
-        self._sound = [joint for joint in self._joints if joint.group not in apart]
+            self._missed[rank] = [call for call in missed if call.group not in apart]
+        self._sound = [call for call in self._calls if call.group not in apart]
         ends = list(self._of_ends())
         blamed = [*self._dead_ranks(), *mismatches, *self._of_idle_ranks(has_other_ends=bool(ends))]
         blamed += self._stuck_devices()
@@ -104,21 +105,21 @@ class CauseSearch:
         Its suspects are those for whom others certainly wait; without any, those for whom others perhaps wait.
         """
         certain = {rank for rank in among or self._missed if self._missed.get(rank)}
-        perhaps = set(among) or {rank for joint in self._joints for rank in joint.unclear}
+        perhaps = set(among) or {rank for call in self._calls for rank in call.unclear}
         suspects = certain or perhaps
-        waits = [joint for joint in self._joints if not suspects.isdisjoint({*joint.missing, *joint.unclear})]
-        longest = max(waits or self._joints, key=lambda joint: len(joint.waiters))
+        waits = [call for call in self._calls if not suspects.isdisjoint({*call.missing, *call.unclear})]
+        longest = max(waits or self._calls, key=lambda call: len(call.waiters))
         return Cause(Kind.UNKNOWN, (), longest, Confidence.LOW, tuple(sorted(suspects)))
 
-    def _awaited(self, rank: int) -> list[Joint]:
+    def _awaited(self, rank: int) -> list[SharedCall]:
         """Return the missed calls that certainly hold others up: it is their oldest pending call of all."""
-        return [joint for joint in self._missed.get(rank, ()) if joint.fronts]
+        return [call for call in self._missed.get(rank, ()) if call.fronts]
 
     def _stuck_devices(self) -> Iterator[Cause]:
         """Yield the ranks that alone still hold a call which cannot have ended without them."""
-        for joint in self._sound:
-            if joint.is_held_alone:
-                yield Cause(Kind.STUCK_DEVICE, joint.waiters, joint, Confidence.MEDIUM)
+        for call in self._sound:
+            if call.is_held_alone:
+                yield Cause(Kind.STUCK_DEVICE, call.waiters, call, Confidence.MEDIUM)
 
     def _dead_ranks(self) -> Iterator[Cause]:
         """Yield the dead ranks if others wait for one of them."""
@@ -132,10 +133,10 @@ class CauseSearch:
             yield Cause(Kind.DEAD_RANK, tuple(sorted(self._dead)), None, Confidence.MEDIUM)
 
     def _mismatches(self) -> Iterator[Cause]:
-        for joint in self._joints:
-            found = joint if joint.sides else earlier_mismatch(self._ranks, joint)
-            if found is None and joint.is_complete:
-                found = later_mismatch(self._ranks, joint)
+        for call in self._calls:
+            found = call if call.sides else earlier_mismatch(self._ranks, call)
+            if found is None and call.is_complete:
+                found = later_mismatch(self._ranks, call)
             if found is not None:
                 largest, others = found.sides[0][1], [rank for _, side in found.sides[1:] for rank in side]
                 # A majority is a hint and no proof: the many may have made the wrong call together.
@@ -177,12 +178,12 @@ class CauseSearch:
 
     def _missing(self, ranks: list[int], confidence: Confidence) -> Iterator[Cause]:
         """Yield the cause of each call in which others wait longest for some of ``ranks``."""
-        by_joint: dict[int, tuple[Joint | None, list[int]]] = {}
+        by_call: dict[int, tuple[SharedCall | None, list[int]]] = {}
         for rank in ranks:
-            joint = self._longest(rank)
-            by_joint.setdefault(id(joint), (joint, []))[1].append(rank)
-        for joint, missing in by_joint.values():
-            yield Cause(Kind.MISSING_RANK, tuple(missing), joint, confidence)
+            call = self._longest(rank)
+            by_call.setdefault(id(call), (call, []))[1].append(rank)
+        for call, missing in by_call.values():
+            yield Cause(Kind.MISSING_RANK, tuple(missing), call, confidence)
 
     def _is_certain(self, rank: int) -> bool:
         """Return whether nothing that recorders do not show can be what an idle rank waits for."""
@@ -199,14 +200,14 @@ class CauseSearch:
         The ranks of a program use as many groups as each other. One that has used fewer may come to a new one here.
         """
         calls = self._ranks[rank]
-        waiters = {waiter for joint in self._missed[rank] for waiter in joint.waiters}
+        waiters = {waiter for call in self._missed[rank] for waiter in call.waiters}
         if any(len(self._ranks[waiter].used_groups) > len(calls.used_groups) for waiter in waiters):
             return False
         if len(calls.history) < _SHORT_HISTORY:
             groups = {group for group, seq in calls.arrived.items() if seq >= _LONG_SEQUENCE}
-            return any(joint.group in groups for joint in self._missed[rank])
+            return any(call.group in groups for call in self._missed[rank])
         known = known_next_calls(calls.history)
-        return any(self._is_answered_by(call, rank, joint) for call in known for joint in self._missed[rank])
+        return any(self._is_answered_by(one, rank, call) for one in known for call in self._missed[rank])
 
     def _has_all_communicators(self, rank: int) -> bool:
         """Return whether a rank's dump names all groups to which it belongs, and the program is beyond its start.
@@ -227,63 +228,47 @@ class CauseSearch:
 
     def _may_set_up(self, rank: int) -> bool:
         """Return whether a rank may wait for a communicator that is being made: it has fewer kinds of groups."""
-        waiters = {waiter for joint in self._missed[rank] for waiter in joint.waiters}
+        waiters = {waiter for call in self._missed[rank] for waiter in call.waiters}
         return any(not self._ranks[waiter].kinds <= self._ranks[rank].kinds for waiter in waiters)
 
-    def _is_answered_by(self, call: tuple[GroupKey, str], rank: int, joint: Joint) -> bool:
-        """Return whether a call of ``rank``, by group and signature, is the one for which others wait."""
-        group, signature = call
-        if group != joint.group:
+    def _is_answered_by(self, made: tuple[GroupKey, str], rank: int, call: SharedCall) -> bool:
+        """Return whether ``made`` of ``rank``, a call by group and signature, is the one for which others wait."""
+        group, signature = made
+        if group != call.group:
             return False
-        if joint.seq:
-            made = (self._ranks[waiter].at.get((group, joint.seq)) for waiter in joint.waiters)
-            return any(one is not None and one.signature == signature for one in made)
+        if call.seq:
+            theirs = (self._ranks[waiter].at.get((group, call.seq)) for waiter in call.waiters)
+            return any(one is not None and one.signature == signature for one in theirs)
         own = group[1].index(rank)
         # A dump may be of a rank that its own group does not name.
-        peers = [group[1].index(waiter) for waiter in joint.waiters if waiter in group[1]]
+        peers = [group[1].index(waiter) for waiter in call.waiters if waiter in group[1]]
         wanted = {text for peer in peers for text in (f"send {own}->{peer}", f"recv {own}<-{peer}")}
         return not wanted.isdisjoint(part.rpartition(" x ")[2] for part in signature.split(" + "))
 
     def _place(self, rank: int) -> Place:
         return self._places.get(rank, Place.UNKNOWN)
 
-    def _longest(self, rank: int) -> Joint | None:
+    def _longest(self, rank: int) -> SharedCall | None:
         """Return the call in which most ranks wait for ``rank``."""
-        return max(self._missed.get(rank, ()), key=lambda joint: (len(joint.waiters), -joint.seq), default=None)
+        return max(self._missed.get(rank, ()), key=lambda call: (len(call.waiters), -call.seq), default=None)
 
     def _of_ends(self) -> Iterator[Cause]:
         """Yield the circles of ranks, and the calls that all have made, at which the edges end."""
-        number = {rank: i for i, rank in enumerate(self._nodes)}
-        first_joint = len(self._nodes)
-        edges: list[list[int]] = [[] for _ in range(first_joint + len(self._sound))]
-        for i, joint in enumerate(self._sound):
-            for rank in joint.fronts:
-                edges[number[rank]].append(first_joint + i)
-            if joint.sides:
-                continue
-            edges[first_joint + i] = [number[rank] for rank in self._awaited_in(joint)]
-        for component in terminal_components(edges):
-            ranks = sorted(self._nodes[node] for node in component if node < first_joint)
-            found = [self._sound[node - first_joint] for node in component if node >= first_joint]
-            yield from self._of_end(ranks, found)
+        for end in WaitForGraph(self._nodes, self._sound).ends():
+            yield from self._of_end(end)
 
-    @staticmethod
-    def _awaited_in(joint: Joint) -> Iterable[int]:
-        return {*joint.missing, *joint.unclear} or joint.behind
-
-    def _of_end(self, ranks: list[int], found: list[Joint]) -> Iterator[Cause]:
-        if not found:
-            yield from self._of_unread([rank for rank in ranks if rank in self._unread])
-        elif not ranks:
-            if found[0].is_complete and found[0].fronts and not found[0].is_held_alone:
-                yield self._incomplete(found[0])
-        else:
-            yield self._circle(ranks, found)
+    def _of_end(self, end: Part) -> Iterator[Cause]:
+        if not end.calls:
+            yield from self._of_unread([rank for rank in end.ranks if rank in self._unread])
+        elif end.is_circle:
+            yield self._circle(end)
+        elif end.calls[0].is_complete and end.calls[0].fronts and not end.calls[0].is_held_alone:
+            yield self._incomplete(end.calls[0])
 
     def _of_unread(self, ranks: list[int]) -> Iterator[Cause]:
         """Yield the ranks without a dump at which the edges end. Only a stack shows that such a rank is elsewhere."""
-        unclear = [joint for joint in self._joints if joint.fronts and set(ranks) & set(joint.unclear)]
-        longest = max(unclear, key=lambda joint: len(joint.fronts), default=None)
+        unclear = [call for call in self._calls if call.fronts and set(ranks) & set(call.unclear)]
+        longest = max(unclear, key=lambda call: len(call.fronts), default=None)
         places = (Place.USER_CODE, Place.DATA, Place.TEAR_DOWN)
         elsewhere = tuple(rank for rank in ranks if self._place(rank) in places)
         if longest is None:
@@ -293,41 +278,38 @@ class CauseSearch:
         else:
             yield Cause(Kind.UNKNOWN, (), longest, Confidence.LOW, tuple(ranks))
 
-    def _incomplete(self, joint: Joint) -> Cause:
+    def _incomplete(self, call: SharedCall) -> Cause:
         """Return the cause of a call that all have made and nothing older holds up."""
-        if joint.group in self._guessed:
-            return Cause(Kind.UNKNOWN, (), joint, Confidence.LOW)
-        if joint.unstarted:
-            return Cause(Kind.STUCK_DEVICE, joint.unstarted, joint, Confidence.MEDIUM)
-        launching = {rank for rank in joint.waiters if self._place(rank) == Place.LAUNCH}
-        inside = tuple(sorted({*joint.inside, *launching}))
-        if inside and len(inside) < len(joint.group[1]):
-            return Cause(Kind.INSIDE_CALL, inside, joint, Confidence.MEDIUM)
-        return Cause(Kind.GPU_OR_NETWORK, (), joint, Confidence.MEDIUM)
+        if call.group in self._guessed:
+            return Cause(Kind.UNKNOWN, (), call, Confidence.LOW)
+        if call.unstarted:
+            return Cause(Kind.STUCK_DEVICE, call.unstarted, call, Confidence.MEDIUM)
+        launching = {rank for rank in call.waiters if self._place(rank) == Place.LAUNCH}
+        inside = tuple(sorted({*call.inside, *launching}))
+        if inside and len(inside) < len(call.group[1]):
+            return Cause(Kind.INSIDE_CALL, inside, call, Confidence.MEDIUM)
+        return Cause(Kind.GPU_OR_NETWORK, (), call, Confidence.MEDIUM)
 
-    def _circle(self, ranks: list[int], found: list[Joint]) -> Cause:
+    def _circle(self, part: Part) -> Cause:
         """Return the cause of ranks that wait for each other."""
-        inside = set(ranks)
-        is_shown = all(joint.is_counted and not joint.unclear for joint in found)
-        if not is_shown or any(rank in self._unread for rank in ranks):
-            return self._unknown(ranks)
+        inside = set(part.ranks)
+        is_shown = all(call.is_counted and not call.unclear for call in part.calls)
+        if not is_shown or not inside.isdisjoint(self._unread):
+            return self._unknown(part.ranks)
         counts = {
-            rank: sum(
-                len([waiter for waiter in joint.fronts if waiter in inside and waiter != rank])
-                for joint in found
-                if rank in joint.missing
-            )
-            for rank in ranks
+            rank: sum(len(inside.intersection(call.fronts) - {rank}) for call in part.calls if rank in call.missing)
+            for rank in part.ranks
         }
         most = max(counts.values())
         # Without a missing call, each rank has made all of them, and begins with one that is not another one's turn.
-        first = min(rank for rank in ranks if counts[rank] == most)
-        joint = max(found, key=lambda one: len(one.fronts) if first in (one.missing if most else one.behind) else 0)
-        return Cause(Kind.OPPOSITE_ORDER, _shortest_circle(first, found), joint, Confidence.MEDIUM)
+        first = min(rank for rank in part.ranks if counts[rank] == most)
+        call = max(part.calls, key=lambda one: len(one.fronts) if first in (one.missing if most else one.behind) else 0)
+        circle = circle_through(first, part.calls, inside)
+        return Cause(Kind.OPPOSITE_ORDER, tuple(sorted(circle)), call, Confidence.MEDIUM)
 
     def _inversions(self) -> Iterator[Cause]:
         """Yield the collectives of two groups that ranks have made in opposite orders, and that are pending."""
-        found = [joint for joint in self._sound if joint.seq and joint.fronts]
+        found = [call for call in self._sound if call.seq and call.fronts]
         for i, first in enumerate(found):
             for second in found[i + 1 :]:
                 if first.group == second.group or first.unclear or second.unclear:
@@ -340,16 +322,7 @@ class CauseSearch:
                     named = both if len(one) == len(other) else tuple(sorted(fewer))
                     yield Cause(Kind.OPPOSITE_ORDER, named, first, Confidence.MEDIUM, both)
 
-    def _has_before(self, rank: int, first: Joint, second: Joint) -> bool:
+    def _has_before(self, rank: int, first: SharedCall, second: SharedCall) -> bool:
         calls = self._ranks[rank].at
         a, b = calls.get((first.group, first.seq)), calls.get((second.group, second.seq))
         return a is not None and b is not None and a.order < b.order and self._ranks[rank].front is a
-
-
-def _shortest_circle(start: int, found: Iterable[Joint]) -> tuple[int, ...]:
-    """Return the ranks of a shortest circle of waits through ``start``, ascending."""
-    waits: dict[int, set[int]] = {}
-    for joint in found:
-        for rank in joint.fronts:
-            waits.setdefault(rank, set()).update({*(joint.missing or joint.behind)} - {rank})
-    return tuple(sorted(shortest_circle(start, lambda rank: sorted(waits.get(rank, ())))))

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from holdfast_daemon.core.device_waits.calls import RankCalls
 from holdfast_daemon.core.device_waits.contradictions import Contradiction
-from holdfast_daemon.core.device_waits.joints import Joint
+from holdfast_daemon.core.waits.shared_call import SharedCall
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
 
@@ -75,7 +75,7 @@ class Cause:
     kind: Kind
     ranks: tuple[int, ...]
     """Ranks to look at; empty if no rank is to blame, or nothing shows which."""
-    joint: Joint | None
+    call: SharedCall | None
     """The call in which others wait."""
     confidence: Confidence
     suspects: tuple[int, ...] = ()
@@ -88,7 +88,7 @@ class Wait:
 
     rank: int
     awaited: int
-    joint: Joint
+    call: SharedCall
     is_certain: bool
 
 

@@ -10,8 +10,9 @@ dump explains that. A hang has lasted for minutes when dumps are taken, and no h
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast_daemon.core.device_waits.calls import Call, GroupKey, RankCalls
+from holdfast_daemon.core.device_waits.calls import Call, RankCalls
 from holdfast_daemon.core.waits.operations import ends_together
+from holdfast_daemon.core.waits.shared_call import GroupKey
 
 
 @dataclass(frozen=True)

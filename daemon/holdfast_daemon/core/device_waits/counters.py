@@ -8,9 +8,8 @@ nothing pending in any of its groups, and is behind in each of them in which oth
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from holdfast_daemon.core.device_waits.calls import GroupKey
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Kind
-from holdfast_daemon.core.device_waits.joints import Joint
+from holdfast_daemon.core.waits.shared_call import GroupKey, SharedCall
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
@@ -46,27 +45,27 @@ def causes_by_counters(
                 made.setdefault(key, {})[rank] = group.last_enqueued, group.last_completed
                 busy.update([rank] if group.last_enqueued != group.last_completed else [])
     waited_in = {key: numbers for key, numbers in made.items() if not busy.isdisjoint(_waiters(numbers))}
-    joints = {key: joint for key, numbers in waited_in.items() if (joint := _joint(key, numbers)) is not None}
-    behind = {rank for joint in joints.values() for rank in joint.unclear}
+    calls = {key: call for key, numbers in waited_in.items() if (call := _shared_call(key, numbers)) is not None}
+    behind = {rank for call in calls.values() for rank in call.unclear}
     used = {rank: sum(rank in numbers for numbers in made.values()) for rank in dumps}
-    most = max((used[rank] for joint in joints.values() for rank in joint.waiters), default=0)
+    most = max((used[rank] for call in calls.values() for rank in call.waiters), default=0)
     # One that has used fewer groups may wait for a communicator that is being made.
     idle = [rank for rank in sorted(behind - busy) if used[rank] >= most]
-    named = [rank for rank in idle if all(_is_behind(rank, key, joints) for key in waited_in)]
+    named = [rank for rank in idle if all(_is_behind(rank, key, calls) for key in waited_in)]
     if named:
-        longest = max((j for j in joints.values() if named[0] in j.unclear), key=lambda joint: len(joint.waiters))
+        longest = max((j for j in calls.values() if named[0] in j.unclear), key=lambda call: len(call.waiters))
         yield Cause(Kind.MISSING_RANK, tuple(named), longest, Confidence.LOW)
 
 
-def _is_behind(rank: int, key: GroupKey, joints: Mapping[GroupKey, Joint]) -> bool:
-    return rank not in key[1] or (key in joints and rank in joints[key].unclear)
+def _is_behind(rank: int, key: GroupKey, calls: Mapping[GroupKey, SharedCall]) -> bool:
+    return rank not in key[1] or (key in calls and rank in calls[key].unclear)
 
 
 def _waiters(numbers: Mapping[int, tuple[int, int]]) -> list[int]:
     return sorted(rank for rank, (enqueued, completed) in numbers.items() if enqueued != completed)
 
 
-def _joint(key: GroupKey, numbers: Mapping[int, tuple[int, int]]) -> Joint | None:
+def _shared_call(key: GroupKey, numbers: Mapping[int, tuple[int, int]]) -> SharedCall | None:
     """Return the call of a group in which members wait for others; None: its numbers cannot be compared."""
     waiters = _waiters(numbers)
     done = {numbers[rank][1] for rank in waiters}
@@ -76,4 +75,4 @@ def _joint(key: GroupKey, numbers: Mapping[int, tuple[int, int]]) -> Joint | Non
         return None
     # Not certain: it may be a message, of which another rank need not make any.
     missing = tuple(rank for rank in key[1] if rank not in waiters)
-    return Joint(key, max(newest, 0) + 1, "", tuple(waiters), unclear=missing)
+    return SharedCall(key, max(newest, 0) + 1, "", tuple(waiters), unclear=missing)

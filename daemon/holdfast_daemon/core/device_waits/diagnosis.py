@@ -5,14 +5,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast_daemon.core.device_waits.call_reading import calls_of
-from holdfast_daemon.core.device_waits.calls import GroupKey, GroupUses, RankCalls
+from holdfast_daemon.core.device_waits.calls import GroupUses, RankCalls
 from holdfast_daemon.core.device_waits.cause_search import CauseSearch
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Place, Wait
 from holdfast_daemon.core.device_waits.contradictions import contradictions
 from holdfast_daemon.core.device_waits.counters import causes_by_counters
 from holdfast_daemon.core.device_waits.groups import group_keys, guessed_groups
-from holdfast_daemon.core.device_waits.joints import Joint, joints
+from holdfast_daemon.core.device_waits.shared_calls import shared_calls
 from holdfast_daemon.core.waits.operations import ends_together
+from holdfast_daemon.core.waits.shared_call import GroupKey, SharedCall
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
 _NCCL = "nccl:"
@@ -72,7 +73,7 @@ def diagnose(
     for one in odd:
         del ranks[one.rank]
     unused = (*unread, *(one.rank for one in odd))
-    found = joints(ranks, dead)
+    found = shared_calls(ranks, dead)
     moving = [rank for rank, known in evidence.items() if _has_moved(known)]
     places = {rank: known.place for rank, known in evidence.items()}
     has_calls = any(dump.has_calls for dump in dumps.values())
@@ -82,7 +83,7 @@ def diagnose(
         causes = tuple(_distinct(CauseSearch(ranks, found, dead, unused, places, guessed=guessed).causes()))
     if not (has_calls or dead or moving or any(cause.ranks for cause in causes)):
         causes = tuple(causes_by_counters(dumps, keys)) or causes
-        found += [cause.joint for cause in causes if cause.joint is not None]
+        found += [cause.call for cause in causes if cause.call is not None]
     if odd:
         causes = tuple(replace(cause, confidence=Confidence.LOW) for cause in causes)
     return Diagnosis(causes, tuple(_waits(found)), ranks, unread, odd, has_calls=has_calls)
@@ -137,8 +138,8 @@ def _distinct(causes: Iterable[Cause]) -> Iterator[Cause]:
         if cause.kind == Kind.UNKNOWN:
             unknown.append(cause)
             continue
-        joint = cause.joint
-        call = joint and (joint.group, joint.seq, joint.parties if not joint.seq else (), joint.sides)
+        shared = cause.call
+        call = shared and (shared.group, shared.seq, shared.parties if not shared.seq else (), shared.sides)
         if (cause.kind, cause.ranks, call) not in seen:
             seen.add((cause.kind, cause.ranks, call))
             yield cause
@@ -160,17 +161,17 @@ def _progress(dump: recorder.RecorderDump) -> tuple[object, ...]:
     return max((call.order for call in dump.calls), default=-1), done, len(dump.calls), status
 
 
-def _waits(found: list[Joint]) -> Iterator[Wait]:
+def _waits(found: list[SharedCall]) -> Iterator[Wait]:
     # A rank may have several equal transfers pending: the first one says it all.
     seen = set()
-    for joint in found:
-        alike = (joint.group, joint.seq, joint.op, joint.waiters, joint.missing, joint.unclear, joint.behind)
+    for shared in found:
+        alike = (shared.group, shared.seq, shared.op, shared.waiters, shared.missing, shared.unclear, shared.behind)
         if alike in seen:
             continue
         seen.add(alike)
-        for rank in joint.waiters:
-            for awaited in joint.missing:
-                yield Wait(rank, awaited, joint, is_certain=True)
-            for awaited in (*joint.unclear, *joint.behind):
+        for rank in shared.waiters:
+            for awaited in shared.missing:
+                yield Wait(rank, awaited, shared, is_certain=True)
+            for awaited in (*shared.unclear, *shared.behind):
                 if awaited != rank:
-                    yield Wait(rank, awaited, joint, is_certain=False)
+                    yield Wait(rank, awaited, shared, is_certain=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from holdfast_daemon.core.device_waits.calls import GroupKey
+from holdfast_daemon.core.waits.shared_call import GroupKey
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
 _WORLD = "0"

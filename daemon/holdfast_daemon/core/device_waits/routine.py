@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from holdfast_daemon.core.device_waits.calls import GroupKey
+from holdfast_daemon.core.waits.shared_call import GroupKey
 
 _CONTEXT = 3
 """Calls that must be the same as at an earlier place."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from holdfast_daemon.core.device_waits.causes import Cause, Diagnosis, Kind
 from holdfast_daemon.core.device_waits.contradictions import Contradiction
-from holdfast_daemon.core.device_waits.joints import Joint
+from holdfast_daemon.core.waits.shared_call import SharedCall
 
 _SHOWN = 8
 
@@ -36,39 +36,39 @@ def ranks_text(ranks: Iterable[int]) -> str:
     return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
-def call_text(joint: Joint) -> str:
+def call_text(shared: SharedCall) -> str:
     """Return ``call 42 (all_reduce) of group 0``."""
-    if not joint.seq:
-        return f"{joint.op} of group {joint.group[0]} (by ranks of the group)"
-    op = f" ({joint.op})" if joint.op else ""
-    return f"call {joint.seq}{op} of group {joint.group[0]}"
+    if not shared.seq:
+        return f"{shared.op} of group {shared.group[0]} (by ranks of the group)"
+    op = f" ({shared.op})" if shared.op else ""
+    return f"call {shared.seq}{op} of group {shared.group[0]}"
 
 
 def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each kind
     """Return what happened, in one line."""
-    named, joint = ranks_text(cause.ranks) if cause.ranks else "", cause.joint
+    named, shared = ranks_text(cause.ranks) if cause.ranks else "", cause.call
     have = "has" if len(cause.ranks) == 1 else "have"
-    call = call_text(joint) if joint is not None else "a call"
+    call = call_text(shared) if shared is not None else "a call"
     match cause.kind:
-        case Kind.MISSING_RANK if joint is None:
+        case Kind.MISSING_RANK if shared is None:
             return f"{named} {have} not come to the set-up of a process group in which others wait"
         case Kind.MISSING_RANK:
-            side = "" if joint is None or joint.seq else "the other side of "
-            return f"{named} {have} not made {side}{call}, in which {_waiters(joint)}"
+            side = "" if shared is None or shared.seq else "the other side of "
+            return f"{named} {have} not made {side}{call}, in which {_waiters(shared)}"
         case Kind.DEAD_RANK:
-            waiting = f"in {call} {_waiters(joint)}" if joint is not None else "no recorder shows who waits for that"
+            waiting = f"in {call} {_waiters(shared)}" if shared is not None else "no recorder shows who waits for that"
             return f"{named} {'is' if len(cause.ranks) == 1 else 'are'} dead, and {waiting}"
         case Kind.MISMATCHED_CALL:
-            return _mismatch(joint)
+            return _mismatch(shared)
         case Kind.OPPOSITE_ORDER:
             others = " and others" if len(cause.ranks) == 1 or set(cause.suspects) - set(cause.ranks) else ""
             return f"{named}{others} wait for each other: calls come in different orders, or one was left out"
         case Kind.STUCK_DEVICE:
-            return _stuck(named, call, is_held_alone=joint is not None and joint.is_held_alone)
+            return _stuck(named, call, is_held_alone=shared is not None and shared.is_held_alone)
         case Kind.INSIDE_CALL:
             return f"the host of {named} does not return from making {call}"
         case Kind.GPU_OR_NETWORK:
-            who = "all members" if joint is None or joint.seq else "both sides"
+            who = "all members" if shared is None or shared.seq else "both sides"
             return f"{who} have made {call}, and it does not complete: a GPU or the network, no rank is to blame"
         case Kind.MOVING:
             return f"{ranks_text(cause.suspects)} moved between the two sets of dumps, which therefore show no hang"
@@ -78,10 +78,10 @@ def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each ki
             return f"the recorders do not show who holds up {call}"
 
 
-def _mismatch(joint: Joint | None) -> str:
-    if joint is not None and not joint.seq:
-        return f"{ranks_text(joint.parties)} give one message of group {_group(joint)} different sizes"
-    return f"ranks made different calls under number {joint.seq if joint else 0} of group {_group(joint)}"
+def _mismatch(shared: SharedCall | None) -> str:
+    if shared is not None and not shared.seq:
+        return f"{ranks_text(shared.parties)} give one message of group {_group(shared)} different sizes"
+    return f"ranks made different calls under number {shared.seq if shared else 0} of group {_group(shared)}"
 
 
 def _stuck(named: str, call: str, *, is_held_alone: bool) -> str:
@@ -92,24 +92,25 @@ def _stuck(named: str, call: str, *, is_held_alone: bool) -> str:
 
 def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
     """Yield what a verdict rests on, one line each."""
-    joint = cause.joint
+    shared = cause.call
     if not diagnosis.has_calls and cause.ranks:
         yield "only the counters of groups were read, in which collectives and messages share one number"
     if cause.kind == Kind.MISSING_RANK:
         for rank in cause.ranks[:_SHOWN]:
-            yield _own_place(rank, joint, diagnosis)
-    if joint is not None:
-        for signature, members in joint.sides:
+            yield _own_place(rank, shared, diagnosis)
+    if shared is not None:
+        for signature, members in shared.sides:
             yield f"{ranks_text(members)} made {signature}"
         if cause.kind in (Kind.UNKNOWN, Kind.OPPOSITE_ORDER):
-            yield from _waits_in(joint)
-        if joint.is_held_alone:
-            others = [rank for rank in joint.group[1] if rank not in joint.waiters]
+            yield from _waits_in(shared)
+        if shared.is_held_alone:
+            others = [rank for rank in shared.group[1] if rank not in shared.waiters]
             yield f"{ranks_text(others)} completed it, which nobody can before all have taken part"
         elif cause.kind in (Kind.GPU_OR_NETWORK, Kind.STUCK_DEVICE, Kind.INSIDE_CALL):
-            yield f"{ranks_text(joint.parties)} have made it, and no older call is pending on them"
-    if _is_guessed(cause) and joint is not None:
-        yield f"{ranks_text(joint.group[1])} made it, and no dump says whether group {joint.group[0]} has other members"
+            yield f"{ranks_text(shared.parties)} have made it, and no older call is pending on them"
+    if _is_guessed(cause) and shared is not None:
+        name, members = shared.group
+        yield f"{ranks_text(members)} made it, and no dump says whether group {name} has other members"
     if cause.kind in (Kind.NOTHING_PENDING, Kind.UNKNOWN):
         yield from _what_is_missing(cause, diagnosis)
 
@@ -147,48 +148,48 @@ def next_step(cause: Cause) -> str:
     """Return what to do next, in one line."""
     if _is_guessed(cause):
         return "add the dumps of all ranks, or say how many ranks there are"
-    members = ranks_text(cause.joint.group[1]) if cause.joint is not None else "all ranks"
+    members = ranks_text(cause.call.group[1]) if cause.call is not None else "all ranks"
     suspects = cause.suspects or cause.ranks
     return _NEXT[cause.kind].format(
         ranks=ranks_text(cause.ranks) if cause.ranks else "the culprit",
         suspects=ranks_text(suspects) if suspects else members,
         members=members,
-        parties=ranks_text(cause.joint.parties) if cause.joint is not None else "all ranks",
+        parties=ranks_text(cause.call.parties) if cause.call is not None else "all ranks",
     )
 
 
 def _is_guessed(cause: Cause) -> bool:
     """Return whether nothing but the members of the group is in doubt."""
-    return cause.kind == Kind.UNKNOWN and not cause.suspects and cause.joint is not None and cause.joint.is_complete
+    return cause.kind == Kind.UNKNOWN and not cause.suspects and cause.call is not None and cause.call.is_complete
 
 
-def _group(joint: Joint | None) -> str:
-    return joint.group[0] if joint is not None else "?"
+def _group(shared: SharedCall | None) -> str:
+    return shared.group[0] if shared is not None else "?"
 
 
-def _waiters(joint: Joint | None) -> str:
-    if joint is None:
+def _waiters(shared: SharedCall | None) -> str:
+    if shared is None:
         return "others wait"
-    return f"{ranks_text(joint.waiters)} {'waits' if len(joint.waiters) == 1 else 'wait'}"
+    return f"{ranks_text(shared.waiters)} {'waits' if len(shared.waiters) == 1 else 'wait'}"
 
 
-def _own_place(rank: int, joint: Joint | None, diagnosis: Diagnosis) -> str:
+def _own_place(rank: int, shared: SharedCall | None, diagnosis: Diagnosis) -> str:
     calls = diagnosis.ranks.get(rank)
-    if calls is None or joint is None or joint.group not in calls.arrived:
+    if calls is None or shared is None or shared.group not in calls.arrived:
         return f"rank {rank} has no call of its own pending"
-    newest = calls.arrived[joint.group]
+    newest = calls.arrived[shared.group]
     made = f"its newest call there is {newest}" if newest else "it has made none there"
-    if not joint.seq:
+    if not shared.seq:
         made = "it has not made the other side of this transfer"
     return f"rank {rank} has no call of its own pending, and {made}"
 
 
-def _waits_in(joint: Joint) -> Iterator[str]:
+def _waits_in(shared: SharedCall) -> Iterator[str]:
     for ranks, why in (
-        (joint.missing, "not made it"),
-        (joint.unclear, "perhaps not made it"),
-        (joint.behind, "made it after a call that is still pending"),
+        (shared.missing, "not made it"),
+        (shared.unclear, "perhaps not made it"),
+        (shared.behind, "made it after a call that is still pending"),
     ):
         if ranks:
             have = "has" if len(ranks) == 1 else "have"
-            yield f"in {call_text(joint)} {_waiters(joint)}; {ranks_text(ranks)} {have} {why}"
+            yield f"in {call_text(shared)} {_waiters(shared)}; {ranks_text(ranks)} {have} {why}"

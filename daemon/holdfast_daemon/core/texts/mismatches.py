@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from holdfast_daemon.core.naming import ranks_named
 from holdfast_daemon.core.texts import places
-from holdfast_daemon.core.waits.meeting import RECV
 from holdfast_daemon.core.waits.operations import operation
+from holdfast_daemon.core.waits.shared_call import RECV
 from holdfast_proto.v1 import store_pb2 as store
 
 _SIDES_SHOWN = 4

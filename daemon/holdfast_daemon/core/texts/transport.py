@@ -9,7 +9,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 
 def transport(verdict: store.Verdict) -> str:
-    """Return which call or meeting does not come about, and between which nodes."""
+    """Return which call or making of a group does not come about, and between which nodes."""
     detail = verdict.transport
     nodes = f"{'node' if len(detail.nodes) == 1 else 'nodes'} {listed(detail.nodes)}"
     match detail.form:

@@ -1,11 +1,87 @@
-"""Where the edges of a directed graph end: what both searches of the wait-for graph stand on.
+"""Where the wait-for graph ends: a hang spreads until every rank waits for some other one, and ends lead to the cause.
 
-Hosts and devices give different evidence, and so different edges. From there on the question is the same: which nodes
-does no edge leave, and round which circle do the edges lead?
+The nodes are ranks and the calls in which they wait. An edge leads from a rank to a call that holds it up, and from a
+call to each rank that it misses. So a group of n ranks costs 2 n edges, and not n x n between its ranks.
+
+A rank that no edge leaves is a root. A larger part of the graph that no edge leaves is a knot, in which all wait for
+each other. Hosts and devices give different evidence, and so different edges. From there on the question is the same.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from holdfast_daemon.core.waits.shared_call import SharedCall
+
+
+class Part(NamedTuple):
+    """A part of the graph in which each node leads to each other one, or a single node."""
+
+    ranks: tuple[int, ...]
+    """Ascending."""
+    calls: tuple[SharedCall, ...]
+
+    @property
+    def is_circle(self) -> bool:
+        """Whether ranks wait for each other here."""
+        return bool(self.ranks and self.calls)
+
+
+class WaitForGraph:
+    """The wait-for graph of ``calls``, and of ``ranks``, which are all that the calls name and perhaps others.
+
+    ``waiters``: which ranks of a call it holds up; those that it certainly does, if it is left out.
+    """
+
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        calls: Sequence[SharedCall],
+        waiters: Callable[[SharedCall], Iterable[int]] = lambda call: call.fronts,
+    ) -> None:
+        self._ranks = sorted(ranks)
+        self._calls = calls
+        number = {rank: i for i, rank in enumerate(self._ranks)}
+        self._edges: list[list[int]] = [[] for _ in range(len(self._ranks) + len(calls))]
+        for i, call in enumerate(calls, len(self._ranks)):
+            for rank in waiters(call):
+                if rank in number:
+                    self._edges[number[rank]].append(i)
+            self._edges[i] = [number[rank] for rank in call.awaited if rank in number]
+
+    def ends(self) -> Iterator[Part]:
+        """Yield the parts that no edge leaves."""
+        return map(self._part, terminal_components(self._edges))
+
+    def parts(self) -> Iterator[Part]:
+        """Yield all parts."""
+        return map(self._part, strong_components(self._edges))
+
+    def _part(self, nodes: list[int]) -> Part:
+        size = len(self._ranks)
+        ranks = sorted(self._ranks[node] for node in nodes if node < size)
+        return Part(tuple(ranks), tuple(self._calls[node - size] for node in sorted(nodes) if node >= size))
+
+
+def circle_through(start: int, calls: Sequence[SharedCall], inside: Collection[int]) -> list[int]:
+    """Return a shortest circle of ranks of ``inside`` through ``start``, each of which the next one certainly holds up.
+
+    It begins with ``start``, which is alone in it if there is none.
+    """
+    held: dict[int, list[int]] = {}
+    for i, call in enumerate(calls):
+        for rank in call.fronts:
+            held.setdefault(rank, []).append(i)
+    passes: Counter[int] = Counter()
+
+    def successors(rank: int) -> Iterator[int]:
+        for i in held.get(rank, ()):
+            passes[i] += 1
+            # A rank does not wait for itself. So it takes two of them to reach all for whom a call waits, and no more.
+            if passes[i] <= 2:
+                yield from (to for to in calls[i].awaited if to != rank and to in inside)
+
+    return shortest_circle(start, successors)
 
 
 def terminal_components(successors: Sequence[Sequence[int]]) -> Iterator[list[int]]:

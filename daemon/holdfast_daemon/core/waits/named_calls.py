@@ -29,7 +29,7 @@ class MismatchedCall:
 
 def mismatched_calls(ranks: Mapping[int, store.RankState]) -> Iterator[MismatchedCall]:
     """Yield the mismatched calls of all groups, by group and seq."""
-    meetings: dict[tuple[GroupId, int], dict[tuple[object, ...], tuple[Signature, list[int]]]] = {}
+    made: dict[tuple[GroupId, int], dict[tuple[object, ...], tuple[Signature, list[int]]]] = {}
     for number in sorted(ranks):
         rank = ranks[number]
         if not rank.pending:
@@ -37,9 +37,9 @@ def mismatched_calls(ranks: Mapping[int, store.RankState]) -> Iterator[Mismatche
         groups = {group.group: group_id(group) for group in rank.progress.groups if group.members}
         for call in rank.pending:
             if call.group in groups and not operation(call.op).startswith(_UNORDERED):
-                sides = meetings.setdefault((groups[call.group], call.seq), {})
+                sides = made.setdefault((groups[call.group], call.seq), {})
                 sides.setdefault(_agreed(call), (_signature(call), []))[1].append(number)
-    for ((name, _, _), seq), sides in sorted(meetings.items(), key=lambda item: item[0]):
+    for ((name, _, _), seq), sides in sorted(made.items(), key=lambda item: item[0]):
         if len(sides) > 1:
             ordered = sorted(sides.values(), key=lambda side: -len(side[1]))
             yield MismatchedCall(name, seq, tuple((signature, tuple(numbers)) for signature, numbers in ordered))

@@ -38,7 +38,7 @@ def test_the_only_rank_that_is_elsewhere_holds_up_a_set_up(
 ) -> None:
     documents = {rank: Document({"0": (0, 1, 2)}).call() for rank in range(3)}
     cause = only_cause(judge(documents, places=dict(enumerate(places))))
-    assert (cause.kind, cause.ranks, cause.suspects, cause.joint) == (kind, ranks, suspects, None)
+    assert (cause.kind, cause.ranks, cause.suspects, cause.call) == (kind, ranks, suspects, None)
 
 
 def test_a_place_in_a_call_shows_nothing_if_no_recorder_is_on() -> None:
@@ -57,7 +57,7 @@ def test_of_the_ranks_that_are_elsewhere_those_that_others_wait_for_are_named() 
     places = {1: Place.SET_UP, 2: Place.USER_CODE, 4: Place.USER_CODE}
     cause = only_cause(judge(documents, places=places))
     assert (cause.kind, cause.ranks) == (Kind.MISSING_RANK, (2,))
-    assert cause.joint is not None and cause.joint.seq == 2
+    assert cause.call is not None and cause.call.seq == 2
     unknown = only_cause(judge(documents, places={1: Place.SET_UP, 4: Place.SET_UP}))
     assert (unknown.kind, unknown.ranks, unknown.suspects) == (Kind.UNKNOWN, (), (2,))
 
@@ -67,7 +67,7 @@ def test_of_the_ranks_that_are_elsewhere_those_that_others_wait_for_are_named() 
 
 def test_a_dead_rank_is_the_likeliest_reason_if_nobody_waits_in_any_call() -> None:
     cause = only_cause(judge({rank: steps(3) for rank in (0, 2, 3)}, dead=[1]))
-    assert (cause.kind, cause.ranks, cause.joint, cause.confidence) == (Kind.DEAD_RANK, (1,), None, Confidence.MEDIUM)
+    assert (cause.kind, cause.ranks, cause.call, cause.confidence) == (Kind.DEAD_RANK, (1,), None, Confidence.MEDIUM)
 
 
 def test_two_dead_ranks_are_named_together_although_one_is_waited_for() -> None:
@@ -75,7 +75,7 @@ def test_two_dead_ranks_are_named_together_although_one_is_waited_for() -> None:
     documents = {0: Document(pair).pending(), 1: Document({"1": (1,)}).call(group="1")}
     cause = only_cause(judge(documents, dead=[3, 2]))
     assert (cause.kind, cause.ranks, cause.confidence) == (Kind.DEAD_RANK, (2, 3), Confidence.HIGH)
-    assert cause.joint is not None and cause.joint.group == ("0", (0, 2))
+    assert cause.call is not None and cause.call.group == ("0", (0, 2))
 
 
 def launching(dead: int, first: tuple[int, int]) -> tuple[Mapping[int, Document], int]:
@@ -174,14 +174,14 @@ def test_the_call_in_which_most_ranks_wait_is_shown() -> None:
     groups = {"p": (0, 3), "q": (1, 2, 3)}
     documents = {rank: Document(groups).pending(group="p" if rank == 0 else "q", seq=5) for rank in (0, 1, 2)}
     cause = only_cause(judge(documents | {3: Document(groups).call(group="p")}))
-    assert cause.ranks == (3,) and cause.joint is not None and cause.joint.group[0] == "q"
+    assert cause.ranks == (3,) and cause.call is not None and cause.call.group[0] == "q"
 
 
 def test_of_calls_in_which_as_many_wait_the_one_with_the_lowest_number_is_shown() -> None:
     groups = {"p": (0, 2), "q": (1, 2)}
     documents = {0: Document(groups).pending(group="p", seq=5), 1: Document(groups).pending(group="q", seq=2)}
     cause = only_cause(judge(documents | {2: Document(groups).call(group="p", seq=1)}))
-    assert cause.ranks == (2,) and cause.joint is not None and cause.joint.group[0] == "q"
+    assert cause.ranks == (2,) and cause.call is not None and cause.call.group[0] == "q"
 
 
 # Calls that all have made.
@@ -196,7 +196,7 @@ def test_a_mismatch_excuses_those_that_miss_a_later_call_of_that_group() -> None
     """Rank 2 made a broadcast as its call 2, and the others no longer mean the same call by the number 4."""
     documents = {rank: steps(3).pending() for rank in (0, 1, 3)}
     cause = only_cause(judge(documents | {2: steps(1).call("broadcast").call()}))
-    assert (cause.kind, cause.joint is not None and cause.joint.seq) == (Kind.MISMATCHED_CALL, 2)
+    assert (cause.kind, cause.call is not None and cause.call.seq) == (Kind.MISMATCHED_CALL, 2)
 
 
 # Circles.
@@ -220,7 +220,7 @@ def test_of_a_circle_and_those_that_wait_for_it_the_circle_is_named() -> None:
     documents[1] = Document(groups).call().call(group="pair").pending(group="pair")
     cause = only_cause(judge(documents))
     assert (cause.kind, cause.ranks) == (Kind.OPPOSITE_ORDER, (1, 2))
-    assert cause.joint is not None and cause.joint.group[0] == "0"
+    assert cause.call is not None and cause.call.group[0] == "0"
 
 
 def test_a_circle_of_transfers_that_full_rings_cannot_count_names_nobody() -> None:
@@ -272,7 +272,7 @@ def test_a_later_mismatch_shows_where_the_ring_has_lost_the_first_one() -> None:
     ahead = Document({"0": (0, 1)}, first_record=70).pending("reduce_scatter", seq=6).status("0", 6, -1, 4)
     behind = Document({"0": (0, 1)}).call(seq=4).pending("reduce_scatter").pending("all_gather")
     cause = only_cause(judge({0: ahead, 1: behind}))
-    assert (cause.kind, cause.joint and cause.joint.seq) == (Kind.MISMATCHED_CALL, 6)
+    assert (cause.kind, cause.call and cause.call.seq) == (Kind.MISMATCHED_CALL, 6)
 
 
 def test_the_closing_entry_of_a_batch_proves_nothing_about_the_calls_before_it() -> None:
@@ -357,4 +357,4 @@ def test_both_sides_of_transfers_are_one_cause() -> None:
         one.transfer("send", 0, 1, state="scheduled")
         other.transfer("recv", 1, 0, state="scheduled")
     cause = only_cause(judge({0: one, 1: other}))
-    assert (cause.kind, cause.joint and cause.joint.parties) == (Kind.GPU_OR_NETWORK, (0, 1))
+    assert (cause.kind, cause.call and cause.call.parties) == (Kind.GPU_OR_NETWORK, (0, 1))

@@ -65,7 +65,7 @@ def test_a_rank_that_alone_still_holds_a_call_is_the_cause() -> None:
     late = steps(16).pending().pending().pending().pending()
     diagnosis = judge({rank: steps(20).pending() for rank in WORLD} | {2: late})
     cause = only_cause(diagnosis)
-    assert (cause.kind, cause.ranks, cause.joint and cause.joint.seq) == (Kind.STUCK_DEVICE, (2,), 17)
+    assert (cause.kind, cause.ranks, cause.call and cause.call.seq) == (Kind.STUCK_DEVICE, (2,), 17)
     assert diagnosis.contradictions == ()
     assert verdict_of(cause) == (
         "rank 2 alone still holds call 17 (all_reduce) of group 0: its device, its stream or its watchdog is stuck"

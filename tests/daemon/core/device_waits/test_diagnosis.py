@@ -17,7 +17,7 @@ def test_the_rank_that_has_not_made_the_call_is_named() -> None:
     diagnosis = judge({rank: steps() if rank == 2 else steps().pending() for rank in WORLD})
     assert named(diagnosis) == (Kind.MISSING_RANK, (2,))
     cause = only_cause(diagnosis)
-    assert cause.joint is not None and (cause.joint.seq, cause.joint.op, cause.joint.waiters) == (
+    assert cause.call is not None and (cause.call.seq, cause.call.op, cause.call.waiters) == (
         7,
         "all_reduce",
         (0, 1, 3),
@@ -161,8 +161,8 @@ def test_two_different_calls_name_both_sides_and_blame_none() -> None:
         judge({0: steps(groups={"0": (0, 1)}).pending(), 1: steps(groups={"0": (0, 1)}).pending("broadcast")})
     )
     assert (cause.kind, cause.ranks, cause.suspects) == (Kind.MISMATCHED_CALL, (), (0, 1))
-    assert cause.joint is not None
-    assert cause.joint.sides == (
+    assert cause.call is not None
+    assert cause.call.sides == (
         ("all_reduce of 4 elements of type Float", (0,)),
         ("broadcast of 4 elements of type Float", (1,)),
     )
@@ -222,7 +222,7 @@ def test_an_earlier_mismatch_that_completed_explains_the_hang() -> None:
     second = Document(pair).call().call().call("broadcast").call().call()
     cause = only_cause(judge({0: first, 1: second}))
     assert (cause.kind, cause.ranks) == (Kind.MISMATCHED_CALL, ())
-    assert cause.joint is not None and cause.joint.seq == 3
+    assert cause.call is not None and cause.call.seq == 3
 
 
 # Calls that all have made.

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from holdfast_agent.evidence.recorder_dump import from_document
-from holdfast_daemon.core.device_waits.calls import GroupKey
 from holdfast_daemon.core.device_waits.groups import group_keys, guessed_groups
+from holdfast_daemon.core.waits.shared_call import GroupKey
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
 from tests.support.recorder_documents import Document
 

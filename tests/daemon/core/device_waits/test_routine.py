@@ -1,5 +1,5 @@
-from holdfast_daemon.core.device_waits.calls import GroupKey
 from holdfast_daemon.core.device_waits.routine import known_next_calls
+from holdfast_daemon.core.waits.shared_call import GroupKey
 
 DATA: GroupKey = ("data", (0, 1))
 TENSOR: GroupKey = ("tensor", (0, 2))

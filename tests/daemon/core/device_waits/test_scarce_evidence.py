@@ -33,7 +33,7 @@ def test_the_status_shows_the_oldest_pending_call_that_a_full_ring_has_lost() ->
     groups = {"0": (0, 1), "own": (0,)}
     lost = Document(groups, first_record=5000).pending(group="own", seq=90).status("0", 8, -1, 7)
     diagnosis = judge({0: lost, 1: Document({"0": (0, 1)}).call(seq=7)})
-    assert {(wait.rank, wait.awaited, wait.joint.seq) for wait in diagnosis.waits} == {(0, 1, 8)}
+    assert {(wait.rank, wait.awaited, wait.call.seq) for wait in diagnosis.waits} == {(0, 1, 8)}
 
 
 def test_the_status_shows_how_far_a_rank_without_entries_is() -> None:
@@ -165,7 +165,7 @@ def test_waits_for_ranks_of_which_nothing_is_known_are_not_certain() -> None:
 def test_a_rank_waits_for_one_that_makes_the_call_later_but_never_for_itself() -> None:
     groups = {"0": (0, 1), "a": (0, 1)}
     diagnosis = judge({0: Document(groups).pending(), 1: Document(groups).pending(group="a").pending()})
-    waits = [(wait.rank, wait.awaited, wait.joint.group[0], wait.is_certain) for wait in diagnosis.waits]
+    waits = [(wait.rank, wait.awaited, wait.call.group[0], wait.is_certain) for wait in diagnosis.waits]
     assert waits == [(0, 1, "0", False), (1, 0, "a", True)]
 
 
@@ -175,7 +175,7 @@ def test_equal_transfers_of_a_rank_are_one_wait_and_others_are_not() -> None:
     for way, peer in (("send", 1), ("send", 1), ("send", 1), ("send", 2), ("recv", 1)):
         document.transfer(way, 0, peer, state="scheduled")
     waits = judge({0: document, 1: Document(trio), 2: Document(trio)}).waits
-    found = [(wait.joint.op, wait.awaited) for wait in waits if wait.is_certain]
+    found = [(wait.call.op, wait.awaited) for wait in waits if wait.is_certain]
     # The first send is the oldest pending call, and the two other ones are behind it.
     assert found == [("send 0->1", 1), ("send 0->1", 1), ("send 0->2", 2), ("recv 0<-1", 1)]
 

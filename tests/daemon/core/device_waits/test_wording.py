@@ -3,13 +3,13 @@
 import pytest
 
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Kind
-from holdfast_daemon.core.device_waits.joints import Joint
 from holdfast_daemon.core.device_waits.wording import call_text, next_step, ranks_text, reasons_of, verdict_of
+from holdfast_daemon.core.waits.shared_call import SharedCall
 from tests.daemon.core.device_waits.jobs import judge, only_cause
 from tests.support.recorder_documents import Document
 
 GROUP = ("0", (0, 1, 2, 3))
-CALL = Joint(GROUP, 7, "all_reduce", waiters=(0, 1), fronts=(0, 1), missing=(3,))
+CALL = SharedCall(GROUP, 7, "all_reduce", waiters=(0, 1), fronts=(0, 1), missing=(3,))
 
 
 @pytest.mark.parametrize(
@@ -28,17 +28,17 @@ def test_ranks_are_listed_and_many_are_counted(ranks: list[int], text: str) -> N
 
 def test_a_call_has_its_number_its_operation_and_its_group() -> None:
     assert call_text(CALL) == "call 7 (all_reduce) of group 0"
-    assert call_text(Joint(GROUP, 7, "", (0,))) == "call 7 of group 0"
-    assert call_text(Joint(GROUP, 0, "send 0->1", (0,))) == "send 0->1 of group 0 (by ranks of the group)"
+    assert call_text(SharedCall(GROUP, 7, "", (0,))) == "call 7 of group 0"
+    assert call_text(SharedCall(GROUP, 0, "send 0->1", (0,))) == "send 0->1 of group 0 (by ranks of the group)"
 
 
 @pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("joint", [CALL, None])
+@pytest.mark.parametrize("shared", [CALL, None])
 @pytest.mark.parametrize("ranks", [(), (3,), (2, 3)])
 def test_every_kind_has_one_line_for_what_happened_and_one_for_what_to_do(
-    kind: Kind, joint: Joint | None, ranks: tuple[int, ...]
+    kind: Kind, shared: SharedCall | None, ranks: tuple[int, ...]
 ) -> None:
-    cause = Cause(kind, ranks, joint, Confidence.LOW, (1, 2))
+    cause = Cause(kind, ranks, shared, Confidence.LOW, (1, 2))
     for text in (verdict_of(cause), next_step(cause)):
         assert text.strip() and "\n" not in text and "{" not in text and "None" not in text
 

@@ -16,9 +16,9 @@ from holdfast_daemon.core.detectors.hangs.root_ranks import root_verdict
 from holdfast_daemon.core.detectors.hangs.transport import transport_verdict
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Kind
-from holdfast_daemon.core.device_waits.joints import Joint
 from holdfast_daemon.core.device_waits.wording import next_step, reasons_of, verdict_of
 from holdfast_daemon.core.waits.named_calls import MismatchedCall
+from holdfast_daemon.core.waits.shared_call import SharedCall
 from holdfast_daemon.core.waits.wait_graph import ArrivedCall, MissedCall
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -54,20 +54,20 @@ class DeviceCall(Detector):
 
 def _finding(view: View, cause: Cause, diagnosis: Diagnosis) -> Finding:
     """Return what is said of such a cause on any backend, with what the recorders show."""
-    joint = cause.joint
+    shared = cause.call
     verdict = _verdict_of_all_backends(view, cause, diagnosis)
     is_told = verdict.WhichOneof("detail") is not None
     verdict.ClearField("waits")  # of groups on hosts, whose counters show nothing of calls on devices
     waits = [wait for wait in diagnosis.waits if wait.is_certain]
-    in_call = Counter((wait.awaited, wait.joint.group, wait.joint.seq, wait.joint.op) for wait in waits)
+    in_call = Counter((wait.awaited, wait.call.group, wait.call.seq, wait.call.op) for wait in waits)
     edges = [
         store.WaitEdge(
             waiter=wait.rank,
             awaited=wait.awaited,
-            group=wait.joint.group[0],
-            seq=wait.joint.seq,
-            op=wait.joint.op,
-            waiters=in_call[wait.awaited, wait.joint.group, wait.joint.seq, wait.joint.op],
+            group=wait.call.group[0],
+            seq=wait.call.seq,
+            op=wait.call.op,
+            waiters=in_call[wait.awaited, wait.call.group, wait.call.seq, wait.call.op],
         )
         for wait in waits
     ]
@@ -76,9 +76,9 @@ def _finding(view: View, cause: Cause, diagnosis: Diagnosis) -> Finding:
             confidence_ratio=_RATIOS[cause.confidence],
             waits=hang.kept_waits(edges, cause.ranks),
             waiting_ranks=len({wait.rank for wait in waits}),
-            group=joint.group[0] if joint is not None else "",
-            seq=joint.seq if joint is not None else 0,
-            op=joint.op if joint is not None else "",
+            group=shared.group[0] if shared is not None else "",
+            seq=shared.seq if shared is not None else 0,
+            op=shared.op if shared is not None else "",
             device_call=store.DeviceCallDetail(
                 what="" if is_told else verdict_of(cause),
                 why=[] if verdict.HasField("mismatch") else reasons_of(cause, diagnosis),
@@ -95,29 +95,29 @@ def _finding(view: View, cause: Cause, diagnosis: Diagnosis) -> Finding:
 
 def _verdict_of_all_backends(view: View, cause: Cause, diagnosis: Diagnosis) -> store.Verdict:
     """Return the verdict with the detail that it has on every backend; without one, if only devices know the cause."""
-    joint = cause.joint
+    shared = cause.call
     match cause.kind:
         case Kind.MISSING_RANK | Kind.DEAD_RANK:
             missed = {
                 rank: call for rank in diagnosis.culprits if (call := _missed(rank, cause, diagnosis)) is not None
             }
             return root_verdict(view, diagnosis.culprits, missed)
-        case Kind.GPU_OR_NETWORK if joint is not None and joint.seq:
-            name, members = joint.group
-            return transport_verdict(view, ArrivedCall(name, joint.seq, members, joint.op, members))
-        case Kind.MISMATCHED_CALL if joint is not None and joint.seq:
-            sides = tuple(((signature, "", ""), ranks) for signature, ranks in joint.sides)
-            return different_calls(view, MismatchedCall(joint.group[0], joint.seq, sides), diagnosis.culprits).verdict
+        case Kind.GPU_OR_NETWORK if shared is not None and shared.seq:
+            name, members = shared.group
+            return transport_verdict(view, ArrivedCall(name, shared.seq, members, shared.op, members))
+        case Kind.MISMATCHED_CALL if shared is not None and shared.seq:
+            sides = tuple(((signature, "", ""), ranks) for signature, ranks in shared.sides)
+            return different_calls(view, MismatchedCall(shared.group[0], shared.seq, sides), diagnosis.culprits).verdict
     return store.Verdict(kind=_KINDS[cause.kind], culprits=diagnosis.culprits)
 
 
 def _missed(rank: int, cause: Cause, diagnosis: Diagnosis) -> MissedCall | None:
     """Return the call in which most ranks wait for ``rank``; None: nothing shows one."""
-    joints: list[Joint] = [] if cause.joint is None else [cause.joint]
-    joints = [wait.joint for wait in diagnosis.waits if wait.awaited == rank and wait.is_certain] or joints
-    longest = max(joints, key=lambda joint: len(joint.waiters), default=None)
+    shared_calls: list[SharedCall] = [] if cause.call is None else [cause.call]
+    shared_calls = [wait.call for wait in diagnosis.waits if wait.awaited == rank and wait.is_certain] or shared_calls
+    longest = max(shared_calls, key=lambda shared: len(shared.waiters), default=None)
     if longest is None:
         return None
-    everywhere = {waiter for joint in joints for waiter in joint.waiters}
+    everywhere = {waiter for shared in shared_calls for waiter in shared.waiters}
     elsewhere = len(everywhere.difference(longest.waiters))
     return MissedCall(rank, longest.group[0], longest.seq, longest.op or "call", longest.waiters, elsewhere)

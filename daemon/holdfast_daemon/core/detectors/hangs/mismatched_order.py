@@ -21,8 +21,8 @@ from holdfast_daemon.core.detectors.hangs.aborted_sides import sides_of_aborted
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
 from holdfast_daemon.core.waits.different_groups import DifferentGroups
 from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls
-from holdfast_daemon.core.waits.meeting import COLLECTIVE, RECV, SEND
 from holdfast_daemon.core.waits.named_calls import MismatchedCall, Signature, group_id
+from holdfast_daemon.core.waits.shared_call import COLLECTIVE, RECV, SEND
 from holdfast_daemon.core.waits.stray_message import StrayMessage, stray_message
 from holdfast_daemon.core.waits.wait_graph import ArrivedCall
 from holdfast_proto.v1 import common_pb2 as common

@@ -6,7 +6,7 @@ from typing import ClassVar
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.waits.meeting import RECV
+from holdfast_daemon.core.waits.shared_call import RECV
 from holdfast_daemon.core.waits.wait_graph import ArrivedCall
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -1,61 +1,18 @@
 """Pending calls in which ranks meet: who has not made the call, who made another one, who cannot come to it yet."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 
-from holdfast_daemon.core.device_waits.calls import Call, GroupKey, RankCalls, Transfer, Way
+from holdfast_daemon.core.device_waits.calls import Call, RankCalls, Transfer, Way
 from holdfast_daemon.core.device_waits.contradictions import held_alone
+from holdfast_daemon.core.waits.shared_call import GroupKey, SharedCall
 
 _OPPOSITE = {Way.SEND: Way.RECV, Way.RECV: Way.SEND}
 _CALLS_FOLLOWED = 64
 """Most pending transfers of a rank that are looked at, the oldest first."""
 
 
-@dataclass(frozen=True)
-class Joint:
-    """One collective that is the oldest pending one of its group on some rank, or one pending call of transfers."""
-
-    group: GroupKey
-    seq: int
-    op: str
-    waiters: tuple[int, ...]
-    """Ranks of which it is the oldest pending call of the group."""
-    fronts: tuple[int, ...] = ()
-    """Those of them of which it is the oldest pending call of all. Others may wait for something older first."""
-    missing: tuple[int, ...] = ()
-    """Members that have certainly not made it, or are dead."""
-    unclear: tuple[int, ...] = ()
-    """Members of which nothing shows whether they have made it."""
-    sides: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Different calls that were made under this number, and by whom; the most frequent first. Empty if all agree."""
-    behind: tuple[int, ...] = ()
-    """Members that have made it after another call that is still pending: a waiter too, or the other side."""
-    inside: tuple[int, ...] = ()
-    """Members whose host has not returned from making it, and that have nothing older pending."""
-    unstarted: tuple[int, ...] = ()
-    """Members whose device has not come to it, although nothing older is pending, while that of others has."""
-
-    is_held_alone: bool = False
-    """Whether one member alone still holds it, although it ends nowhere before that member has taken part."""
-
-    is_counted: bool = True
-    """Whether sends and receives were paired by number. If a ring has lost some, they are paired as pending ones."""
-    peers: tuple[int, ...] = ()
-    """Other sides of a call of transfers."""
-
-    @property
-    def parties(self) -> tuple[int, ...]:
-        """Ranks that take part in it: the members of the group, or both sides of transfers. Ascending for these."""
-        return self.group[1] if self.seq else tuple(sorted({*self.waiters, *self.peers}))
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all members have made it, all the same, and it is the oldest pending call of each of them."""
-        return not (self.missing or self.unclear or self.sides or self.behind)
-
-
-def joints(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> list[Joint]:
-    """Return all joints, collectives first."""
+def shared_calls(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> list[SharedCall]:
+    """Return all calls that are pending on some rank, collectives first."""
     found: dict[tuple[GroupKey, int], list[int]] = {}
     for rank, calls in ranks.items():
         if rank in dead:
@@ -72,7 +29,7 @@ def joints(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> list[Joint]
 
 def _collective(
     ranks: Mapping[int, RankCalls], dead: Collection[int], group: GroupKey, seq: int, waiters: list[int]
-) -> Joint:
+) -> SharedCall:
     missing, unclear = [], []
     calls: dict[int, Call] = {}
     for member in group[1]:
@@ -90,7 +47,7 @@ def _collective(
     op = next((call.op for member, call in calls.items() if member in waiters), "")
     pending = {member: call for member, call in calls.items() if not call.done}
     behind, inside, unstarted = _held(ranks, group, seq, pending, [*missing, *unclear])
-    return Joint(
+    return SharedCall(
         group,
         seq,
         op,
@@ -116,42 +73,44 @@ def _sides(calls: Mapping[int, Call]) -> tuple[tuple[str, tuple[int, ...]], ...]
     return tuple((signature, tuple(members)) for signature, members in ordered) if len(ordered) > 1 else ()
 
 
-def earlier_mismatch(ranks: Mapping[int, RankCalls], joint: Joint) -> Joint | None:
-    """Return the first call before a joint in which its members made different ones, None if there is none.
+def earlier_mismatch(ranks: Mapping[int, RankCalls], shared: SharedCall) -> SharedCall | None:
+    """Return the first call before another one in which its members made different ones, None if there is none.
 
     NCCL may complete such calls all the same. From there on, the members no longer mean the same call by one number.
     """
-    return _first_mismatch(ranks, joint, lambda seq: seq < joint.seq)
+    return _first_mismatch(ranks, shared, lambda seq: seq < shared.seq)
 
 
-def later_mismatch(ranks: Mapping[int, RankCalls], joint: Joint) -> Joint | None:
-    """Return the first call after a joint in which its members made different ones, None if there is none.
+def later_mismatch(ranks: Mapping[int, RankCalls], shared: SharedCall) -> SharedCall | None:
+    """Return the first call after another one in which its members made different ones, None if there is none.
 
-    A sound program never makes such calls. Where the ring has lost what differs in the joint itself, they show it.
+    A sound program never makes such calls. Where the ring has lost what differs in that one, they show it.
     """
-    return _first_mismatch(ranks, joint, lambda seq: seq > joint.seq)
+    return _first_mismatch(ranks, shared, lambda seq: seq > shared.seq)
 
 
-def _first_mismatch(ranks: Mapping[int, RankCalls], joint: Joint, is_wanted: Callable[[int], bool]) -> Joint | None:
-    if not joint.seq:
+def _first_mismatch(
+    ranks: Mapping[int, RankCalls], shared: SharedCall, is_wanted: Callable[[int], bool]
+) -> SharedCall | None:
+    if not shared.seq:
         return None
-    members = [rank for rank in joint.group[1] if rank in ranks]
+    members = [rank for rank in shared.group[1] if rank in ranks]
     made: dict[int, dict[int, Call]] = {}
     for rank in members:
         for (group, seq), call in ranks[rank].at.items():
-            if group == joint.group and is_wanted(seq):
+            if group == shared.group and is_wanted(seq):
                 made.setdefault(seq, {})[rank] = call
     for seq in sorted(made):
         if sides := _sides(made[seq]):
             op = next(iter(made[seq].values())).op
-            return Joint(joint.group, seq, op, joint.waiters, joint.fronts, sides=sides)
+            return SharedCall(shared.group, seq, op, shared.waiters, shared.fronts, sides=sides)
     return None
 
 
 def _held(
     ranks: Mapping[int, RankCalls], group: GroupKey, seq: int, pending: Mapping[int, Call], absent: Collection[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return the members that are behind, inside and unstarted: see :class:`Joint`."""
+    """Return the members that are behind, inside and unstarted: see :class:`SharedCall`."""
     started = [member for member, call in pending.items() if call.started]
     behind, inside, unstarted = [], [], []
     for member in group[1]:
@@ -180,7 +139,7 @@ def _is_front(calls: RankCalls, group: GroupKey, seq: int) -> bool:
     return front is not None and calls.front_is_certain and (front.group, front.seq) == (group, seq)
 
 
-def _transfers(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> Iterator[Joint]:
+def _transfers(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> Iterator[SharedCall]:
     for rank, calls in ranks.items():
         if rank in dead:
             continue
@@ -188,7 +147,7 @@ def _transfers(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> Iterato
             missing, unclear, behind = _partners(ranks, dead, rank, call)
             if call is not calls.front or not calls.front_is_certain:
                 behind.add(rank)
-            yield Joint(
+            yield SharedCall(
                 call.group,
                 0,
                 call.op,

@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from holdfast_daemon.core.device_waits.joints import Joint, earlier_mismatch, joints
+from holdfast_daemon.core.device_waits.shared_calls import earlier_mismatch, shared_calls
+from holdfast_daemon.core.waits.shared_call import SharedCall
 from tests.daemon.core.device_waits.jobs import judge, read_all
 from tests.support.recorder_documents import Document
 
@@ -13,26 +14,28 @@ TRIO = {"0": (0, 1, 2)}
 TWO = {"0": (0, 1), "a": (0, 1)}
 
 
-def found(documents: Mapping[int, Document], world_size: int | None = None, dead: Collection[int] = ()) -> list[Joint]:
-    return joints(read_all(documents, world_size, dead=dead), dead)
+def found(
+    documents: Mapping[int, Document], world_size: int | None = None, dead: Collection[int] = ()
+) -> list[SharedCall]:
+    return shared_calls(read_all(documents, world_size, dead=dead), dead)
 
 
-def only(documents: Mapping[int, Document], world_size: int | None = None, dead: Collection[int] = ()) -> Joint:
-    (joint,) = found(documents, world_size, dead)
-    return joint
+def only(documents: Mapping[int, Document], world_size: int | None = None, dead: Collection[int] = ()) -> SharedCall:
+    (shared,) = found(documents, world_size, dead)
+    return shared
 
 
-def transfer_of(rank: int, joints_: list[Joint]) -> Joint:
-    (joint,) = [joint for joint in joints_ if joint.waiters == (rank,) and not joint.seq]
-    return joint
+def transfer_of(rank: int, calls: list[SharedCall]) -> SharedCall:
+    (shared,) = [call for call in calls if call.waiters == (rank,) and not call.seq]
+    return shared
 
 
 # Collectives.
 
 
 def test_a_dead_rank_misses_a_call_that_it_has_made_and_not_completed_and_waits_in_none() -> None:
-    joint = only({rank: Document(TRIO).call().pending() for rank in range(3)}, dead=[1])
-    assert (joint.waiters, joint.missing, joint.behind) == ((0, 2), (1,), ())
+    shared = only({rank: Document(TRIO).call().pending() for rank in range(3)}, dead=[1])
+    assert (shared.waiters, shared.missing, shared.behind) == ((0, 2), (1,), ())
 
 
 def test_a_dead_rank_does_not_miss_a_call_that_it_has_completed() -> None:
@@ -41,9 +44,9 @@ def test_a_dead_rank_does_not_miss_a_call_that_it_has_completed() -> None:
 
 
 def test_a_call_has_the_name_that_those_who_wait_gave_it() -> None:
-    joint = only({0: Document(PAIR).call("broadcast"), 1: Document(PAIR).pending("all_gather")})
-    assert (joint.op, joint.waiters) == ("all_gather", (1,))
-    assert joint.sides == (
+    shared = only({0: Document(PAIR).call("broadcast"), 1: Document(PAIR).pending("all_gather")})
+    assert (shared.op, shared.waiters) == ("all_gather", (1,))
+    assert shared.sides == (
         ("broadcast of 4 elements of type Float", (0,)),
         ("all_gather of 4 elements of type Float", (1,)),
     )
@@ -55,27 +58,27 @@ def test_a_batch_of_which_a_ring_has_lost_members_is_on_no_side() -> None:
     cut = Document(PAIR, first_record=60).coalesced(["all_reduce"] * 3, state="scheduled")
     whole.entries.insert(0, whole.entries[0] | {"record_id": 59, "collective_seq_id": 0, "retired": True})
     del cut.entries[0]
-    joint = only({0: whole, 1: cut})
-    assert (joint.waiters, joint.sides) == ((0, 1), ())
+    shared = only({0: whole, 1: cut})
+    assert (shared.waiters, shared.sides) == ((0, 1), ())
 
 
 def test_who_has_not_made_a_call_is_missing_and_not_behind() -> None:
     waiting, elsewhere = Document(TWO).call().pending(), Document(TWO).call().pending(group="a")
-    joint = next(joint for joint in found({0: waiting, 1: elsewhere}) if joint.group[0] == "0")
-    assert (joint.missing, joint.behind, joint.is_complete) == ((1,), (), False)
+    shared = next(shared for shared in found({0: waiting, 1: elsewhere}) if shared.group[0] == "0")
+    assert (shared.missing, shared.behind, shared.is_complete) == ((1,), (), False)
 
 
 def test_who_made_a_call_after_one_that_is_pending_is_behind() -> None:
     late = Document(TWO).pending(group="a").pending()
-    joint = next(one for one in found({0: Document(TWO).pending(), 1: late}) if one.group[0] == "0")
-    assert (joint.waiters, joint.fronts, joint.behind, joint.missing) == ((0, 1), (0,), (1,), ())
-    assert not joint.is_complete
+    shared = next(one for one in found({0: Document(TWO).pending(), 1: late}) if one.group[0] == "0")
+    assert (shared.waiters, shared.fronts, shared.behind, shared.missing) == ((0, 1), (0,), (1,), ())
+    assert not shared.is_complete
 
 
 def test_who_has_completed_a_call_is_not_behind_whatever_it_waits_for_now() -> None:
     past = Document(TWO).call().pending(group="a")
-    joint = next(one for one in found({0: Document(TWO).pending(), 1: past}) if one.group[0] == "0")
-    assert (joint.missing, joint.behind) == ((), ())
+    shared = next(one for one in found({0: Document(TWO).pending(), 1: past}) if one.group[0] == "0")
+    assert (shared.missing, shared.behind) == ((), ())
 
 
 def test_who_waits_in_a_later_call_of_the_group_has_completed_the_one_that_its_ring_has_lost() -> None:
@@ -89,15 +92,15 @@ def test_who_waits_in_a_later_call_of_the_group_has_completed_the_one_that_its_r
 def test_who_may_have_lost_an_older_call_is_behind_in_one_that_left_the_ring() -> None:
     """Rank 1 has made call 5, which its ring no longer shows, and waits in a call of another group."""
     full = Document(TWO, first_record=90).call(group="a").pending(group="a").status("0", 5, -1, 5)
-    joint = next(one for one in found({0: Document(TWO).pending(seq=5), 1: full}) if one.group[0] == "0")
-    assert (joint.behind, joint.missing) == ((1,), ())
+    shared = next(one for one in found({0: Document(TWO).pending(seq=5), 1: full}) if one.group[0] == "0")
+    assert (shared.behind, shared.missing) == ((1,), ())
 
 
 def test_a_call_that_a_device_has_reached_is_not_behind_another_one() -> None:
     """Rank 1 has two streams, and both calls run."""
     running = Document(TWO).call(group="a", state="started", retired=False).call(state="started", retired=False)
-    joint = next(one for one in found({0: Document(TWO).pending(), 1: running}) if one.group[0] == "0")
-    assert joint.behind == ()
+    shared = next(one for one in found({0: Document(TWO).pending(), 1: running}) if one.group[0] == "0")
+    assert shared.behind == ()
 
 
 def test_a_device_is_late_only_if_that_of_another_rank_has_reached_the_call() -> None:
@@ -119,8 +122,8 @@ def test_a_device_of_which_nothing_is_known_is_not_late() -> None:
 
 def mismatch(documents: Mapping[int, Document]) -> int | None:
     ranks = judge(documents).ranks
-    joint = next(one for one in joints(ranks, ()) if one.group[0] == "0")
-    earlier = earlier_mismatch(ranks, joint)
+    shared = next(one for one in shared_calls(ranks, ()) if one.group[0] == "0")
+    earlier = earlier_mismatch(ranks, shared)
     return earlier.seq if earlier is not None else None
 
 
@@ -148,26 +151,26 @@ def test_calls_after_the_pending_one_prove_nothing() -> None:
 def test_a_dead_peer_misses_its_side_and_waits_in_none() -> None:
     receiving = Document(PAIR).transfer("recv", 0, 1, state="scheduled")
     sending = Document(PAIR).transfer("send", 1, 0, state="scheduled")
-    (joint,) = found({0: receiving, 1: sending}, dead=[1])
-    assert (joint.waiters, joint.missing) == ((0,), (1,))
+    (shared,) = found({0: receiving, 1: sending}, dead=[1])
+    assert (shared.waiters, shared.missing) == ((0,), (1,))
 
 
 def test_a_peer_without_a_dump_is_unclear() -> None:
-    joint = only({0: Document(PAIR).transfer("recv", 0, 1, state="scheduled")}, 2)
-    assert (joint.missing, joint.unclear, joint.is_counted) == ((), (1,), True)
+    shared = only({0: Document(PAIR).transfer("recv", 0, 1, state="scheduled")}, 2)
+    assert (shared.missing, shared.unclear, shared.is_counted) == ((), (1,), True)
 
 
 def test_a_transfer_behind_another_call_holds_up_its_own_rank_first() -> None:
     document = Document(TWO).pending(group="a").transfer("recv", 0, 1, state="scheduled")
-    joint = transfer_of(0, found({0: document, 1: Document(TWO)}))
-    assert (joint.fronts, joint.behind, joint.missing) == ((), (0,), (1,))
+    shared = transfer_of(0, found({0: document, 1: Document(TWO)}))
+    assert (shared.fronts, shared.behind, shared.missing) == ((), (0,), (1,))
 
 
 def test_the_side_that_a_peer_makes_after_a_pending_call_is_behind() -> None:
     receiving = Document(TWO).transfer("recv", 0, 1, state="scheduled")
     sending = Document(TWO).pending(group="a").transfer("send", 1, 0, state="scheduled")
-    joint = transfer_of(0, found({0: receiving, 1: sending}))
-    assert (joint.fronts, joint.missing, joint.behind) == ((0,), (), (1,))
+    shared = transfer_of(0, found({0: receiving, 1: sending}))
+    assert (shared.fronts, shared.missing, shared.behind) == ((0,), (), (1,))
 
 
 def test_a_ring_that_has_lost_calls_pairs_by_what_is_pending_in_the_same_group_with_the_same_peer() -> None:
@@ -175,17 +178,17 @@ def test_a_ring_that_has_lost_calls_pairs_by_what_is_pending_in_the_same_group_w
     groups = {"0": (0, 1, 2), "a": (0, 1)}
     receiving = Document(groups, first_record=70).call(seq=9).transfer("recv", 0, 1, state="scheduled")
 
-    def joint(*transfers: tuple[str, int, int, str]) -> Joint:
+    def shared(*transfers: tuple[str, int, int, str]) -> SharedCall:
         peer = Document(groups, first_record=70).call(seq=9)
         for way, one, other, group in transfers:
             peer.transfer(way, one, other, group, state="scheduled")
         return transfer_of(0, found({0: receiving, 1: peer, 2: Document(groups)}))
 
     others = (("send", 1, 2, "0"), ("recv", 1, 0, "0"), ("send", 1, 0, "a"))
-    assert (joint().missing, joint().is_counted) == ((1,), False)
-    assert joint(*others).missing == (1,)
-    assert joint(("send", 1, 0, "0")).missing == joint(("send", 1, 0, "0")).behind == ()
-    behind = joint(("send", 1, 2, "0"), ("send", 1, 0, "0"))
+    assert (shared().missing, shared().is_counted) == ((1,), False)
+    assert shared(*others).missing == (1,)
+    assert shared(("send", 1, 0, "0")).missing == shared(("send", 1, 0, "0")).behind == ()
+    behind = shared(("send", 1, 2, "0"), ("send", 1, 0, "0"))
     assert (behind.missing, behind.unclear, behind.behind) == ((), (), (1,))
 
 
@@ -195,7 +198,7 @@ def test_one_ring_that_has_lost_calls_is_enough_to_count_none(full: int) -> None
         rank: Document(PAIR, first_record=70 if rank == full else 0).transfer(way, rank, 1 - rank, state="scheduled")
         for rank, way in enumerate(("recv", "send"))
     }
-    assert [joint.is_counted for joint in found(documents)] == [False, False]
+    assert [shared.is_counted for shared in found(documents)] == [False, False]
 
 
 def test_a_batch_with_two_peers_of_which_one_may_not_have_come() -> None:
@@ -217,8 +220,8 @@ def test_a_dump_of_pending_calls_alone_does_not_show_that_a_side_is_missing() ->
     partial = Document(PAIR).call().call().pending()
     del partial.entries[1]
     receiving = Document(PAIR).transfer("recv", 0, 1, state="scheduled")
-    joint = transfer_of(0, found({0: receiving, 1: partial}))
-    assert (joint.missing, joint.unclear) == ((), (1,))
+    shared = transfer_of(0, found({0: receiving, 1: partial}))
+    assert (shared.missing, shared.unclear) == ((), (1,))
 
 
 def test_a_host_inside_of_its_oldest_transfer_is_inside() -> None:
