@@ -201,7 +201,9 @@ class _Analysis:
         return tuple(circle_through(first, part.calls, set(part.ranks)))
 
     def _arrived_calls(self) -> tuple[ArrivedCall, ...]:
-        oldest = {id(call.group): call for call in reversed(self._calls)}
+        oldest: dict[int, SharedCall] = {}
+        for call in self._calls:
+            oldest.setdefault(id(call.group), call)
         suspects = [call for call in oldest.values() if not call.missing and call.op != SEND]
         suspects.sort(key=lambda call: -self._longest_s(call.waiters))
         waits: dict[int, set[int]] = {}
