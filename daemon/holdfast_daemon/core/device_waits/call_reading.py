@@ -11,11 +11,9 @@ from functools import lru_cache
 
 from holdfast_daemon.core.device_waits.calls import Call, GroupUses, RankCalls, Transfer, Way
 from holdfast_daemon.core.waits.operations import (
+    agreed,
     ends_together,
-    has_equal_inputs,
     input_bytes,
-    input_elements,
-    input_types,
     operation,
 )
 from holdfast_daemon.core.waits.shared_call import GroupKey
@@ -372,13 +370,4 @@ def _signature(members: list[recorder.RecordedCall]) -> str:
 
 
 def _signature_of(entry: recorder.RecordedCall) -> str:
-    return _described(entry.op, entry.input_sizes, entry.dtypes)
-
-
-@lru_cache(4096)
-def _described(op: str, input_sizes: str, dtypes: str) -> str:
-    op = operation(op)
-    if not has_equal_inputs(op) or not input_sizes:
-        return op
-    types = input_types(dtypes)
-    return f"{op} of {input_elements(input_sizes)} elements{f' of type {types}' if types else ''}"
+    return agreed(entry.op, entry.input_sizes, entry.dtypes)

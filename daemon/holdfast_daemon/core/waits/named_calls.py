@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast_daemon.core.waits.operations import has_equal_inputs, input_elements, input_types, operation
+from holdfast_daemon.core.waits.operations import agreed, has_equal_inputs, operation
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -29,7 +29,7 @@ class MismatchedCall:
 
 def mismatched_calls(ranks: Mapping[int, store.RankState]) -> Iterator[MismatchedCall]:
     """Yield the mismatched calls of all groups, by group and seq."""
-    made: dict[tuple[GroupId, int], dict[tuple[object, ...], tuple[Signature, list[int]]]] = {}
+    made: dict[tuple[GroupId, int], dict[str, tuple[Signature, list[int]]]] = {}
     for number in sorted(ranks):
         rank = ranks[number]
         if not rank.pending:
@@ -38,7 +38,7 @@ def mismatched_calls(ranks: Mapping[int, store.RankState]) -> Iterator[Mismatche
         for call in rank.pending:
             if call.group in groups and not operation(call.op).startswith(_UNORDERED):
                 sides = made.setdefault((groups[call.group], call.seq), {})
-                sides.setdefault(_agreed(call), (_signature(call), []))[1].append(number)
+                sides.setdefault(agreed(call.op, call.sizes, call.dtypes), (_signature(call), []))[1].append(number)
     for ((name, _, _), seq), sides in sorted(made.items(), key=lambda item: item[0]):
         if len(sides) > 1:
             ordered = sorted(sides.values(), key=lambda side: -len(side[1]))
@@ -48,13 +48,6 @@ def mismatched_calls(ranks: Mapping[int, store.RankState]) -> Iterator[Mismatche
 def group_id(group: common.GroupProgress) -> GroupId:
     """Return what identifies a group that has members."""
     return group.group, group.members[0], len(group.members)
-
-
-def _agreed(call: common.PendingCall) -> tuple[object, ...]:
-    """Return what all ranks must agree in."""
-    if not has_equal_inputs(call.op) or not call.sizes:
-        return (call.op,)
-    return call.op, input_elements(call.sizes), input_types(call.dtypes)
 
 
 def _signature(call: common.PendingCall) -> Signature:

@@ -77,6 +77,16 @@ def input_types(dtypes: str) -> str:
 
 
 @lru_cache(_TEXTS_KEPT)
+def agreed(op: str, sizes: str, dtypes: str) -> str:
+    """Return what all ranks must agree in that take part in a call, in words."""
+    op = operation(op)
+    if not has_equal_inputs(op) or not sizes:
+        return op
+    types = input_types(dtypes)
+    return f"{op} of {input_elements(sizes)} elements{f' of type {types}' if types else ''}"
+
+
+@lru_cache(_TEXTS_KEPT)
 def input_bytes(sizes: str, dtypes: str) -> int:
     """Return the bytes of all inputs of a call. 0: not known, or it has none."""
     counts, items = _elements(sizes), _items(dtypes)
