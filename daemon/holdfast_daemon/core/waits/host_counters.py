@@ -77,10 +77,11 @@ def _calls(
 ) -> Iterator[SharedCall]:
     """Yield the oldest pending call of each of ``waiters``, and those at which members are missing first.
 
-    Then whoever waits for a member at all waits for it in one of them.
+    Each wait for a member is in one of them: what no waiter has pending is left out.
     """
     newest = max(one.enqueued for one in waiters.values())
-    seqs = {one.completed + 1 for one in waiters.values()} | {seq + 1 for seq in arrived.values() if seq < newest}
+    done = min(one.completed for one in waiters.values())
+    seqs = {one.completed + 1 for one in waiters.values()} | {at + 1 for at in arrived.values() if done < at < newest}
     for seq in sorted(seqs)[:_CALLS_FOLLOWED]:
         there = tuple(rank for rank, one in waiters.items() if one.completed < seq <= one.enqueued)
         if there:

@@ -224,6 +224,14 @@ def test_ranks_ahead_by_different_counts_name_the_one_behind_all() -> None:
     assert {edge.awaited for edge in analysis.edges} == {2}
 
 
+def test_many_members_that_are_behind_at_different_calls_hide_no_wait() -> None:
+    world = World(100)
+    world.group("dp", {0: 1000, **{rank: rank for rank in range(1, 100)}}, completed=999)
+    for rank in range(1, 100):
+        world.ranks[rank].progress.groups[0].completed = rank
+    assert world.analyse().roots == tuple(range(1, 100))
+
+
 def test_receiver_waits_for_the_sender_that_has_not_sent() -> None:
     world = World(2)
     world.channel(0, 1, RECV, 4, 3)
