@@ -10,7 +10,7 @@ PACKAGES := $(if $(WHEELS),--no-index --find-links $(WHEELS),--constraint constr
 BIN := .venv/bin
 HAS_TORCH := import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)
 PACKAGES_FOLDER := import sysconfig; print(sysconfig.get_path("purelib"))
-SOURCES := proto checkpoint trainer_hooks agent daemon trainer cli
+SOURCES := base proto checkpoint trainer_hooks agent daemon trainer cli
 # Tests wait more than they compute, so two run at a time: tests/conftest.py says in which order. System tests of a file
 # may share a run.
 IN_PARALLEL := --numprocesses 2 --dist worksteal

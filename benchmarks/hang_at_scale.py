@@ -22,10 +22,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.device_waits.causes import Place
-from holdfast_daemon.core.device_waits.diagnosis import RecorderDumps
-from holdfast_daemon.core.model import CoreState, Observation
+from holdfast_core import coordinator
+from holdfast_core.diagnosis.devices.causes import Place
+from holdfast_core.diagnosis.devices.diagnosis import RecorderDumps
+from holdfast_core.model import CoreState, Observation
 from holdfast_proto.v1 import recorder_pb2 as recorder
 from holdfast_proto.v1 import store_pb2 as store
 

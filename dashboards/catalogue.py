@@ -7,9 +7,9 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast_agent.metrics import families as agent
+from holdfast_base.metric_family import PREFIX, MetricFamily
 from holdfast_checkpoint.guard import guard_metrics as guard
 from holdfast_daemon.metrics import run_families, self_families
-from holdfast_proto.metric_family import PREFIX, MetricFamily
 
 Component = Literal["agent", "daemon", "guard"]
 

@@ -1,6 +1,6 @@
 """Addresses of the documents that alerts and dashboards point to."""
 
-from holdfast_daemon.core.texts.advice import RUNBOOK_URL
+from holdfast_core.texts.advice import RUNBOOK_URL
 
 __all__ = ["METRICS_URL", "RUNBOOK_URL"]
 

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dashboards.catalogue import SECTIONS
 from dashboards.generated_file import write_or_check
-from holdfast_proto.metric_family import MetricFamily
+from holdfast_base.metric_family import MetricFamily
 
 PAGE_PATH = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 

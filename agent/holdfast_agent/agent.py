@@ -28,8 +28,7 @@ from holdfast_agent.rank_messages import RankMessages
 from holdfast_agent.rank_supervisor import RankSupervisor
 from holdfast_agent.reports.leader_watch import LeaderWatch
 from holdfast_agent.reports.store_link import StoreLink
-from holdfast_checkpoint import processes
-from holdfast_proto import redis_client
+from holdfast_base import processes, redis_client
 from holdfast_proto.endpoint import write_endpoint
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1 import store_pb2 as store

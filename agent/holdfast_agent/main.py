@@ -25,17 +25,17 @@ from holdfast_agent.processes.rank_command import launcher_problem, start_proble
 from holdfast_agent.rank_supervisor import RankSupervisor, sweep
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
-from holdfast_checkpoint import processes
+from holdfast_base import metrics_server, processes, redis_client
+from holdfast_base.files import make_directory, make_private_directory
+from holdfast_base.processes import AgentError
+from holdfast_base.redis_client import StoreOutage
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable
-from holdfast_checkpoint.processes import AgentError
 from holdfast_checkpoint.store.locations import SECONDARY, is_url, open_objects
 from holdfast_checkpoint.store.object_store import Bandwidth
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
 from holdfast_checkpoint.store.secondary import Secondary
-from holdfast_proto import metrics_server, redis_client, run_files
+from holdfast_proto import run_files
 from holdfast_proto.exit_codes import ExitCode
-from holdfast_proto.private_files import make_directory, make_private_directory
-from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 

@@ -14,10 +14,10 @@ from holdfast_agent.node import Node
 from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.reports.store_link import StoreLink
+from holdfast_base.metric_family import MetricFamily
+from holdfast_base.metrics_server import MetricsServer
 from holdfast_checkpoint.store.secondary import Lag
 from holdfast_proto.message_json import enum_word
-from holdfast_proto.metric_family import MetricFamily
-from holdfast_proto.metrics_server import MetricsServer
 from holdfast_proto.v1.common_pb2 import OwnTimeSource, Phase, RecorderSource
 
 

@@ -19,7 +19,7 @@ from holdfast_agent.reports.logged_names import LoggedNames
 from holdfast_agent.reports.message_checks import clean_hello
 from holdfast_agent.reports.summaries import StepSummaries
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 

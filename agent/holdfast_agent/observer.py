@@ -8,7 +8,7 @@ from holdfast_agent.processes.rank import Rank
 from holdfast_agent.processes.replacements import parent_of
 from holdfast_agent.rank_supervisor import GENERATIONS_KEPT, RankSupervisor
 from holdfast_agent.reports.message_checks import clean_hello, flaw_of_hello
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from holdfast_proto.rank_context import pid_namespace
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store

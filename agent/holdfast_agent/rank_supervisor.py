@@ -17,9 +17,9 @@ from holdfast_agent.rank_start import fork_request
 from holdfast_agent.rank_watch import RankWatch
 from holdfast_agent.record_keeper import RecordKeeper
 from holdfast_agent.reports.store_link import StoreLink
-from holdfast_checkpoint import processes
+from holdfast_base import processes
+from holdfast_base.processes import AgentError
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
-from holdfast_checkpoint.processes import AgentError
 from holdfast_proto.run_files import process_log
 from holdfast_proto.snapshot import SnapshotError
 from holdfast_proto.v1 import store_pb2 as store

@@ -12,12 +12,12 @@ from pathlib import Path
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
-from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.processes.memory_kills import MemoryKills
 from holdfast_agent.processes.output_file import OutputFile
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.reports.message_checks import PHASES
-from holdfast_checkpoint import processes
+from holdfast_base import processes
+from holdfast_base.threads import in_daemon_thread
 from holdfast_proto import black_box
 from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.run_files import worker_server_socket

@@ -11,8 +11,8 @@ from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.processes.rank_channel import Outbox
 from holdfast_agent.rank_messages import RankMessages
+from holdfast_base.sockets import claimed
 from holdfast_proto.limits import REPORT_INTERVAL_S
-from holdfast_proto.sockets import claimed
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import session_pb2_grpc
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from holdfast_proto.atomic_file import replace_file
+from holdfast_base.files import replace_file
 
 FOLDER_VARIABLE = "DETECTION_FOLDER"
 FIRST_STEP_VARIABLE = "DETECTION_FIRST_STEP_S"

@@ -11,7 +11,18 @@ from benchmarks.gpu.outcome import Outcome
 from holdfast_checkpoint.format.durable import write_file
 
 ROOT = Path(__file__).resolve().parents[2]
-_SOURCES = ("proto", "checkpoint", "trainer_hooks", "agent", "daemon", "trainer", "cli", "benchmarks/gpu", "tests/gpu")
+_SOURCES = (
+    "base",
+    "proto",
+    "checkpoint",
+    "trainer_hooks",
+    "agent",
+    "daemon",
+    "trainer",
+    "cli",
+    "benchmarks/gpu",
+    "tests/gpu",
+)
 
 
 @dataclass(frozen=True)

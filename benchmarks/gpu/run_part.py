@@ -61,7 +61,7 @@ def _run(command: list[str], environment: dict[str, str], output: IO[str], limit
 
 
 def _places() -> list[str]:
-    packages = ("proto", "checkpoint", "trainer_hooks", "agent", "daemon", "trainer", "cli")
+    packages = ("base", "proto", "checkpoint", "trainer_hooks", "agent", "daemon", "trainer", "cli")
     known = os.environ.get("PYTHONPATH", "")
     return [str(ROOT), *(str(ROOT / package) for package in packages), *filter(None, known.split(os.pathsep))]
 

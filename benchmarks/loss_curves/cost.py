@@ -4,10 +4,10 @@ import random
 import time
 from collections.abc import Sequence
 
-from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.detectors import registry
-from holdfast_daemon.core.detectors.framework import Detector
-from holdfast_daemon.core.detectors.view import StepView
+from holdfast_core.deadlines import Deadlines
+from holdfast_core.detectors import registry
+from holdfast_core.detectors.framework import Detector
+from holdfast_core.detectors.view import StepView
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

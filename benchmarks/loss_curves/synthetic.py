@@ -5,10 +5,10 @@ from itertools import islice
 
 from benchmarks.loss_curves.curves import MIXUP, POLICY, Curve, Row
 from benchmarks.loss_curves.trial import LOSS_ALARMS, Trial, feed, number_detectors, summary_of
-from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.detectors.framework import Detector
-from holdfast_daemon.core.detectors.numbers.missing_loss import LIMIT_STEPS, MissingLoss
-from holdfast_daemon.core.detectors.view import StepView
+from holdfast_core.deadlines import Deadlines
+from holdfast_core.detectors.framework import Detector
+from holdfast_core.detectors.numbers.missing_loss import LIMIT_STEPS, MissingLoss
+from holdfast_core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
 
 BASELINES = 16

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.loss_curves.curves import Curve, Row
-from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.detectors import registry
-from holdfast_daemon.core.detectors.framework import Detector
-from holdfast_daemon.core.detectors.numbers.missing_loss import MissingLoss
-from holdfast_daemon.core.detectors.view import StepView
-from holdfast_daemon.core.naming import kind_name
+from holdfast_core.deadlines import Deadlines
+from holdfast_core.detectors import registry
+from holdfast_core.detectors.framework import Detector
+from holdfast_core.detectors.numbers.missing_loss import MissingLoss
+from holdfast_core.detectors.view import StepView
+from holdfast_core.naming import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 
 _DEADLINES = Deadlines.for_preset(store.PRESET_DEFAULT)

@@ -10,6 +10,8 @@ from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
 
+from holdfast_base import metrics_server, redis_client
+from holdfast_base.files import make_directory
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console.starting import start_console
 from holdfast_daemon.console.watched import Watched
@@ -21,10 +23,8 @@ from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.metrics_collector import DaemonCollector
 from holdfast_daemon.notify.run_notifier import Notifiers
 from holdfast_daemon.options import DaemonOptions
-from holdfast_proto import metrics_server, redis_client
 from holdfast_proto.endpoint import write_endpoint
 from holdfast_proto.exit_codes import ExitCode
-from holdfast_proto.private_files import make_directory
 
 
 def main(options: DaemonOptions) -> int:

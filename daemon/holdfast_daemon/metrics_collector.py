@@ -6,17 +6,17 @@ from importlib.metadata import version
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from holdfast_base.metric_family import MetricFamily
+from holdfast_core.accounting.ledger import goodput_ratio, settled_time_use
+from holdfast_core.detectors.speed.data_share import SLOW_DATA
+from holdfast_core.model import CoreState, present_step, ranks_of
+from holdfast_core.reading.rank_health import STALLED_S, StallRule, health_counts
+from holdfast_core.recovery.standstills import has_given_up
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.core.accounting.ledger import goodput_ratio, settled_time_use
-from holdfast_daemon.core.detectors.speed.data_share import SLOW_DATA
-from holdfast_daemon.core.model import CoreState, present_step, ranks_of
-from holdfast_daemon.core.reading.rank_health import STALLED_S, StallRule, health_counts
-from holdfast_daemon.core.recovery.standstills import has_given_up
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.metrics import run_families as of_run
 from holdfast_daemon.metrics import self_families as of_self
 from holdfast_proto.message_json import enum_word
-from holdfast_proto.metric_family import MetricFamily
 from holdfast_proto.v1 import store_pb2 as store
 
 

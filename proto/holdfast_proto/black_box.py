@@ -27,7 +27,7 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
 
-from holdfast_proto.atomic_file import replacement
+from holdfast_base.files import replacement
 
 MAGIC = b"HFBBOX\x00\x01"
 SIZE = 32768

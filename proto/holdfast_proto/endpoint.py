@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast_proto.atomic_file import replace_file
+from holdfast_base.files import replace_file
 
 
 @dataclass(frozen=True)

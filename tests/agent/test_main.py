@@ -10,8 +10,8 @@ import pytest
 from holdfast_agent import main
 from holdfast_agent.main import Startup
 from holdfast_agent.processes import agent_record
-from holdfast_checkpoint import processes
-from holdfast_checkpoint.processes import AgentError
+from holdfast_base import processes
+from holdfast_base.processes import AgentError
 from holdfast_proto import keys
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1 import store_pb2 as store

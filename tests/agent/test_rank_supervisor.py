@@ -14,7 +14,7 @@ from holdfast_agent import rank_supervisor, rank_watch
 from holdfast_agent.processes import agent_record, parent_client
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.rank_supervisor import RankSupervisor, sweep
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from holdfast_proto import black_box, keys
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.run_files import worker_server_socket

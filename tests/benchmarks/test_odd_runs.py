@@ -13,7 +13,7 @@ from benchmarks.odd_runs.odd_run import Observed
 from benchmarks.odd_runs.outside import ACTIONS, RESUME_ALL_BUT_ONE, THEN_STOP_ONE
 from benchmarks.odd_runs.patience import Sign
 from benchmarks.odd_runs.pause import LoggedPause
-from holdfast_daemon.core.restart_patience import RestartPatience
+from holdfast_core.recovery.restart_patience import RestartPatience
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RunStatus

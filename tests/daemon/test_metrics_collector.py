@@ -6,12 +6,12 @@ from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
 from dashboards.catalogue import CATALOGUE, differences
+from holdfast_base.redis_client import connect
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.metrics import run_families, self_families
 from holdfast_daemon.metrics_collector import DaemonCollector
-from holdfast_proto.redis_client import connect
 from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, LoggedNumber

@@ -25,6 +25,7 @@ LEFT_IN = ("gate", "slice", "soak")
 
 EVERYTHING = tuple(f"tests/{name}" for name in WHOLE_RUNS)
 WHOLE_RUNS_OF = {
+    "base": ("tests/chaos", "tests/multinode"),
     "benchmarks": ("tests/benchmarks", "tests/gpu"),
     "agent": ("tests/chaos", "tests/multinode"),
     "checkpoint": ("tests/chaos", "tests/multinode", "tests/examples"),

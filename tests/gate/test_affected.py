@@ -33,7 +33,7 @@ def helper(): ...
         (["tests/chaos/test_top.py"], {"tests/chaos/test_top.py"}),
         (["tests/chaos/paced/__main__.py"], {"tests/chaos/paced"}),
         (["tests/support/nodes.py"], set(affected.EVERYTHING)),
-        (["tests/daemon/core/test_tick.py", "tests/trainer_hooks/test_hooks.py", "README.md"], set()),
+        (["tests/core/test_tick.py", "tests/trainer_hooks/test_hooks.py", "README.md"], set()),
     ],
 )
 def test_a_change_concerns_the_runs_that_go_through_it(changed: list[str], concerned: set[str]) -> None:

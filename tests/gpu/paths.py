@@ -134,13 +134,11 @@ PATHS = (
         "agent/holdfast_agent/blocking/blocked_thread.py", "<module>", why_none="names of compilers, in text only"
     ),
     CudaPath(
-        "daemon/holdfast_daemon/core/detectors/speed/own_time.py",
+        "daemon/holdfast_core/detectors/speed/own_time.py",
         "is_measured",
         why_none="a decision of the core, tested without a GPU",
     ),
-    CudaPath(
-        "daemon/holdfast_daemon/core/texts/memory_errors.py", "<module>", why_none="a pattern for texts of errors"
-    ),
+    CudaPath("daemon/holdfast_core/texts/deaths.py", "<module>", why_none="a pattern for texts of errors"),
     CudaPath(
         f"{_HOOKS}/progress/recorders/recorder.py",
         "NcclRecorder._dump",

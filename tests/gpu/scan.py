@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COMPONENTS = ("proto", "checkpoint", "trainer_hooks", "agent", "daemon", "trainer", "cli")
+COMPONENTS = ("base", "proto", "checkpoint", "trainer_hooks", "agent", "daemon", "trainer", "cli")
 MODULE_LEVEL = "<module>"
 
 

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 
+from holdfast_core import coordinator
+from holdfast_core.model import CoreState, Observation, Send
 from holdfast_daemon.control.status import status_of
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import CoreState, Observation, Send
 from holdfast_proto.v1 import store_pb2 as store
 
 SPEC = store.RunSpec(run="r", nodes=2, ranks_per_node=1, mode=store.MODE_ACT, instance="i")

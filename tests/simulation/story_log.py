@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from holdfast_daemon.core.model import Action, CheckpointAnswered, CoreState, DetectorFailed, SaveIncident, Send
-from holdfast_daemon.core.naming import kind_name
+from holdfast_core.model import Action, CheckpointAnswered, CoreState, DetectorFailed, SaveIncident, Send
+from holdfast_core.naming import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 
 _SOURCES = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}

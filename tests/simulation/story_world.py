@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import Action, Request
+from holdfast_core import coordinator
+from holdfast_core.model import Action, Request
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.simulation import story_log

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
-from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.waits.wait_graph import analyse
+from holdfast_core.deadlines import Deadlines
+from holdfast_core.detectors.hangs.root_ranks import HungCollective
+from holdfast_core.detectors.view import View
+from holdfast_core.diagnosis.hosts.wait_graph import analyse
 from holdfast_proto.v1 import store_pb2 as store
 from tests.simulation.machine import Machine
 from tests.simulation.programs import Do, Layout, Programs, random_layout, training

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from dashboards.catalogue import CATALOGUE, Component
-from holdfast_proto.metric_family import MetricFamily
+from holdfast_base.metric_family import MetricFamily
 
 RUN, NODE, UUID = "demo", "node-a", "GPU-0"
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import Action, CheckpointAnswered, Observation, Request, SaveIncident, Send
+from holdfast_core import coordinator
+from holdfast_core.model import Action, CheckpointAnswered, Observation, Request, SaveIncident, Send
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -4,9 +4,8 @@ import asyncio
 import logging
 
 from holdfast_agent.reports.store_link import StoreLink
+from holdfast_base.redis_client import StoreOutage, connect
 from holdfast_daemon.clock import Clock
-from holdfast_proto.redis_client import connect
-from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD, PHASE_IDLE, PHASE_INIT, Progress
 from tests.support.coroutines import end

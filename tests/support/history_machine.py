@@ -28,7 +28,7 @@ from holdfast_checkpoint.store.histories import Histories, StorePlace
 from holdfast_checkpoint.store.locations import HistoryCheckpoints
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 from holdfast_checkpoint.store.secondary import Secondary
-from holdfast_daemon.core.recovery import restore_point
+from holdfast_core.checkpointing import restore_point
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.vanishing_files import CrashError, Crashes, Folder, Storage, whole

@@ -17,15 +17,14 @@ from holdfast_agent.rank_messages import RankMessages
 from holdfast_agent.rank_supervisor import RankSupervisor
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
-from holdfast_checkpoint import processes
+from holdfast_base import processes
+from holdfast_base.redis_client import StoreOutage, connect
 from holdfast_checkpoint.codec.registry import Compression
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.locations import Checkpoints
 from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto import run_files
 from holdfast_proto.exit_codes import PREEMPTION_WARNINGS
-from holdfast_proto.redis_client import connect
-from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
 
 RUN = "run"

@@ -7,8 +7,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import (
+from holdfast_core import coordinator
+from holdfast_core.model import (
     AcknowledgeRequest,
     CheckpointAnswered,
     CheckpointRequest,

@@ -12,9 +12,9 @@ import pytest
 import redis
 import redis.asyncio
 
+from holdfast_base.redis_client import connect
 from holdfast_cli.local_run.redis_server import answers, find_server
 from holdfast_daemon.clock import Clock
-from holdfast_proto.redis_client import connect
 from tests.support.coroutines import wait_until
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.detectors.framework import Detector
-from holdfast_daemon.core.detectors.view import View
+from holdfast_core.deadlines import Deadlines
+from holdfast_core.detectors.framework import Detector
+from holdfast_core.detectors.view import View
 from holdfast_proto.v1 import store_pb2 as store
 
 START_UNIX_S = 1_000_000.0

@@ -11,7 +11,7 @@ from holdfast_agent.movement.tree_movement import moved, sign_of_life
 from holdfast_agent.movement.tree_reader import Machine, TreeReader
 from holdfast_agent.movement.tree_sample import TreeSample
 from holdfast_agent.movement.tree_watch import Stillness
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 
 PATIENCE_S = 60.0
 LOOK_S = 0.3

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.detectors.framework import Detector
-from holdfast_daemon.core.detectors.view import MissingNode, View
+from holdfast_core.deadlines import Deadlines
+from holdfast_core.detectors.framework import Detector
+from holdfast_core.detectors.view import MissingNode, View
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.recorder_pb2 import RecorderDump

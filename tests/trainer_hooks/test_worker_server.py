@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch.distributed  # noqa: F401  the server is part of it
 
+from holdfast_base import sockets
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.session.worker_server import ELASTIC_SOCKET, WorkerServer
-from holdfast_proto import sockets
 from holdfast_proto.run_files import worker_server_socket
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from holdfast_checkpoint.processes import start_ticks
+from holdfast_base.processes import start_ticks
 from holdfast_hooks.capture_gate import GATE
 from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.errors import ConfigurationError

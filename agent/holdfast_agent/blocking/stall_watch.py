@@ -8,9 +8,9 @@ from pathlib import Path
 
 from holdfast_agent.blocking.blocked_thread import look_at_rank
 from holdfast_agent.node import Node
-from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.reports.message_checks import PHASES
+from holdfast_base.threads import in_daemon_thread
 from holdfast_proto import black_box
 from holdfast_proto.black_box import Moment
 from holdfast_proto.limits import LARGEST_COUNT

@@ -6,7 +6,7 @@ from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.restorer import CheckpointRestorer, StartingPoint
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
-from holdfast_checkpoint.processes import AgentError
+from holdfast_base.processes import AgentError
 from holdfast_proto.v1 import store_pb2 as store
 
 

@@ -16,10 +16,10 @@ from holdfast_agent.checkpoints.workers import CheckpointWorkers
 from holdfast_agent.metrics.families import STALL_BUCKETS_S, STEP_BUCKETS_S
 from holdfast_agent.metrics.histogram import Histogram
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_base.processes import lower_priority
 from holdfast_checkpoint.codec.registry import Compression
 from holdfast_checkpoint.errors import CheckpointCommitted, CheckpointError
 from holdfast_checkpoint.format.bad_loss import BadLossRecord
-from holdfast_checkpoint.priority import lower_priority
 from holdfast_proto.snapshot import Header, SlotState, SnapshotError
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -21,14 +21,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from holdfast_base.processes import lower_priority, name_process
 from holdfast_checkpoint.codec.registry import BYTE_PLANES, Compression, codec_named
 from holdfast_checkpoint.errors import CheckpointError
 from holdfast_checkpoint.format.manifest import Manifest, load_committed_index, load_manifest
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.format.shard_reader import verify_shard
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
-from holdfast_checkpoint.priority import lower_priority
-from holdfast_checkpoint.process_title import name_process
 from holdfast_proto.snapshot import SnapshotError
 
 _PR_SET_PDEATHSIG = 1

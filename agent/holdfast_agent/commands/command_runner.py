@@ -15,9 +15,9 @@ from holdfast_agent.evidence.ras_client import RasError
 from holdfast_agent.evidence.ras_report import ask_of
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
-from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.rank_supervisor import RankSupervisor
+from holdfast_base.threads import in_daemon_thread
 from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store

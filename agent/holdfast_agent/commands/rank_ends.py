@@ -9,7 +9,7 @@ import signal
 from collections.abc import Mapping
 
 from holdfast_agent.processes.rank import Rank
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)

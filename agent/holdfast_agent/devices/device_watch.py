@@ -11,8 +11,8 @@ from holdfast_agent.devices.node_devices import NodeDevices, SeenXid
 from holdfast_agent.devices.probe_client import ProbeClient, has_nvml
 from holdfast_agent.devices.xids import Xid, XidKind, xid_of
 from holdfast_agent.processes.containment import Errors
-from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.processes.kernel_log import KernelLog
+from holdfast_base.threads import in_daemon_thread
 
 log = logging.getLogger(__name__)
 

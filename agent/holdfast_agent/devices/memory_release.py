@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from holdfast_agent.devices.gpu import Gpu
 from holdfast_agent.devices.node_devices import NodeDevices, gpus_of
 from holdfast_agent.processes.rank import Rank
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 
 log = logging.getLogger(__name__)
 

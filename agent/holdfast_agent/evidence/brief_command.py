@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast_agent.evidence.busy_node import stretched
-from holdfast_proto.error_text import reason_of
+from holdfast_base.text import reason_of
 
 _END_S = 1.0
 """Time for a killed program to end. One that hangs in a driver may never."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast_proto.error_text import reason_of
+from holdfast_base.text import reason_of
 
 MISSING = "missing.txt"
 

@@ -12,7 +12,7 @@ from holdfast_agent.evidence.stack_dump import Frame, Thread
 from holdfast_agent.evidence.stack_summary import summarize
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
-from holdfast_proto.error_text import reason_of
+from holdfast_base.text import reason_of
 from holdfast_proto.limits import NAME_CHARACTERS
 from holdfast_proto.v1 import store_pb2 as store
 

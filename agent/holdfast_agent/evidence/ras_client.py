@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import closing
 
 from holdfast_agent.evidence.recorder_dump import printable
-from holdfast_proto.error_text import reason_of
+from holdfast_base.text import reason_of
 
 DEFAULT_ADDRESS = ("localhost", 28028)
 """``NCCL_RAS_CLIENT_PORT`` of ras_internal.h."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast_agent.evidence.ras_client import RasError, address_of, ask
 from holdfast_agent.evidence.recorder_dump import printable
-from holdfast_proto.error_text import reason_of
+from holdfast_base.text import reason_of
 from holdfast_proto.limits import MOST_WITNESS_WORDS, WITNESS_WORDS_CHARACTERS
 from holdfast_proto.v1.session_pb2 import RankWords
 

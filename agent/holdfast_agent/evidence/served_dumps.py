@@ -8,7 +8,7 @@ from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.recorder_dump import check_json
 from holdfast_agent.evidence.worker_server import WorkerServerError, ask
 from holdfast_agent.processes.rank import Rank
-from holdfast_proto.error_text import reason_of
+from holdfast_base.text import reason_of
 from holdfast_proto.run_files import flight_recorder_dump
 from holdfast_proto.v1 import common_pb2 as common
 

@@ -14,8 +14,8 @@ from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.stack_dump import Thread
 from holdfast_agent.evidence.stack_summary import sleeping_gil_owner, summarize
 from holdfast_agent.evidence.worker_server import WorkerServerError, ask
-from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.processes.rank import Rank
+from holdfast_base.threads import in_daemon_thread
 from holdfast_proto.run_files import rank_evidence
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1.store_pb2 import StackSummary

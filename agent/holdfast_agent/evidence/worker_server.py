@@ -8,8 +8,8 @@ import asyncio
 import contextlib
 import os
 
-from holdfast_proto import sockets
-from holdfast_proto.error_text import reason_of
+from holdfast_base import sockets
+from holdfast_base.text import reason_of
 
 LARGEST_ANSWER_BYTES = 64 << 20
 _LARGEST_HEAD_BYTES = 16 << 10

@@ -9,8 +9,8 @@ from holdfast_agent.movement.tree_movement import moved, sign_of_life
 from holdfast_agent.movement.tree_reader import Machine, TreeReader, UnknownError
 from holdfast_agent.movement.tree_sample import TreeSample
 from holdfast_agent.node import Node
-from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.processes.rank import Rank, TreeView
+from holdfast_base.threads import in_daemon_thread
 
 log = logging.getLogger(__name__)
 

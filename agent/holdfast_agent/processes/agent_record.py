@@ -7,9 +7,8 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from holdfast_checkpoint.processes import AgentError
-from holdfast_proto.atomic_file import replace_file
-from holdfast_proto.private_files import distrust
+from holdfast_base.files import distrust, replace_file
+from holdfast_base.processes import AgentError
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
 log = logging.getLogger(__name__)

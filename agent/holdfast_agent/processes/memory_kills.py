@@ -7,7 +7,7 @@ from pathlib import Path
 from holdfast_agent.processes import cgroup
 from holdfast_agent.processes.cgroup import KillCount
 from holdfast_agent.processes.kernel_log import KernelLog, names_our_pids, victim_of
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from holdfast_proto.v1.store_pb2 import RankExit
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from google.protobuf.message import DecodeError
 
 from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.warm_parent import MESSAGE_BYTES, modules_to_preload
-from holdfast_checkpoint.processes import AgentError, kill_session, reap, start_ticks, start_ticks_of_child
-from holdfast_proto.sockets import peer
+from holdfast_base.processes import AgentError, kill_session, reap, start_ticks, start_ticks_of_child
+from holdfast_base.sockets import peer
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
 REPLY_TIMEOUT_S = 60.0

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from holdfast_checkpoint.process_title import name_process, title_process
+from holdfast_base.processes import name_process, title_process
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast_agent.movement.process_table import Process, read_process
 from holdfast_agent.processes.rank import Rank
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 
 
 def parent_of(pid: int) -> Process | None:

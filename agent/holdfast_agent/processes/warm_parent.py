@@ -31,8 +31,8 @@ from google.protobuf.message import DecodeError
 
 from holdfast_agent.processes.cold_rank import start_cold, thread_names, why_no_fork
 from holdfast_agent.processes.rank_program import become_rank
-from holdfast_checkpoint.process_title import name_process, title_process
-from holdfast_proto.sockets import peer
+from holdfast_base.processes import name_process, title_process
+from holdfast_base.sockets import peer
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
 ORPHAN_PATIENCE_S = 60.0

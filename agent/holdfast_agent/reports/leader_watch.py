@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast_agent.node import Node
-from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.reports.store_link import StoreLink
-from holdfast_proto.heartbeat_ping import PingError, ping_failure
+from holdfast_base.http_post import PingError, ping_failure
+from holdfast_base.threads import in_daemon_thread
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 import redis.asyncio
 from google.protobuf.message import DecodeError
 
+from holdfast_base.redis_client import StoreError, StoreOutage
 from holdfast_proto import keys
-from holdfast_proto.redis_client import StoreError
-from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
 
 STATE_TTL_MS = 3000

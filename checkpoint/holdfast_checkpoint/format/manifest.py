@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast_base.files import UnfitFileError, read_regular
 from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable, read_errors
 from holdfast_checkpoint.format.sealed_json import SealError, new_digest, seal, unseal_format
 from holdfast_checkpoint.format.shard_index import FORMAT, ShardIndex, load_index
-from holdfast_proto.regular_file import UnfitFileError, read_regular
 
 MANIFEST = "manifest.json"
 _MOST_BYTES = 256 << 20

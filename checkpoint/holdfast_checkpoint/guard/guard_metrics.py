@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from holdfast_base.metric_family import counter, declared_in, gauge
 from holdfast_checkpoint.guard.damage import Reason
 from holdfast_checkpoint.guard.examination import Examined
 from holdfast_checkpoint.guard.folder_guard import FolderGuard, Judgment, Outcome
-from holdfast_proto.metric_family import counter, declared_in, gauge
 
 GUARD_NEWEST_STEP = gauge(
     "guard_newest_step", "directory", "Step of the newest complete checkpoint; -1 before the first, or if unknown."

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from holdfast_base.processes import process_state
 from holdfast_checkpoint.format.durable import remove_file, writer_of
-from holdfast_checkpoint.processes import process_state
 
 
 def remove_leftovers(directory: Path) -> int:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast_checkpoint.priority import lower_priority
+from holdfast_base.processes import lower_priority
 
 PART_BYTES = 16 << 20
 """Smallest size of a part. A file that is no larger is put in one piece."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast_base.processes import lower_priority
 from holdfast_checkpoint.errors import (
     CheckpointError,
     CheckpointUnavailable,
@@ -20,7 +21,6 @@ from holdfast_checkpoint.errors import (
     write_errors,
 )
 from holdfast_checkpoint.format.durable import NewFile, make_directory
-from holdfast_checkpoint.priority import lower_priority
 from holdfast_checkpoint.store.multipart import PART_BYTES, MultipartUploads, etag_of, ranges
 from holdfast_checkpoint.store.retries import Retries
 from holdfast_checkpoint.store.store_errors import describe, is_final, missing_package

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast_base.processes import lower_priority
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.keeping import KEPT, PROVEN
 from holdfast_checkpoint.format.manifest import Manifest
-from holdfast_checkpoint.priority import lower_priority
 from holdfast_checkpoint.store.download import CheckpointDownload
 from holdfast_checkpoint.store.histories import Histories
 from holdfast_checkpoint.store.locations import Checkpoints, HistoryCheckpoints

@@ -2,8 +2,8 @@
 
 import errno
 
+from holdfast_base.text import reason_of
 from holdfast_checkpoint.errors import CheckpointError
-from holdfast_proto.error_text import reason_of
 
 _CREDENTIALS = {
     "s3": "check the credentials in AWS_ACCESS_KEY_ID or ~/.aws and their rights on the bucket",

@@ -3,7 +3,7 @@
 import re
 
 from holdfast_cli.analysis.stack_text import main_thread
-from holdfast_daemon.core.device_waits.causes import Place
+from holdfast_core.diagnosis.devices.causes import Place
 
 _NAMES: tuple[tuple[Place, re.Pattern[str]], ...] = (
     (

@@ -8,9 +8,9 @@ from holdfast_agent.evidence.recorder_dump import printable
 from holdfast_cli.analysis.dump_folder import Dumps
 from holdfast_cli.analysis.host_place import place_of
 from holdfast_cli.analysis.stack_advice import next_of, stack_reasons
-from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Wait
-from holdfast_daemon.core.device_waits.diagnosis import diagnose
-from holdfast_daemon.core.device_waits.wording import (
+from holdfast_core.diagnosis.devices.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Wait
+from holdfast_core.diagnosis.devices.diagnosis import diagnose
+from holdfast_core.diagnosis.devices.diagnosis_text import (
     BLIND,
     call_text,
     contradiction_text,

@@ -6,8 +6,8 @@ from dataclasses import replace
 from holdfast_cli.analysis.dump_folder import Dumps
 from holdfast_cli.analysis.host_place import place_of
 from holdfast_cli.analysis.stack_text import main_thread
-from holdfast_daemon.core.device_waits.causes import Cause, Kind, Place
-from holdfast_daemon.core.device_waits.wording import next_step, ranks_text
+from holdfast_core.diagnosis.devices.causes import Cause, Kind, Place
+from holdfast_core.diagnosis.devices.diagnosis_text import next_step, ranks_text
 
 _NAMED_SHOWN = 4
 

@@ -12,13 +12,13 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from holdfast_base.files import replacement
 from holdfast_cli.checkpoints.tensor_file import TensorFileError, TensorForm, create
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_hooks.restore.dcp.reader import SavedStateReader
 from holdfast_hooks.restore.saved_state import SavedState, SavedTensor
 from holdfast_hooks.state.encoding import decode_state
 from holdfast_hooks.state.tree import is_mapping, items_of, key_text, kind_of, tensors_of
-from holdfast_proto.atomic_file import replacement
 from holdfast_proto.snapshot import StateTree
 
 TREE = "holdfast_tree"

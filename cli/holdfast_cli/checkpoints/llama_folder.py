@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from holdfast_base.files import PARTIAL_SUFFIX
 from holdfast_cli.checkpoints.exporting import MODEL, Exported, fill, write_errors
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_hooks import ConfigurationError as RefusedConfiguration
 from holdfast_hooks.restore.saved_state import SavedState, SavedTensor
-from holdfast_proto.atomic_file import PARTIAL_SUFFIX
 from holdfast_trainer import config
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.weights.llama_config import CONFIG_FILE, as_llama_config, read_config

@@ -6,7 +6,7 @@ import typer
 
 from holdfast_agent.main import main
 from holdfast_agent.options import AgentOptions
-from holdfast_checkpoint.process_title import name_process
+from holdfast_base.processes import name_process
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.flags.services import AgentFlags
 from holdfast_cli.local_run.store import check_url

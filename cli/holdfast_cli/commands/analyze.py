@@ -10,7 +10,7 @@ from holdfast_cli.analysis.report import as_lines, as_object, diagnose_dumps, na
 from holdfast_cli.errors import CommandError, UsageError
 from holdfast_cli.flags.watching import AnalyzeFlags
 from holdfast_cli.views.output import print_json
-from holdfast_daemon.core.device_waits.wording import ranks_text
+from holdfast_core.diagnosis.devices.diagnosis_text import ranks_text
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
 

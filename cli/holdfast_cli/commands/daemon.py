@@ -5,7 +5,7 @@ import socket
 
 import typer
 
-from holdfast_checkpoint.process_title import name_process
+from holdfast_base.processes import name_process
 from holdfast_cli.flags.services import DaemonFlags
 from holdfast_cli.local_run.options import check_console_hosts
 from holdfast_cli.local_run.store import check_url

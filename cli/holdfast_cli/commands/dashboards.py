@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from holdfast_base.files import replace_file
 from holdfast_cli.errors import CommandError, UsageError
 from holdfast_cli.flags.services import ExportDashboardsFlags
 from holdfast_cli.run_folder.scrape_targets import TARGETS_FOLDER
-from holdfast_proto.atomic_file import replace_file
 
 PARTS = (
     "alertmanager",

@@ -11,12 +11,12 @@ import psutil
 import typer
 from prometheus_client import CollectorRegistry
 
+from holdfast_base.metrics_server import serve
+from holdfast_base.processes import lower_priority, name_process
 from holdfast_checkpoint.guard.examination import Examiner
 from holdfast_checkpoint.guard.folder_guard import FolderGuard, GuardTimes, Judgment
 from holdfast_checkpoint.guard.guard_metrics import GuardCollector, GuardNumbers
 from holdfast_checkpoint.guard.paced_reading import Pace
-from holdfast_checkpoint.priority import lower_priority
-from holdfast_checkpoint.process_title import name_process
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, ConfigurationError, InterruptionError
 from holdfast_cli.flags.guarding import GuardFlags
 from holdfast_cli.interruption import Interruption
@@ -25,7 +25,6 @@ from holdfast_cli.views.guard_lines import closing_lines, judgment_line, judgmen
 from holdfast_cli.views.output import print_json
 from holdfast_proto.endpoint import write_endpoint
 from holdfast_proto.exit_codes import ExitCode
-from holdfast_proto.metrics_server import serve
 
 _LONGEST_PAUSE_S = 5.0
 _LOOK_S = 0.1

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from redis import RedisError
 
+from holdfast_base.files import exposure
+from holdfast_base.http_post import PingError, ping
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_cli.flags.watching import NotifyTestFlags
 from holdfast_cli.local_run.notify_spec import notify_message
@@ -19,9 +21,7 @@ from holdfast_daemon.notify.channels.sending import DeliveryDelayedError, Delive
 from holdfast_daemon.notify.grouping import message_of
 from holdfast_daemon.notify.wording import RunWording
 from holdfast_proto import keys
-from holdfast_proto.heartbeat_ping import PingError, ping
 from holdfast_proto.notify_words import HEARTBEAT
-from holdfast_proto.secret_file import exposure
 from holdfast_proto.v1.store_pb2 import NotifyChannel, RunSpec
 
 

@@ -7,8 +7,8 @@ import typer
 from holdfast_cli.errors import CommandError
 from holdfast_cli.flags.watching import ReplayFlags
 from holdfast_cli.views.output import print_json
-from holdfast_daemon.core.naming import ranks_named
-from holdfast_daemon.core.texts.incident_lines import enum_phrase
+from holdfast_core.naming import ranks_named
+from holdfast_core.texts.incident_lines import enum_phrase
 from holdfast_daemon.incidents import replay as core_replay
 from holdfast_daemon.incidents.folder import RecordingError, read_recording
 from holdfast_daemon.replay.state_codec import CodecError

@@ -8,8 +8,8 @@ from typing import Any
 
 from google.protobuf.json_format import ParseError
 
+from holdfast_base.files import replacement
 from holdfast_daemon.incidents.packed import file_names, pack_incident
-from holdfast_proto.atomic_file import replacement
 from holdfast_proto.message_json import from_json
 from holdfast_proto.run_files import BLACK_BOX_COPIES, FINDINGS
 from holdfast_proto.v1.common_pb2 import PendingCall

@@ -8,10 +8,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from holdfast_base.text import moment
 from holdfast_cli.incidents.files import IncidentFiles
 from holdfast_cli.incidents.wait_tree import wait_trees
-from holdfast_daemon.core.texts.activities import does
-from holdfast_daemon.core.texts.incident_lines import (
+from holdfast_core.texts.activities import does
+from holdfast_core.texts.incident_lines import (
     enum_phrase,
     incident_line,
     outcome_line,
@@ -19,7 +20,6 @@ from holdfast_daemon.core.texts.incident_lines import (
     verdict_word,
     what_line,
 )
-from holdfast_proto.local_time import moment
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.common_pb2 import PendingCall
 from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source, StackSummary

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from rich.text import Text
 from rich.tree import Tree
 
-from holdfast_daemon.core.naming import ranks_named
+from holdfast_core.naming import ranks_named
 from holdfast_proto.v1.store_pb2 import WaitEdge
 
 

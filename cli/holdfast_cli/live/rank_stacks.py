@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast_agent.evidence.stack_dump import Frame, Thread, render
-from holdfast_daemon.core.naming import activity_name
-from holdfast_proto.atomic_file import replace_file
+from holdfast_base.files import replace_file
+from holdfast_core.naming import activity_name
 from holdfast_proto.run_files import rank_evidence
 from holdfast_proto.v1.common_pb2 import Activity
 from holdfast_proto.v1.control_pb2 import NodeStacks

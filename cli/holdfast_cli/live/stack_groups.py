@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from holdfast_agent.evidence.stack_dump import Thread
 from holdfast_cli.live.rank_stacks import LiveStack
 from holdfast_cli.views.clean_text import one_line
-from holdfast_daemon.core.texts.activities import does
+from holdfast_core.texts.activities import does
 
 _DIGITS = re.compile(r"\d+")
 """Pools number their threads, and the numbers of two ranks differ."""

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from holdfast_base.files import SecretError, read_secret
+from holdfast_base.http_post import check_http_url
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.settings.channel_tables import TOKEN_IN_THE_OPEN, is_open
 from holdfast_cli.settings.channels import ChannelSettings
 from holdfast_cli.settings.resolving import Resolved
 from holdfast_cli.settings.schema import RunSettings
-from holdfast_proto.http_post import check_http_url
 from holdfast_proto.message_json import enum_words
-from holdfast_proto.secret_file import SecretError, read_secret
 from holdfast_proto.v1.store_pb2 import (
     CommandChannel,
     EmailChannel,

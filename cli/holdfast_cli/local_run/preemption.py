@@ -4,10 +4,10 @@ import time
 from contextlib import suppress
 from signal import SIGTERM
 
+from holdfast_base.text import clock
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.errors import InterruptionError
 from holdfast_cli.interruption import Interruption
-from holdfast_proto.local_time import clock
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_FAILED, RUN_PHASE_FAILED
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import redis
 
+from holdfast_base import redis_client
 from holdfast_cli.errors import ConfigurationError
-from holdfast_proto import keys, redis_client
+from holdfast_proto import keys
 from holdfast_proto.v1.store_pb2 import RunSpec
 
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from holdfast_base.files import make_private_directory
 from holdfast_cli.checkpoints.location import primary_location
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.run_folder.ended import CUT_SHORT, as_left, save_last_status, take_last_status
@@ -17,7 +18,6 @@ from holdfast_cli.run_folder.record import RunRecord, load_record
 from holdfast_cli.run_folder.scrape_targets import write_targets
 from holdfast_cli.run_folder.sweep import forget_ranks, sweep
 from holdfast_proto.endpoint import Endpoint
-from holdfast_proto.private_files import make_private_directory
 from holdfast_proto.run_files import process_log
 from holdfast_proto.v1.control_pb2 import RunStatus
 

@@ -10,17 +10,17 @@ from dataclasses import dataclass, fields, replace
 
 from holdfast_cli.loss_logs.log_rows import LogRow
 from holdfast_cli.loss_logs.lost_loss import LossSearch, LostLoss
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.detectors.numbers.gradient_explosion import GradientExplosion
-from holdfast_daemon.core.detectors.numbers.loss_divergence import LossDivergence
-from holdfast_daemon.core.detectors.numbers.loss_rise import LossRise
-from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
-from holdfast_daemon.core.detectors.numbers.non_finite import NonFinite
-from holdfast_daemon.core.model import CoreState, SaveIncident
-from holdfast_daemon.core.naming import kind_name
-from holdfast_daemon.core.recovery import new_generation
-from holdfast_daemon.core.step_numbers import count_step
-from holdfast_daemon.core.tick import Tick
+from holdfast_core import coordinator
+from holdfast_core.detectors.numbers.gradient_explosion import GradientExplosion
+from holdfast_core.detectors.numbers.loss_divergence import LossDivergence
+from holdfast_core.detectors.numbers.loss_rise import LossRise
+from holdfast_core.detectors.numbers.loss_spike import LossSpike
+from holdfast_core.detectors.numbers.non_finite import NonFinite
+from holdfast_core.model import CoreState, SaveIncident
+from holdfast_core.naming import kind_name
+from holdfast_core.recovery import new_generation
+from holdfast_core.step_numbers import count_step
+from holdfast_core.tick import Tick
 from holdfast_proto.loss_tiers import DEFAULTS, TIER_WORDS
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from holdfast_cli.loss_logs.log_columns import LogColumns
 from holdfast_cli.loss_logs.log_judge import LogFinding, LogJudge
-from holdfast_daemon.core.detectors.numbers.loss_baseline import MIN_HISTORY
+from holdfast_core.detectors.numbers.loss_baseline import MIN_HISTORY
 from holdfast_proto.loss_tiers import DEFAULTS, TIER_WORDS
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from holdfast_cli.loss_logs.log_rows import LogRow
-from holdfast_daemon.core.detectors.numbers.missing_loss import HABIT_RATIO
+from holdfast_core.detectors.numbers.missing_loss import HABIT_RATIO
 
 _MISSING, _ZERO = "missing_loss", "zero_loss"
 _MISSING_ROWS = 16

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_cli.local_run.store import live_nodes, publish_run
-from holdfast_daemon.core.recovery.ending import ENDED
+from holdfast_core.recovery.ending import ENDED
 from holdfast_proto import keys
 from holdfast_proto.v1.store_pb2 import CoordinatorState, RunSpec
 

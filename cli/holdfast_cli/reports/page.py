@@ -6,6 +6,7 @@ import time
 from importlib.metadata import version
 from importlib.resources import files
 
+from holdfast_base.text import moment
 from holdfast_cli.reports.charts import chart_data, chart_figures
 from holdfast_cli.reports.headline import headline
 from holdfast_cli.reports.markup import Markup, element, joined, json_block
@@ -18,7 +19,6 @@ from holdfast_cli.reports.sections import (
     settings_section,
     slowest_section,
 )
-from holdfast_proto.local_time import moment
 
 _UPLOT = files("holdfast_daemon") / "console" / "static" / "vendor" / "uplot"
 _OWN = files("holdfast_cli.reports") / "static"

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from holdfast_base.text import HIDDEN, SECRET_NAME, without_secrets
 from holdfast_cli.local_run.supervised_folder import NODE as LOCAL_NODE
-from holdfast_daemon.core.texts.secrets import HIDDEN, SECRET_NAME, without_secrets
 
 CHANNEL_KINDS = ("webhook", "slack", "discord", "command", "email")
 """Channels of ``[notify]``."""

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast_base.files import replace_file
 from holdfast_cli.errors import CommandError
 from holdfast_cli.reports.page import report_page
 from holdfast_cli.reports.redaction import redaction
 from holdfast_cli.reports.run_source import RunFacts
-from holdfast_proto.atomic_file import replace_file
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast_base.text import moment
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.ended import load_last_status
 from holdfast_cli.run_folder.record import RunRecord, find_record, known_runs, read_record
@@ -13,7 +14,6 @@ from holdfast_daemon.history.reader import HistoryError, RunHistory
 from holdfast_daemon.history.rows import CheckpointRow, Curve, RunStart
 from holdfast_daemon.incidents.archive import incidents_in_log, state_at_end
 from holdfast_proto import run_files
-from holdfast_proto.local_time import moment
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.store_pb2 import Incident
 

@@ -7,8 +7,8 @@ from google.protobuf.message import DecodeError
 
 from holdfast_cli.control import has_ended
 from holdfast_cli.run_folder.record import RunRecord
-from holdfast_daemon.core.attention import explains_the_end
-from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
+from holdfast_core.naming import STOPPED_BY_OPERATOR
+from holdfast_core.reading.attention import explains_the_end
 from holdfast_daemon.incidents.archive import incidents_in_log, state_at_end
 from holdfast_daemon.incidents.story import STORY, StoryError, parse_story
 from holdfast_proto.message_json import enum_word

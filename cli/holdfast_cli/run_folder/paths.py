@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast_base.files import make_directory
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.run_folder.scrape_targets import targets_of
 from holdfast_cli.run_folder.sweep import RUNTIME_PREFIX
 from holdfast_proto import run_files
-from holdfast_proto.private_files import make_directory
 
 _LONGEST_SOCKET_NAME = 40
 _LONGEST_SOCKET_PATH = 107

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_checkpoint.processes import is_alive, send_signal, start_ticks
+from holdfast_base.processes import is_alive, send_signal, start_ticks
 
 
 @dataclass(frozen=True)

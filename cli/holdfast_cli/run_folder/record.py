@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_origin, get_type_hints
 
+from holdfast_base.files import distrust, read_regular, replace_file
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.processes import ProcessIdentity
 from holdfast_proto import keys
-from holdfast_proto.atomic_file import replace_file
-from holdfast_proto.private_files import distrust
-from holdfast_proto.regular_file import read_regular
 
 _FILE = "run.json"
 _MOST_BYTES = 1 << 20

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from holdfast_base.http_post import check_http_url
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.settings.channels import ChannelSettings, channel_schema, required_keys
 from holdfast_cli.settings.setting import Setting
-from holdfast_proto.http_post import check_http_url
 from holdfast_proto.notify_words import HEARTBEAT, MAIL_SECURITY
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")

@@ -13,9 +13,9 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from holdfast_base.text import moment
 from holdfast_cli.run_folder.record import RunRecord
 from holdfast_cli.views.clean_text import one_line
-from holdfast_proto.local_time import moment
 
 HELP = (
     ("arrows, page keys", "move in the list or the map"),

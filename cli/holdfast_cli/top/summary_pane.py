@@ -3,6 +3,7 @@
 from rich.cells import cell_len
 from rich.text import Text
 
+from holdfast_base.text import clock
 from holdfast_cli.top.incidents.attention import Attention
 from holdfast_cli.top.poller import Lost
 from holdfast_cli.top.ranks.oddity import JudgedRanks, Oddity
@@ -11,8 +12,7 @@ from holdfast_cli.top.seen_numbers import SeenNumbers, sparkline
 from holdfast_cli.views.clean_text import one_line
 from holdfast_cli.views.phrases import kept_line, logged_line, phase_word
 from holdfast_cli.views.run_view import phase_style, progress_text
-from holdfast_daemon.core.texts.incident_lines import number_of
-from holdfast_proto.local_time import clock
+from holdfast_core.texts.incident_lines import number_of
 from holdfast_proto.time_use import PRODUCTIVE
 from holdfast_proto.v1.control_pb2 import RunStatus
 

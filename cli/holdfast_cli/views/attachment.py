@@ -1,6 +1,6 @@
 """Notices that no rank of a run has attached: Holdfast then sees no step, and uses and saves no state."""
 
-from holdfast_daemon.core.naming import listed
+from holdfast_core.naming import listed
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, LIFE_RUNNING, LIFE_STARTING, VERDICT_KIND_BAD_CONFIGURATION
 

@@ -3,8 +3,8 @@
 import math
 from collections import Counter
 
-from holdfast_daemon.core.naming import STANDS_STILL, STOPPED_BY_OPERATOR
-from holdfast_daemon.core.texts.incident_lines import enum_phrase, number_of
+from holdfast_core.naming import STANDS_STILL, STOPPED_BY_OPERATOR
+from holdfast_core.texts.incident_lines import enum_phrase, number_of
 from holdfast_proto.time_use import PRODUCTIVE
 from holdfast_proto.v1.common_pb2 import (
     OWN_TIME_SOURCE_EVENTS,

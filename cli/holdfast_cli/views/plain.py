@@ -13,7 +13,7 @@ from holdfast_cli.views.phrases import (
     recorder_line,
     refusal_line,
 )
-from holdfast_daemon.core.texts.incident_lines import incident_line, outcome_line
+from holdfast_core.texts.incident_lines import incident_line, outcome_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED, RUN_PHASE_RUNNING, Incident
 

@@ -27,9 +27,8 @@ from holdfast_cli.views.phrases import (
     step_phrase,
     time_line,
 )
-from holdfast_daemon.core.naming import STANDS_STILL
-from holdfast_daemon.core.texts.incident_lines import enum_phrase, incident_line, outcome_line
-from holdfast_daemon.core.texts.time_left import time_left_text
+from holdfast_core.naming import STANDS_STILL, time_left_text
+from holdfast_core.texts.incident_lines import enum_phrase, incident_line, outcome_line
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (

@@ -11,7 +11,7 @@ from holdfast_cli.errors import (
     LastCheckpointError,
 )
 from holdfast_cli.views.phrases import measures, step_phrase
-from holdfast_daemon.core.texts.incident_lines import number_of
+from holdfast_core.texts.incident_lines import number_of
 from holdfast_proto.v1.common_pb2 import PHASE_IDLE
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, VERDICT_KIND_BAD_CONFIGURATION, RankExit

@@ -6,14 +6,14 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from holdfast_core.live_requests import STACKS_PATIENCE_S
+from holdfast_core.model import FaultAnswered, LiveAnswered, StacksRequest
 from holdfast_daemon.console.pages.checkpoint_pages import release_checkpoint
 from holdfast_daemon.console.pages.incident_pages import find_incident
 from holdfast_daemon.console.pages.run_frame import refusals
 from holdfast_daemon.console.ranks.taken_stacks import TakenStacks
 from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.console.watched import WatchedRun
-from holdfast_daemon.core.live_requests import STACKS_PATIENCE_S
-from holdfast_daemon.core.model import FaultAnswered, LiveAnswered, StacksRequest
 from holdfast_daemon.validation.rules import RefusedError, check_fault, check_seconds
 from holdfast_proto.message_json import enum_words
 from holdfast_proto.v1.common_pb2 import Phase

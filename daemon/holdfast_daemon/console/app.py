@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from holdfast_core.model import CoreState
 from holdfast_daemon.console.actions import Actions
 from holdfast_daemon.console.boards import MOST_PAGES, Boards
 from holdfast_daemon.console.pages import incident_pages, past_runs
@@ -38,7 +39,6 @@ from holdfast_daemon.console.serving.sessions import OPERATOR, Sessions
 from holdfast_daemon.console.serving.static_files import StaticFolder
 from holdfast_daemon.console.serving.streams import Feed
 from holdfast_daemon.console.watched import Watched, WatchedRun
-from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.history.schema import LOGGED
 from holdfast_proto import keys, run_files
 from holdfast_proto.limits import STOP_GRACE_S

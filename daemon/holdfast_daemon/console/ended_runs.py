@@ -8,12 +8,13 @@ from pathlib import Path
 from google.protobuf.json_format import ParseError
 from prometheus_client.registry import CollectorRegistry
 
+from holdfast_base.text import moment
+from holdfast_core import coordinator
+from holdfast_core.model import CoreState, Logged, Telemetry
+from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console.server import ConsoleServer
 from holdfast_daemon.console.watched import Watched
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import CoreState, Logged, Telemetry
-from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_daemon.history.reader import HistoryError, RunHistory
 from holdfast_daemon.history.rows import StepRow
 from holdfast_daemon.incidents.archive import incidents_in_log, state_at_end
@@ -23,7 +24,6 @@ from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.options import DaemonOptions
 from holdfast_daemon.validation.intake import Refusals
 from holdfast_proto import run_files
-from holdfast_proto.local_time import moment
 from holdfast_proto.message_json import from_json
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import control_pb2 as control

@@ -13,12 +13,12 @@ from starlette.types import Scope
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from holdfast_base.files import replace_file
 from holdfast_daemon.console.app import Console
 from holdfast_daemon.console.serving.guard import Guard
 from holdfast_daemon.console.serving.sessions import Sessions, load_tokens
 from holdfast_daemon.console.watched import Watched
 from holdfast_proto import run_files
-from holdfast_proto.atomic_file import replace_file
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from holdfast_core.model import CoreState
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.leadership.outbox import StoreCounters
 from holdfast_daemon.leadership.requests import Requests
 from holdfast_daemon.leadership.tick_metrics import TickMetrics

@@ -10,15 +10,15 @@ from typing import TypeVar
 
 import grpc
 
+from holdfast_base.sockets import claimed
+from holdfast_core.model import LiveAnswered, ProfileRequest, StacksRequest
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console.pages.holdfast_page import holdfast_page
 from holdfast_daemon.console.watched import Watched
 from holdfast_daemon.control.status import daemon_status, status_of, unknown_status
-from holdfast_daemon.core.model import LiveAnswered, ProfileRequest, StacksRequest
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.validation.rules import RefusedError, check_fault, check_profile, check_rank, check_seconds
 from holdfast_proto.limits import MOST_RANKS
-from holdfast_proto.sockets import claimed
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import control_pb2_grpc
 

@@ -5,14 +5,14 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast_daemon.core.accounting.ledger import time_use
-from holdfast_daemon.core.attention import is_loss_acknowledged, is_training, tokens_per_s, urgent_incident
-from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
-from holdfast_daemon.core.model import CoreState, present_step, ranks_of
-from holdfast_daemon.core.rank_means import gpu_use_sum, own_time_sum
-from holdfast_daemon.core.reading.rank_health import HEALTH, StallRule, is_behind
-from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
-from holdfast_daemon.core.texts.time_left import time_left_s
+from holdfast_core.accounting.ledger import time_use
+from holdfast_core.checkpointing.restore_point import newest_common_snapshot
+from holdfast_core.detectors.numbers.silent_corruption import SilentCorruption
+from holdfast_core.model import CoreState, present_step, ranks_of
+from holdfast_core.naming import time_left_s
+from holdfast_core.reading.attention import is_loss_acknowledged, is_training, tokens_per_s, urgent_incident
+from holdfast_core.reading.rank_health import HEALTH, StallRule, is_behind
+from holdfast_core.reading.rank_means import gpu_use_sum, own_time_sum
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD

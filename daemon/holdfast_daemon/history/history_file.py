@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core.recovery.ending import ENDED
+from holdfast_core.model import CoreState
+from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.history import schema
 from holdfast_daemon.history.rows import CheckpointRow, CountedStep, MetricRow, metric_stride
 from holdfast_daemon.history.status_fields import spec_fields, status_fields

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from holdfast_core.model import CoreState
+from holdfast_core.reading.rank_means import own_time_sum
 from holdfast_daemon.control.status import status_of
-from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core.rank_means import own_time_sum
 from holdfast_proto.message_json import to_json
 
 SLOWEST_RANKS = 8

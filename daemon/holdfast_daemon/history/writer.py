@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from holdfast_daemon.core.model import CoreState, Logged, ranks_of
-from holdfast_daemon.core.recovery.ending import ENDED
+from holdfast_core.model import CoreState, Logged, ranks_of
+from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.history.history_file import Batch, HistoryFile
 from holdfast_daemon.history.rows import MetricRow, checkpoint_row, counted_step
 from holdfast_daemon.history.schema import LOGGED, MEMORY

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast_daemon.core.model import CoreState, Observation
+from holdfast_core.model import CoreState, Observation
 from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_daemon.incidents.story import StoryError, parse_story, story_text
 from holdfast_daemon.replay.recorded_tick import difference, framed

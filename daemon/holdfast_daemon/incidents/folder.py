@@ -9,14 +9,14 @@ from pathlib import Path
 from google.protobuf.json_format import ParseError
 from google.protobuf.message import DecodeError
 
-from holdfast_daemon.core.model import CoreState
+from holdfast_base.files import replace_file
+from holdfast_base.text import reason_of
+from holdfast_core.model import CoreState
 from holdfast_daemon.incidents.story import STORY, StoryError, parse_story, story_text
 from holdfast_daemon.replay.core_codec import decode_state, encode_state
 from holdfast_daemon.replay.recorded_tick import unframed
 from holdfast_daemon.replay.recording import Excerpt
 from holdfast_daemon.replay.state_codec import CodecError
-from holdfast_proto.atomic_file import replace_file
-from holdfast_proto.error_text import reason_of
 from holdfast_proto.message_json import from_json, to_json
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
 from holdfast_proto.v1.store_pb2 import Incident, Verdict

@@ -6,9 +6,9 @@ import tarfile
 from pathlib import Path
 from typing import IO
 
+from holdfast_base.files import PARTIAL_SUFFIX
 from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_daemon.incidents.story import STORY, story_text
-from holdfast_proto.atomic_file import PARTIAL_SUFFIX
 from holdfast_proto.v1.store_pb2 import Incident
 
 

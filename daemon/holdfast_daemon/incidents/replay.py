@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from holdfast_daemon.core import coordinator
+from holdfast_core import coordinator
 from holdfast_daemon.incidents.archive import same_data, same_verdict
 from holdfast_daemon.incidents.folder import RecordedIncident
 from holdfast_daemon.replay.recorded_tick import observation_of

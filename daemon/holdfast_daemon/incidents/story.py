@@ -4,7 +4,7 @@ import json
 
 from google.protobuf.json_format import ParseError
 
-from holdfast_proto.error_text import reason_of
+from holdfast_base.text import reason_of
 from holdfast_proto.message_json import from_json, to_json
 from holdfast_proto.v1.store_pb2 import Incident
 

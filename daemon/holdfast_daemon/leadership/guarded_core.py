@@ -11,9 +11,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import Action, CoreState, Observation, Request
-from holdfast_daemon.core.tick import Timed
+from holdfast_core import coordinator
+from holdfast_core.model import Action, CoreState, Observation, Request
+from holdfast_core.tick import Timed
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core.recovery.ending import ENDED
+from holdfast_core import coordinator
+from holdfast_core.model import CoreState
+from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.leadership.run_store import RunStore
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast_daemon.core.model import (
+from holdfast_core.model import (
     Action,
     CheckpointAnswered,
     CheckpointCounted,

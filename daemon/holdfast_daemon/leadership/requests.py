@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
-from holdfast_daemon.core.model import (
+from holdfast_core.model import (
     AcknowledgeRequest,
     CheckpointAnswered,
     CheckpointRequest,

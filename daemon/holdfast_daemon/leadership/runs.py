@@ -8,12 +8,11 @@ from typing import Any
 
 import redis.asyncio
 
+from holdfast_base.redis_client import StoreError, StoreOutage, end
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.run_store import holds_another_type
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto import keys
-from holdfast_proto.redis_client import StoreError, end
-from holdfast_proto.store_outage import StoreOutage
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from prometheus_client import Counter, Histogram
 from prometheus_client.registry import CollectorRegistry
 
+from holdfast_base.metric_family import MetricFamily
 from holdfast_daemon.metrics import self_families as declared
-from holdfast_proto.metric_family import MetricFamily
 
 TICK_MS = 100
 """Time between two ticks."""

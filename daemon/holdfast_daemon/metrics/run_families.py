@@ -3,12 +3,12 @@
 The collector fills them; docs/metrics.md, the dashboards and their tests read them. The metrics page keeps this order.
 """
 
-from holdfast_daemon.core.kinds import RECOVERABLE
-from holdfast_daemon.core.naming import kind_name
+from holdfast_base.metric_family import counter, declared_in, gauge, histogram
+from holdfast_core.detectors.framework import RECOVERABLE
+from holdfast_core.naming import kind_name
 from holdfast_daemon.notify.delivery import OUTCOMES
 from holdfast_proto import step_quantities
 from holdfast_proto.message_json import enum_words
-from holdfast_proto.metric_family import counter, declared_in, gauge, histogram
 from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -3,9 +3,9 @@
 `DaemonCollector` and `TickMetrics` fill them; docs/metrics.md, the dashboards and their tests read them.
 """
 
-from holdfast_daemon.core.detectors import registry as detectors
+from holdfast_base.metric_family import counter, declared_in, gauge, histogram
+from holdfast_core.detectors import registry as detectors
 from holdfast_daemon.validation.intake import SOURCES
-from holdfast_proto.metric_family import counter, declared_in, gauge, histogram
 
 TICK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 DETECTORS = tuple(detector.name for detector in detectors.ALL)

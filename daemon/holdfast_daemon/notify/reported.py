@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast_base.files import replace_file
 from holdfast_daemon.notify.message import Message, Notice, as_json, from_json, notice_as_json, notice_from_json
-from holdfast_proto.atomic_file import replace_file
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core.recovery.ending import ENDED
+from holdfast_base.files import exposure
+from holdfast_core.model import CoreState
+from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.notify import reported as reported_file
 from holdfast_daemon.notify.channels.building import build, check, secret_files
 from holdfast_daemon.notify.delivery import DeliveryCounts, DeliveryQueue
@@ -20,7 +21,6 @@ from holdfast_daemon.notify.watching import RunWatch
 from holdfast_daemon.notify.wording import RunWording
 from holdfast_proto import run_files
 from holdfast_proto.notify_words import HEARTBEAT
-from holdfast_proto.secret_file import exposure
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)

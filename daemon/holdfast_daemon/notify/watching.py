@@ -1,8 +1,8 @@
 """Finds out what is new in a run that people must know of. Does no I/O."""
 
-from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core.recovery.ending import ENDED
-from holdfast_daemon.core.recovery.standstills import has_given_up
+from holdfast_core.model import CoreState
+from holdfast_core.recovery.ending import ENDED
+from holdfast_core.recovery.standstills import has_given_up
 from holdfast_daemon.notify.message import Notice
 from holdfast_daemon.notify.reported import Reported
 from holdfast_daemon.notify.wording import RunWording, status_of

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR, kind_name
-from holdfast_daemon.core.texts.advice import next_line
-from holdfast_daemon.core.texts.secrets import without_secrets
+from holdfast_base.text import without_secrets
+from holdfast_core.naming import STOPPED_BY_OPERATOR, kind_name
+from holdfast_core.texts.advice import next_line
 from holdfast_daemon.notify.message import Culprit, Notice, shortened
 from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import store_pb2 as store

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from holdfast_daemon.core.detectors import registry
-from holdfast_daemon.core.detectors.framework import Detector
-from holdfast_daemon.core.model import CoreState, Request
+from holdfast_core.detectors import registry
+from holdfast_core.detectors.framework import Detector
+from holdfast_core.model import CoreState, Request
 from holdfast_daemon.replay.state_codec import Codec
 
 _CODEC = Codec({Detector: {detector.name: detector for detector in registry.ALL}})

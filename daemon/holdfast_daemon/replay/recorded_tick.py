@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from google.protobuf import proto
 
-from holdfast_daemon.core.model import Observation
+from holdfast_core.model import Observation
 from holdfast_daemon.replay.core_codec import decode_request, encode_request
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
 from holdfast_proto.v1.store_pb2 import NodeState

@@ -7,7 +7,7 @@ with what each tick was shown. A new one begins every half minute; the last two 
 from collections import deque
 from dataclasses import dataclass, field
 
-from holdfast_daemon.core.model import CoreState, Observation
+from holdfast_core.model import CoreState, Observation
 from holdfast_daemon.replay.recorded_tick import difference, framed
 
 STRETCH_S = 30.0

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from holdfast_daemon.core.texts.render import is_complete
+from holdfast_core.texts.render import is_complete
 from holdfast_daemon.validation.rules import RefusedError, check_known, check_length, check_text
 from holdfast_proto.limits import MOST_RANKS
 from holdfast_proto.v1 import store_pb2 as store

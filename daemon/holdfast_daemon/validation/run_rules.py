@@ -1,6 +1,6 @@
 """Checks what the store keeps of a run itself: its spec, its leader's record and its incidents."""
 
-from holdfast_daemon.core.recovery.ending import ENDED
+from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.validation.detail_rules import check_detail
 from holdfast_daemon.validation.rules import (
     ACTIVITIES,

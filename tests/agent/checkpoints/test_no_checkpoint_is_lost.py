@@ -18,7 +18,7 @@ from holdfast_checkpoint.store.histories import Histories, StorePlace
 from holdfast_checkpoint.store.locations import HistoryCheckpoints
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
 from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
-from holdfast_daemon.core.recovery import restore_point
+from holdfast_core.checkpointing import restore_point
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.history_machine import KEPT, HistoryMachine
 from tests.support.object_places import Place

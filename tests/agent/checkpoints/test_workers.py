@@ -17,10 +17,9 @@ import psutil
 import pytest
 
 from holdfast_agent.checkpoints.workers import CheckpointWorkers
+from holdfast_base.processes import lower_priority, process_state
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_checkpoint.format.shard_index import load_index
-from holdfast_checkpoint.priority import lower_priority
-from holdfast_checkpoint.processes import process_state
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import DATA_OFFSET, MAGIC, Meta, Slot, SnapshotError, TensorEntry
 

@@ -14,7 +14,7 @@ from holdfast_agent.commands.checks import Known, refusal
 from holdfast_agent.observer import Observer
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.processes.training_thread import ThreadStatus
-from holdfast_checkpoint.processes import is_alive, process_state, start_ticks
+from holdfast_base.processes import is_alive, process_state, start_ticks
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import wait_until

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast_agent.evidence import flight_dumps, gathering, stack_dump, stacks
 from holdfast_agent.evidence.gathering import EvidenceGatherer
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from holdfast_proto.run_files import flight_recorder_dump
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store

@@ -13,7 +13,7 @@ from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.live_stacks import LiveStacks
 from holdfast_agent.evidence.stack_dump import Frame, Thread
 from holdfast_agent.processes.rank import Rank
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from holdfast_proto.v1 import store_pb2 as store
 from tests.agent.evidence.test_gathering import may_look_into_processes
 from tests.support.nodes import RecordedNode, begin, make_node

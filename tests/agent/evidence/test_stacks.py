@@ -14,7 +14,7 @@ from holdfast_agent.evidence import stacks
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.stack_dump import Thread
 from holdfast_agent.processes.rank import Rank
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1.store_pb2 import StackSummary
 from tests.agent.evidence.test_gathering import may_look_into_processes

@@ -15,7 +15,7 @@ from holdfast_agent.evidence.evidence_folder import MISSING, EvidenceFolder
 from holdfast_agent.evidence.worker_server import WorkerServerError, ask
 from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.rank import Rank
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from holdfast_proto.v1 import common_pb2 as common
 from tests.agent.evidence import worker_rank
 from tests.support.coroutines import wait_until

@@ -4,7 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from holdfast_agent.metrics.histogram import Histogram
-from holdfast_proto.metric_family import histogram as declare
+from holdfast_base.metric_family import histogram as declare
 
 BUCKETS = (0.5, 1.0)
 

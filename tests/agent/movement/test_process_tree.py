@@ -9,7 +9,7 @@ import pytest
 
 from holdfast_agent.movement.tree_movement import CPU, DISK, PROCESSES, WAKES, WRITES
 from holdfast_agent.movement.tree_reader import Machine, TreeReader
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from holdfast_proto.v1.store_pb2 import LostWorker
 from tests.support.trees import Tree, running
 

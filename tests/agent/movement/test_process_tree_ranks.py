@@ -14,7 +14,7 @@ import pytest
 from holdfast_agent import session as sessions
 from holdfast_agent.agent import TICK_S
 from holdfast_agent.movement.tree_watch import TreeWatch
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from holdfast_proto.rank_context import RankContext
 from tests.support.coroutines import end, until
 from tests.support.nodes import RUN, RecordedNode, begin, make_node

@@ -17,8 +17,8 @@ from holdfast_agent.movement.process_table import parse_stat
 from holdfast_agent.movement.tree_reader import Machine, UnknownError
 from holdfast_agent.movement.tree_sample import IoCounters, ProcessSample, TreeSample
 from holdfast_agent.movement.tree_watch import Stillness, TreeWatch
-from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.processes.rank import TreeView
+from holdfast_base.threads import in_daemon_thread
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import Progress

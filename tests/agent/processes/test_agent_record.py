@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_agent.processes import agent_record
-from holdfast_checkpoint.processes import AgentError
+from holdfast_base.processes import AgentError
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from tests.support.coroutines import wait_until
 

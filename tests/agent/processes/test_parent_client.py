@@ -10,8 +10,8 @@ import pytest
 
 from holdfast_agent.processes import parent_client
 from holdfast_agent.processes.parent_client import WarmParentClient
-from holdfast_checkpoint import processes
-from holdfast_checkpoint.processes import AgentError
+from holdfast_base import processes
+from holdfast_base.processes import AgentError
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 from tests.support.coroutines import end, until
 from tests.support.warm_parents import RUN, writers_in

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from tests.support.coroutines import wait_until
 from tests.support.trees import running
 

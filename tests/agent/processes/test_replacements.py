@@ -9,7 +9,7 @@ import pytest
 
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.processes.replacements import has_replacement, parent_of
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from holdfast_proto.v1 import store_pb2 as store
 
 RANK = [sys.executable, "-S", "-c", "import time; print('ready', flush=True); time.sleep(600)"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 from tests.support.coroutines import PATIENCE_S, wait_until
 from tests.support.warm_parents import COMMAND, RUN, Agent, WarmParent, warm_parent, writers_in

@@ -9,9 +9,9 @@ import pytest
 
 from holdfast_agent.reports import store_link
 from holdfast_agent.reports.store_link import StoreLink
-from holdfast_proto import keys, redis_client
-from holdfast_proto.redis_client import connect
-from holdfast_proto.store_outage import StoreOutage
+from holdfast_base import redis_client
+from holdfast_base.redis_client import StoreOutage, connect
+from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import end, until
 from tests.support.store_server import StoreServer

@@ -5,7 +5,7 @@ import pytest
 from holdfast_agent.evidence.stack_dump import Frame, Thread, render
 from holdfast_cli.analysis.host_place import place_of
 from holdfast_cli.analysis.stack_text import main_thread
-from holdfast_daemon.core.device_waits.causes import Place
+from holdfast_core.diagnosis.devices.causes import Place
 
 TORCH = "/venv/lib/python3.12/site-packages/torch"
 USER = ("train_step", "train.py", 41)

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast_cli.analysis.dump_folder import read_folder
 from holdfast_cli.analysis.report import diagnose_dumps, nothing_pending
-from holdfast_daemon.core.device_waits.causes import Cause, Confidence, Diagnosis, Kind
+from holdfast_core.diagnosis.devices.causes import Cause, Confidence, Diagnosis, Kind
 from tests.cli.analyze.recordings import Expectation, cases
 
 # What the words of the recordings are in the words of the diagnosis.

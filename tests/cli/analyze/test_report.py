@@ -7,7 +7,7 @@ import pytest
 from holdfast_agent.evidence.recorder_dump import from_document
 from holdfast_cli.analysis.dump_folder import Dumps
 from holdfast_cli.analysis.report import as_lines, as_object, diagnose_dumps, named_ranks, was_busy, world_of
-from holdfast_daemon.core.device_waits.causes import Confidence
+from holdfast_core.diagnosis.devices.causes import Confidence
 from tests.support.recorder_documents import SECOND_NS, START_NS, Document
 
 TRIO = {"0": (0, 1, 2)}

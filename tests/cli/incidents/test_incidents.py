@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 from holdfast_cli.incidents.files import IncidentFiles
 from holdfast_cli.incidents.story import incident_story
 from holdfast_cli.main import app
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import Observation
+from holdfast_core import coordinator
+from holdfast_core.model import Observation
 from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_daemon.replay.recording import Recording
 from holdfast_proto.v1 import common_pb2 as common

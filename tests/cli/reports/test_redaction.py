@@ -2,8 +2,8 @@
 
 import pytest
 
+from holdfast_base.text import HIDDEN, without_secrets
 from holdfast_cli.reports.redaction import command_line, redaction
-from holdfast_daemon.core.texts.secrets import HIDDEN, without_secrets
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_base import files
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.ending import end_run
 from holdfast_cli.run_folder.processes import ProcessIdentity, identify, kill_all, marked_processes
 from holdfast_cli.run_folder.record import RunRecord, load_record
-from holdfast_proto import private_files
 from tests.cli.conftest import run_record
 
 
@@ -61,7 +61,7 @@ def test_record_that_another_user_may_have_written_kills_no_process(
     assert sleeper.poll() is None
     (tmp_path / "run.json").chmod(0o644)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    monkeypatch.setattr(private_files, "_owner_of_new_files", lambda directory: os.getuid() + 1)
+    monkeypatch.setattr(files, "_owner_of_new_files", lambda directory: os.getuid() + 1)
     loaded = load_record(tmp_path)
     assert loaded is not None
     with pytest.raises(CommandError, match="belongs to another user"):

@@ -7,7 +7,7 @@ from textual.widgets import Static
 
 from holdfast_cli.top.ranks.mesh_view import MeshView
 from holdfast_cli.top.ranks.rank_table import RankTable
-from holdfast_daemon.core.texts.advice import advice_line, next_line
+from holdfast_core.texts.advice import advice_line, next_line
 from holdfast_proto.v1.control_pb2 import RANK_HEALTH_OK, RunSettings
 from holdfast_proto.v1.store_pb2 import (
     HANG_ACTION_ABORT,

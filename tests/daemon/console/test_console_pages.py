@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from holdfast_core.model import FaultRequest, Logged, StopRequest
 from holdfast_daemon.console.serving.streams import Feed
-from holdfast_daemon.core.model import FaultRequest, Logged, StopRequest
 from holdfast_proto import run_files
 from holdfast_proto.limits import STOP_GRACE_S
 from holdfast_proto.v1 import store_pb2 as store

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from holdfast_core.model import Logged
 from holdfast_daemon.console.ended_runs import MAY_RUN_S, NothingKeptError, read_ended
 from holdfast_daemon.console.pages.run_frame import run_frame
 from holdfast_daemon.console.ranks.rank_table import RankReader
-from holdfast_daemon.core.model import Logged
 from holdfast_daemon.history.history_file import Batch, HistoryFile
 from holdfast_daemon.history.rows import MetricRow, checkpoint_row
 from holdfast_daemon.history.schema import LOGGED, MEMORY

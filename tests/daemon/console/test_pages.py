@@ -13,10 +13,10 @@ import pytest
 from holdfast_checkpoint.format import keeping
 from holdfast_checkpoint.format.bad_loss import BadLossRecord, bad_loss_name
 from holdfast_checkpoint.format.shard_index import step_directory
+from holdfast_core.model import Logged
 from holdfast_daemon.console.ranks import rank_table
 from holdfast_daemon.console.serving.guard import RefusedRequestError
 from holdfast_daemon.console.serving.static_files import StaticFolder
-from holdfast_daemon.core.model import Logged
 from holdfast_proto import run_files
 from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from holdfast_core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.console.pages.past_runs import past_runs
-from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.history.history_file import Batch, HistoryFile
 from holdfast_proto import run_files
 from holdfast_proto.v1 import store_pb2 as store

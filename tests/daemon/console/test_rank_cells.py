@@ -7,14 +7,14 @@ from typing import cast
 
 import pytest
 
+from holdfast_core.deadlines import Deadlines
+from holdfast_core.model import CoreState
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console import boards
 from holdfast_daemon.console.ranks import rank_table
 from holdfast_daemon.console.ranks.rank_cells import COLOURS, MOST_CHANGES, MOST_ODD, RankCells
 from holdfast_daemon.console.ranks.rank_table import RankReader
 from holdfast_daemon.console.watched import Watched
-from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.model import CoreState
 from tests.support.simulated_run import SimulatedRun
 
 

@@ -10,15 +10,15 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
+from holdfast_base.redis_client import connect
+from holdfast_core import coordinator
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console.watched import Watched
 from holdfast_daemon.control import server as control
 from holdfast_daemon.control.server import ControlService
-from holdfast_daemon.core import coordinator
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto import keys
-from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import control_pb2 as pb
 from holdfast_proto.v1 import control_pb2_grpc
 from holdfast_proto.v1 import store_pb2 as store

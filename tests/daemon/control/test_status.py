@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast_core.model import StopRequest
 from holdfast_daemon.control.status import status_of
-from holdfast_daemon.core.model import StopRequest
 from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import OWN_TIME_SOURCE_HOST, OWN_TIME_SOURCE_NONE

@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import (
-    CheckpointAnswered,
-    CheckpointRequest,
-    CoreState,
-    FaultRequest,
-    Observation,
-    StopRequest,
-)
+from holdfast_core import coordinator
+from holdfast_core.model import CheckpointAnswered, CheckpointRequest, CoreState, FaultRequest, Observation, StopRequest
 from holdfast_daemon.leadership.guarded_core import DISTRUST_S, MOST_TRIES, GuardedCore
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault

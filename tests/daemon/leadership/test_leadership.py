@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import CoreState
+from holdfast_core import coordinator
+from holdfast_core.model import CoreState
 from holdfast_daemon.leadership.leadership import anew, lowest_fence, may_continue
 from holdfast_proto.v1 import store_pb2 as store
 

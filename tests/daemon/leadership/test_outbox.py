@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from holdfast_daemon.core.model import Action, SaveIncident, Send
+from holdfast_base.redis_client import connect
+from holdfast_core.model import Action, SaveIncident, Send
 from holdfast_daemon.history.writer import HistoryWriter
 from holdfast_daemon.incidents.archive import IncidentArchive, IncidentLog
 from holdfast_daemon.leadership.leadership import Leadership
@@ -13,7 +14,6 @@ from holdfast_daemon.leadership.outbox import Outbox, Outlets, StoreCounters
 from holdfast_daemon.leadership.requests import Requests
 from holdfast_daemon.leadership.run_store import RunStore
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
-from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
 
 

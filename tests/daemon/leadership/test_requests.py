@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast_daemon.core.model import (
+from holdfast_core.model import (
     CheckpointAnswered,
     CheckpointRequest,
     FaultAnswered,

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.core.model import CheckpointAnswered
+from holdfast_base import redis_client
+from holdfast_core.model import CheckpointAnswered
 from holdfast_daemon.incidents.folder import read_recording
 from holdfast_daemon.incidents.replay import replay
 from holdfast_daemon.leadership import run_shell
 from holdfast_daemon.leadership.run_store import RunStore
-from holdfast_proto import keys, redis_client
+from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import PATIENCE_S, until
 from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent

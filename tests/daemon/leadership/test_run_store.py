@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from holdfast_base.redis_client import StoreError
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_store import ENDED_RUN_TTL_S, LeadershipLostError, RunStore
 from holdfast_proto import keys
-from holdfast_proto.redis_client import StoreError
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import until
 from tests.support.memory_store import MemoryStore

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from holdfast_base import redis_client
 from holdfast_daemon.leadership import runs as runs_module
 from holdfast_daemon.leadership.runs import Runs
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
-from holdfast_proto import keys, store_outage
+from holdfast_proto import keys
 from tests.support.coroutines import end, until
 from tests.support.memory_store import MemoryStore
 from tests.support.shells import Store
@@ -160,7 +161,7 @@ async def test_an_outage_of_the_store_is_said_once_and_so_is_its_end(
     store_server: StoreServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs_module, "DISCOVER_S", 0.01)
-    monkeypatch.setattr(store_outage, "QUIET_S", 0.01)
+    monkeypatch.setattr(redis_client, "QUIET_S", 0.01)
     caplog.set_level(logging.INFO)
     store_server.kill()
     async with watched(store_server) as it:

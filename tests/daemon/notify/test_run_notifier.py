@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
+from holdfast_core import coordinator
+from holdfast_core.model import CoreState
+from holdfast_core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.notify.channels.building import build, secret_files
 from holdfast_daemon.notify.run_notifier import Notifiers, RunNotifier
 from holdfast_daemon.notify.watching import FRESH_S

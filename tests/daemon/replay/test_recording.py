@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import CoreState, Observation
+from holdfast_core import coordinator
+from holdfast_core.model import CoreState, Observation
 from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_daemon.incidents.archive import IncidentArchive
 from holdfast_daemon.incidents.folder import RecordingError, read_recording

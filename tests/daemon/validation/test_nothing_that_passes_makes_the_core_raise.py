@@ -8,8 +8,8 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import DetectorFailed, Observation
+from holdfast_core import coordinator
+from holdfast_core.model import DetectorFailed, Observation
 from holdfast_daemon.validation.intake import Intake
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.validation.test_event_rules import GOOD_EVENTS, good_event

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from holdfast_daemon.core.texts.render import write
+from holdfast_core.texts.render import write
 from holdfast_daemon.validation.rules import MOST_ITEMS, RefusedError
 from holdfast_daemon.validation.run_rules import check_incident, check_record, check_spec
 from holdfast_proto.limits import MOST_RANKS, NAME_CHARACTERS

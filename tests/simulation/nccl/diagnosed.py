@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from holdfast_agent.evidence.recorder_dump import from_document
 from holdfast_cli.analysis.host_place import place_of
-from holdfast_daemon.core.device_waits.causes import Diagnosis, Evidence, Kind
-from holdfast_daemon.core.device_waits.diagnosis import diagnose
+from holdfast_core.diagnosis.devices.causes import Diagnosis, Evidence, Kind
+from holdfast_core.diagnosis.devices.diagnosis import diagnose
 from tests.simulation.nccl.cases import Case
 
 _TWO_SIDED = (Kind.MISMATCHED_CALL, Kind.OPPOSITE_ORDER)

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast_proto.atomic_file import replacement
+from holdfast_base.files import replacement
 
 LEAST_FREE_BYTES = 1 << 30
 """Room that a profile needs on its disk. torch writes all events uncompressed first, and the run needs the disk too."""

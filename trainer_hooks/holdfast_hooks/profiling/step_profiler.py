@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from holdfast_base.threads import show_name
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.profiling.profile_files import ProfileFileError, expect_room
 from holdfast_hooks.profiling.torch_profile import OtherProfilerError, TorchProfile, prepare
-from holdfast_hooks.thread_name import show_name
 from holdfast_proto.limits import MOST_PROFILED_STEPS
 from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.run_files import rank_evidence

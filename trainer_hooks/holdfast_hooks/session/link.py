@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from time import monotonic
 
+from holdfast_base.threads import show_name
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.session.own_grpc import grpc  # first: it decides how gRPC is imported
-from holdfast_hooks.thread_name import show_name
 from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 from holdfast_proto.v1.session_pb2_grpc import RankAgentStub

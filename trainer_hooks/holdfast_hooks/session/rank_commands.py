@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from holdfast_base.files import replace_file
 from holdfast_hooks.faults.fault import Fault
 from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.faults.prospects import Prospects
@@ -10,7 +11,6 @@ from holdfast_hooks.profiling.step_profiler import StepProfiler
 from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError
 from holdfast_hooks.progress.recorders.recorder import FullDumpRefusedError, GenericRecorder, Recorder
 from holdfast_hooks.step_commands import StepCommands
-from holdfast_proto.atomic_file import replace_file
 from holdfast_proto.run_files import flight_recorder_dump
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import fault_pb2

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from queue import Empty
 from time import monotonic
 
+from holdfast_base.threads import show_name
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.profiling.step_profiler import StepProfiler
 from holdfast_hooks.session.link import ENDING_S, Link
 from holdfast_hooks.session.rank_commands import RankCommands
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.telemetry.report_builder import ReportBuilder, Sources
-from holdfast_hooks.thread_name import show_name
 from holdfast_proto.limits import REPORT_INTERVAL_S
 from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holdfast_base.text import clock
 from holdfast_cli.views.clean_text import cleaned, one_line
 from holdfast_cli.views.phrases import is_loss_alarming, phase_word
-from holdfast_daemon.core.texts.advice import advice_line, next_line
-from holdfast_daemon.core.texts.incident_lines import incident_line
-from holdfast_daemon.core.texts.waits import awaited_calls
-from holdfast_proto.local_time import clock
+from holdfast_core.texts.advice import advice_line, next_line
+from holdfast_core.texts.hangs import awaited_calls
+from holdfast_core.texts.incident_lines import incident_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_NOTED,

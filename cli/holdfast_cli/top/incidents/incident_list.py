@@ -13,7 +13,7 @@ from holdfast_cli.top.background import LiveScreen
 from holdfast_cli.top.incidents.story_screen import StoryScreen
 from holdfast_cli.top.run_source import Look
 from holdfast_cli.views.clean_text import cleaned, one_line
-from holdfast_daemon.core.texts.incident_lines import incident_line
+from holdfast_core.texts.incident_lines import incident_line
 from holdfast_proto.v1.store_pb2 import Incident
 
 

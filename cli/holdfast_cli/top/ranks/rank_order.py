@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast_cli.top.ranks.oddity import JudgedRank, JudgedRanks, Oddity
 from holdfast_cli.views.clean_text import one_line
-from holdfast_daemon.core.texts.incident_lines import enum_phrase
+from holdfast_core.texts.incident_lines import enum_phrase
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.control_pb2 import RankView
 

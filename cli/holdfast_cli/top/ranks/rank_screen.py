@@ -19,7 +19,7 @@ from holdfast_cli.top.ranks.rank_stack import ShownStack, live_stack, saved_stac
 from holdfast_cli.top.run_source import Look, RunSource
 from holdfast_cli.views.clean_text import cleaned, one_line
 from holdfast_cli.views.phrases import memory_word, recorder_line
-from holdfast_daemon.core.texts.incident_lines import incident_line, outcome_line
+from holdfast_core.texts.incident_lines import incident_line, outcome_line
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 

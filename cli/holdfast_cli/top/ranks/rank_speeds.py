@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from holdfast_daemon.core.rank_means import RecentMeans, Sample
+from holdfast_core.reading.rank_means import RecentMeans, Sample
 from holdfast_proto.v1.control_pb2 import RunStatus
 
 

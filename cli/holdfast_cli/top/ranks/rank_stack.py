@@ -6,13 +6,13 @@ from pathlib import Path
 
 from rich.text import Text
 
+from holdfast_base.text import clock
 from holdfast_cli.errors import CommandError
 from holdfast_cli.live.stack_groups import stack_lines
 from holdfast_cli.top.run_source import Look, RunSource, reason_of
 from holdfast_cli.views.clean_text import one_line, some_lines
 from holdfast_daemon.incidents.evidence_files import open_evidence
 from holdfast_proto import run_files
-from holdfast_proto.local_time import clock
 
 _MOST_BYTES = 128 * 1024
 _INCIDENTS_SEARCHED = 20

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from holdfast_base.text import reason_of
+from holdfast_core.model import CoreState
+from holdfast_core.reading.attention import can_be_acknowledged
+from holdfast_core.texts.advice import next_line, runbook
+from holdfast_core.texts.incident_lines import enum_phrase, verdict_word
 from holdfast_daemon.console.pages.run_frame import incident_row, newest_first
 from holdfast_daemon.console.pages.sentences import reasons
 from holdfast_daemon.console.serving.guard import RefusedRequestError
-from holdfast_daemon.core.attention import can_be_acknowledged
-from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core.texts.advice import next_line, runbook
-from holdfast_daemon.core.texts.incident_lines import enum_phrase, verdict_word
 from holdfast_daemon.incidents.evidence_files import evidence_files, open_evidence
 from holdfast_daemon.incidents.packed import pack_incident
-from holdfast_proto.error_text import reason_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from holdfast_core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.console.serving.guard import RefusedRequestError
-from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.history.reader import HistoryError, RunHistory
 from holdfast_daemon.history.rows import Curve
 from holdfast_daemon.history.schema import LOGGED, MEMORY, QUANTITIES

@@ -4,6 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast_core.accounting.ledger import time_use
+from holdfast_core.model import CoreState, Logged, Telemetry, present_step
+from holdfast_core.naming import time_left_s
+from holdfast_core.reading.attention import is_training, tokens_per_s, urgent_incident
+from holdfast_core.texts.incident_lines import what_line
 from holdfast_daemon.console.pages.sentences import (
     attention,
     headline,
@@ -13,11 +18,6 @@ from holdfast_daemon.console.pages.sentences import (
 )
 from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable
 from holdfast_daemon.console.watched import WatchedRun
-from holdfast_daemon.core.accounting.ledger import time_use
-from holdfast_daemon.core.attention import is_training, tokens_per_s, urgent_incident
-from holdfast_daemon.core.model import CoreState, Logged, Telemetry, present_step
-from holdfast_daemon.core.texts.incident_lines import what_line
-from holdfast_daemon.core.texts.time_left import time_left_s
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD

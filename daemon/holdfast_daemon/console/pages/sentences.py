@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
+from holdfast_base.text import clock
+from holdfast_core.model import CoreState
+from holdfast_core.naming import STANDS_STILL, STOPPED_BY_OPERATOR, ranks_named
+from holdfast_core.reading.attention import can_be_acknowledged, is_bad, open_incident, urgent_incident
+from holdfast_core.reading.rank_health import LEFT, WAITING
+from holdfast_core.recovery.ending import ENDED
+from holdfast_core.texts.advice import next_line
+from holdfast_core.texts.hangs import awaited_calls
+from holdfast_core.texts.incident_lines import enum_phrase, number_of, outcome_line, what_line
 from holdfast_daemon.console.ranks.rank_table import RankTable
-from holdfast_daemon.core.attention import can_be_acknowledged, is_bad, open_incident, urgent_incident
-from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core.naming import STANDS_STILL, STOPPED_BY_OPERATOR, ranks_named
-from holdfast_daemon.core.reading.rank_health import LEFT, WAITING
-from holdfast_daemon.core.recovery.ending import ENDED
-from holdfast_daemon.core.texts.advice import next_line
-from holdfast_daemon.core.texts.incident_lines import enum_phrase, number_of, outcome_line, what_line
-from holdfast_daemon.core.texts.waits import awaited_calls
-from holdfast_proto.local_time import clock
 from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_CHECKPOINT, PHASE_EVAL

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast_daemon.core.model import CoreState
+from holdfast_core.model import CoreState
 from holdfast_daemon.history.reader import HistoryError, RunHistory
 
 log = logging.getLogger(__name__)

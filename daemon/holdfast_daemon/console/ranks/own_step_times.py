@@ -4,8 +4,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from holdfast_daemon.core.model import CoreState, ranks_of
-from holdfast_daemon.core.rank_means import RecentMeans, Sample, gpu_use_sum, own_time_sum
+from holdfast_core.model import CoreState, ranks_of
+from holdfast_core.reading.rank_means import RecentMeans, Sample, gpu_use_sum, own_time_sum
 from holdfast_proto.v1 import store_pb2 as store
 
 MOST_RANKS = 64

@@ -8,10 +8,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from holdfast_core.model import CoreState
+from holdfast_core.reading.rank_health import CULPRIT, EXITED, HEALTH, STALLED, STARTING, WAITING, is_behind
 from holdfast_daemon.console.ranks.own_step_times import OwnStepTimes
 from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable
-from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core.reading.rank_health import CULPRIT, EXITED, HEALTH, STALLED, STARTING, WAITING, is_behind
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store

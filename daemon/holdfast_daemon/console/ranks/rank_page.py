@@ -3,25 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+from holdfast_core.model import CoreState
+from holdfast_core.reading.rank_health import CULPRIT, EXITED, HEALTH, LEFT, OK, STALLED, STARTING, WAITING
+from holdfast_core.texts.activities import does
+from holdfast_core.texts.incident_lines import enum_phrase
 from holdfast_daemon.console.pages.run_frame import newest_first
 from holdfast_daemon.console.ranks.generation_logs import read_end
 from holdfast_daemon.console.ranks.own_step_times import SingleRankTimes
 from holdfast_daemon.console.ranks.rank_table import RankTable
 from holdfast_daemon.console.ranks.taken_stacks import TakenStack
 from holdfast_daemon.console.serving.guard import RefusedRequestError
-from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core.reading.rank_health import (
-    CULPRIT,
-    EXITED,
-    HEALTH,
-    LEFT,
-    OK,
-    STALLED,
-    STARTING,
-    WAITING,
-)
-from holdfast_daemon.core.texts.activities import does
-from holdfast_daemon.core.texts.incident_lines import enum_phrase
 from holdfast_proto import run_files
 from holdfast_proto.message_json import enum_word, to_json
 from holdfast_proto.v1 import common_pb2 as common

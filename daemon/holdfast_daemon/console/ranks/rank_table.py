@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from holdfast_daemon.core.attention import open_incident, urgent_incident
-from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core.reading.rank_health import CULPRIT, StallRule, health_counts, is_in_pause
-from holdfast_daemon.core.recovery.ending import ENDED
-from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
+from holdfast_core.checkpointing.restore_point import newest_common_snapshot
+from holdfast_core.model import CoreState
+from holdfast_core.reading.attention import open_incident, urgent_incident
+from holdfast_core.reading.rank_health import CULPRIT, StallRule, health_counts, is_in_pause
+from holdfast_core.recovery.ending import ENDED
 from holdfast_proto.v1 import store_pb2 as store
 
 LEAST_PAUSE_S = 0.5

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from holdfast_proto.atomic_file import PARTIAL_SUFFIX, replace_file
-from holdfast_proto.private_files import distrust
+from holdfast_base.files import PARTIAL_SUFFIX, distrust, replace_file
 
 OPERATOR, VIEWER = "operator", "viewer"
 ROLES = (OPERATOR, VIEWER)

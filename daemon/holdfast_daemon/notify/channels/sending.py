@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from holdfast_base.files import SecretError, read_secret
+from holdfast_base.http_post import HttpError, check_http_url, post
 from holdfast_daemon.notify.message import Message
-from holdfast_proto.http_post import HttpError, check_http_url, post
-from holdfast_proto.secret_file import SecretError, read_secret
 
 HTTP_TIMEOUT_S = 10.0
 _REDIRECTS = range(300, 400)

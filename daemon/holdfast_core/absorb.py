@@ -1,0 +1,182 @@
+"""Folds an observation into the state: nodes, events, telemetry. Judges no rank."""
+
+from dataclasses import replace
+
+from holdfast_core import evidence, fault_requests, incidents, live_requests, witness_words
+from holdfast_core.accounting import ledger
+from holdfast_core.checkpointing import checkpoint_commands, checkpoint_failures, checkpoint_reads, proven_steps
+from holdfast_core.detectors.deaths.death import is_clean
+from holdfast_core.diagnosis.devices.diagnosis import RecorderDumps
+from holdfast_core.model import CheckpointCounted, Observation
+from holdfast_core.recovery import hang_aborts, leaving, observed
+from holdfast_core.step_numbers import count_step, merge, see_logged
+from holdfast_core.tick import Tick
+from holdfast_proto.v1 import store_pb2 as store
+
+PENDING_STEPS = 512
+"""Steps that a node may be ahead before a step is counted without the summaries of the nodes that lag."""
+
+
+def absorb(tick: Tick, observation: Observation) -> None:
+    """Fold an observation into the state."""
+    _nodes(tick, observation)
+    for event in observation.events:
+        _event(tick, event)
+    _progress(tick)
+    _first_exit(tick)
+
+
+def _nodes(tick: Tick, observation: Observation) -> None:
+    ledger.see_clocks(tick, observation.nodes)
+    generation = tick.record.generation
+    nodes = dict(observation.nodes)
+    if tick.observes:
+        generation, nodes = observed.see_launches(tick, nodes)
+    state, members = tick.state, tick.record.nodes
+    tick.state = replace(
+        tick.state,
+        nodes=nodes,
+        heard_of={**state.heard_of, **{name: nodes[name] for name in members if name in nodes}},
+        missed_unix_s={name: state.missed_unix_s.get(name, tick.now) for name in members if name not in nodes},
+    )
+    ledger.open_account(tick)
+    observed.follow(tick, generation)
+
+
+def _event(tick: Tick, event: store.Event) -> None:
+    match event.WhichOneof("kind"):
+        case "step_summary":
+            _merge_summary(tick, event.node, event.step_summary)
+        case "checkpoint_committed":
+            totals = tick.state.totals
+            changed = replace(totals, checkpoints=totals.checkpoints + 1, last_checkpoint_unix_s=event.unix_s)
+            tick.state = replace(tick.state, totals=changed)
+            tick.actions.append(CheckpointCounted(event))
+            checkpoint_failures.committed(tick, event.checkpoint_committed.step)
+            checkpoint_commands.restart_timer(tick)
+            checkpoint_commands.keep_if_wanted(tick, event.checkpoint_committed.step)
+            proven_steps.see_committed(tick, event.checkpoint_committed.step)
+        case "checkpoint_failed":
+            checkpoint_failures.failed(tick, event)
+        case "checkpoint_unreadable":
+            _unreadable(tick, event.checkpoint_unreadable)
+        case "snapshot_memory_refused":
+            _memory_refused(tick, event.node, event.snapshot_memory_refused)
+        case "evidence_captured":
+            _stacks(tick, event.evidence_captured)
+            _evidence(tick, event.node, event.evidence_captured)
+        case "command_refused":
+            totals = tick.state.totals
+            tick.state = replace(tick.state, totals=replace(totals, refused_commands=totals.refused_commands + 1))
+        case "end_announced" | "launcher_end" | "witness_words":
+            _told(tick, event)
+        case "fault_injected" | "fault_refused":
+            fault_requests.absorb(tick, event)
+        case "stacks_taken" | "profile_taken":
+            live_requests.absorb(tick, event)
+        case "numbers_logged":
+            _logged(tick, event)
+
+
+def _memory_refused(tick: Tick, node: str, refused: store.SnapshotMemoryRefused) -> None:
+    detail = store.CheckpointDetail(trouble=store.CHECKPOINT_TROUBLE_NO_MEMORY, node=node, memory=refused)
+    if tick.once(f"memory {node}"):
+        checkpoint_failures.note(tick, detail, tick.record.newest_step)
+
+
+def _told(tick: Tick, event: store.Event) -> None:
+    """Take in what a witness says, or what a node says about the launcher of an observed run."""
+    if event.HasField("witness_words"):
+        if not tick.observes and event.generation != tick.record.generation:
+            return  # it is about ranks that are gone; launchers number their generations by themselves
+        witness_words.hear(tick, event.witness_words)
+        incident = witness_words.addressee(tick)
+        if incident is not None:
+            with incidents.edit(tick, incident) as edited:
+                witness_words.add_to_story(tick, edited)
+    elif not tick.observes:
+        return
+    elif event.HasField("launcher_end"):
+        # Launchers end one after another. What is left of the run on other nodes may continue without this one.
+        if observed.has_left(tick):
+            hang_aborts.see_launcher_end(tick, event.launcher_end.code)
+    elif tick.record.phase != store.RUN_PHASE_WAITING and event.end_announced.within_s > 0:
+        # Before a world has begun, nothing is judged, and the launchers of other nodes may still wait for this one.
+        leaving.ask(tick, event.end_announced.within_s)
+
+
+def _unreadable(tick: Tick, unreadable: store.CheckpointUnreadable) -> None:
+    if unreadable.step not in tick.record.unreadable_checkpoints:
+        with tick.edit_record() as record:
+            record.unreadable_checkpoints.append(unreadable.step)
+    detail = store.CheckpointDetail(trouble=store.CHECKPOINT_TROUBLE_UNREADABLE, reason=unreadable.reason)
+    checkpoint_failures.note(tick, detail, unreadable.step)
+
+
+def _stacks(tick: Tick, captured: store.EvidenceCaptured) -> None:
+    """Keep stacks and recorders of ranks that hang. Those of an earlier suspicion are out of date, and are left out."""
+    current = tick.state.suspicion
+    if not captured.suspicion or (current is not None and current.id == captured.suspicion):
+        stacks = {stack.rank: stack for stack in captured.stacks}
+        # A rank may use two backends. Their recorders are never merged: the one that shows more calls is judged.
+        recorders = {one.rank: one.dump for one in sorted(captured.recorders, key=lambda one: len(one.dump.calls))}
+        tick.state = replace(
+            tick.state,
+            stacks={**tick.state.stacks, **stacks},
+            recorders=RecorderDumps({**tick.state.recorders, **recorders}, tick.state.recorders),
+        )
+
+
+def _evidence(tick: Tick, node: str, captured: store.EvidenceCaptured) -> None:
+    """Add files to the incident's evidence, and what dumps and stacks show to its verdict."""
+    current = tick.state.incidents.get(captured.incident)
+    if current is None:
+        return
+    with incidents.edit(tick, current) as incident:
+        incident.evidence.extend(name for name in captured.files if name not in incident.evidence)
+        evidence.add(incident.verdict, captured)
+    if captured.incident == tick.record.open_incident:
+        tick.state = replace(tick.state, evidence_from=tick.state.evidence_from | {node})
+
+
+def _merge_summary(tick: Tick, node: str, summary: store.StepSummary) -> None:
+    """Merge the nodes' summaries of one step; count the step once all nodes have sent theirs."""
+    state = tick.state
+    if summary.generation != observed.own_generation(tick, node) or summary.step <= state.counted_steps.get(node, -1):
+        return  # the summary is of an earlier generation, or was sent twice
+    tick.state = replace(tick.state, counted_steps={**state.counted_steps, node: summary.step})
+    summary = ledger.by_leaders_clock(tick, node, summary)
+    known = state.pending_steps.get(summary.step)
+    merged = summary if known is None else merge(known, summary)
+    pending = {**state.pending_steps, summary.step: merged}
+    sent = [tick.state.counted_steps.get(name, -1) for name in tick.record.nodes]
+    # Summaries that never come, or are refused, must not make those of the other nodes wait forever.
+    complete = max(min(sent, default=-1), summary.step - PENDING_STEPS)
+    tick.state = replace(tick.state, pending_steps={step: value for step, value in pending.items() if step > complete})
+    for step in sorted(step for step in pending if step <= complete):
+        count_step(tick, pending[step])
+
+
+def _logged(tick: Tick, event: store.Event) -> None:
+    if event.generation == observed.own_generation(tick, event.node):
+        see_logged(tick, event.numbers_logged)
+
+
+def _progress(tick: Tick) -> None:
+    """Note the newest step that the run has completed: every rank is past it."""
+    ranks = tick.ranks
+    if len(ranks) == tick.world_size:
+        reached = min((rank.exit.step if rank.HasField("exit") else rank.progress.step) for rank in ranks.values()) - 1
+        if reached > tick.record.newest_step:
+            with tick.edit_record() as record:
+                record.newest_step = reached
+    if any(rank.steps_done for rank in ranks.values()):
+        checkpoint_reads.see_training(tick)
+    starting = [rank.stalled_s for rank in ranks.values() if not rank.steps_done and rank.life != store.LIFE_EXITED]
+    tick.state = replace(tick.state, deadlines=tick.state.deadlines.observe_start(max(starting, default=0.0)))
+
+
+def _first_exit(tick: Tick) -> None:
+    exits = [rank for rank in tick.ranks.values() if rank.HasField("exit") and not is_clean(rank.exit)]
+    if exits and not tick.state.first_exit_unix_s:
+        tick.state = replace(tick.state, first_exit_unix_s=tick.now)

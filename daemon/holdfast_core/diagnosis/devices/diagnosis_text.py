@@ -1,0 +1,195 @@
+"""A diagnosis in words: what happened, why it is said, and what to do next."""
+
+from collections.abc import Iterable, Iterator
+
+from holdfast_core.diagnosis.devices.causes import Cause, Diagnosis, Kind
+from holdfast_core.diagnosis.devices.contradictions import Contradiction
+from holdfast_core.diagnosis.wait_for_graph import SharedCall
+
+_SHOWN = 8
+
+_NEXT = {
+    Kind.MISSING_RANK: "look at the stack and the log of {ranks}: what keeps the host from this call",
+    Kind.DEAD_RANK: "look at the log of {ranks} for the reason of its end",
+    Kind.MISMATCHED_CALL: "compare the code that leads {suspects} to these calls: a branch differs between them",
+    Kind.OPPOSITE_ORDER: "compare the order of the calls of {ranks}, and look for one that was left out",
+    Kind.STUCK_DEVICE: "look at what runs on the device of {ranks}: its queue does not come to this call",
+    Kind.INSIDE_CALL: "take a native stack of {ranks} (py-spy dump --native), and read NCCL's log of its node",
+    Kind.GPU_OR_NETWORK: "look at the kernel log (Xid), the network and NCCL's log of the nodes of {parties}",
+    Kind.UNKNOWN: "take the stacks of {suspects} (py-spy dump --native)",
+    Kind.MOVING: "if the job stands still now, take one more set of dumps and compare it with the newer of these two",
+    Kind.NOTHING_PENDING: "take the stacks of all ranks: the recorders follow no call that holds the job up",
+}
+
+
+BLIND = "ends calls when they are made, not when they complete, so it cannot show who hangs"
+"""What there is to say about such a recorder."""
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Return ``rank 3``, ``ranks 1 and 2``, or of many the first ones and how many more."""
+    numbers = sorted(set(ranks))
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    if len(numbers) > _SHOWN:
+        return f"ranks {', '.join(map(str, numbers[:_SHOWN]))} and {len(numbers) - _SHOWN} more"
+    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+
+
+def call_text(shared: SharedCall) -> str:
+    """Return ``call 42 (all_reduce) of group 0``."""
+    if not shared.seq:
+        return f"{shared.op} of group {shared.group[0]} (by ranks of the group)"
+    op = f" ({shared.op})" if shared.op else ""
+    return f"call {shared.seq}{op} of group {shared.group[0]}"
+
+
+def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each kind
+    """Return what happened, in one line."""
+    named, shared = ranks_text(cause.ranks) if cause.ranks else "", cause.call
+    have = "has" if len(cause.ranks) == 1 else "have"
+    call = call_text(shared) if shared is not None else "a call"
+    match cause.kind:
+        case Kind.MISSING_RANK if shared is None:
+            return f"{named} {have} not come to the set-up of a process group in which others wait"
+        case Kind.MISSING_RANK:
+            side = "" if shared is None or shared.seq else "the other side of "
+            return f"{named} {have} not made {side}{call}, in which {_waiters(shared)}"
+        case Kind.DEAD_RANK:
+            waiting = f"in {call} {_waiters(shared)}" if shared is not None else "no recorder shows who waits for that"
+            return f"{named} {'is' if len(cause.ranks) == 1 else 'are'} dead, and {waiting}"
+        case Kind.MISMATCHED_CALL:
+            return _mismatch(shared)
+        case Kind.OPPOSITE_ORDER:
+            others = " and others" if len(cause.ranks) == 1 or set(cause.suspects) - set(cause.ranks) else ""
+            return f"{named}{others} wait for each other: calls come in different orders, or one was left out"
+        case Kind.STUCK_DEVICE:
+            return _stuck(named, call, is_held_alone=shared is not None and shared.is_held_alone)
+        case Kind.INSIDE_CALL:
+            return f"the host of {named} does not return from making {call}"
+        case Kind.GPU_OR_NETWORK:
+            who = "all members" if shared is None or shared.seq else "both sides"
+            return f"{who} have made {call}, and it does not complete: a GPU or the network, no rank is to blame"
+        case Kind.MOVING:
+            return f"{ranks_text(cause.suspects)} moved between the two sets of dumps, which therefore show no hang"
+        case Kind.NOTHING_PENDING:
+            return "no recorder shows for sure a call that others wait in"
+        case Kind.UNKNOWN:
+            return f"the recorders do not show who holds up {call}"
+
+
+def _mismatch(shared: SharedCall | None) -> str:
+    if shared is not None and not shared.seq:
+        return f"{ranks_text(shared.parties)} give one message of group {_group(shared)} different sizes"
+    return f"ranks made different calls under number {shared.seq if shared else 0} of group {_group(shared)}"
+
+
+def _stuck(named: str, call: str, *, is_held_alone: bool) -> str:
+    if is_held_alone:
+        return f"{named} alone still holds {call}: its device, its stream or its watchdog is stuck"
+    return f"the device of {named} does not come to {call}, which those of others have reached"
+
+
+def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield what a verdict rests on, one line each."""
+    shared = cause.call
+    if not diagnosis.has_calls and cause.ranks:
+        yield "only the counters of groups were read, in which collectives and messages share one number"
+    if cause.kind == Kind.MISSING_RANK:
+        for rank in cause.ranks[:_SHOWN]:
+            yield _own_place(rank, shared, diagnosis)
+    if shared is not None:
+        for signature, members in shared.sides:
+            yield f"{ranks_text(members)} made {signature}"
+        if cause.kind in (Kind.UNKNOWN, Kind.OPPOSITE_ORDER):
+            yield from _waits_in(shared)
+        if shared.is_held_alone:
+            others = [rank for rank in shared.group[1] if rank not in shared.waiters]
+            yield f"{ranks_text(others)} completed it, which nobody can before all have taken part"
+        elif cause.kind in (Kind.GPU_OR_NETWORK, Kind.STUCK_DEVICE, Kind.INSIDE_CALL):
+            yield f"{ranks_text(shared.parties)} have made it, and no older call is pending on them"
+    if _is_guessed(cause) and shared is not None:
+        name, members = shared.group
+        yield f"{ranks_text(members)} made it, and no dump says whether group {name} has other members"
+    if cause.kind in (Kind.NOTHING_PENDING, Kind.UNKNOWN):
+        yield from _what_is_missing(cause, diagnosis)
+
+
+def _what_is_missing(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield why the recorders do not show more."""
+    blind = [rank for rank, calls in diagnosis.ranks.items() if calls.ends_at_issue]
+    if cause.kind == Kind.NOTHING_PENDING and blind:
+        yield f"the recorder of {ranks_text(blind)} {BLIND}"
+    doubtful = [rank for rank, one in diagnosis.ranks.items() if not one.pending and not one.front_is_certain]
+    if cause.kind == Kind.NOTHING_PENDING and doubtful:
+        yield f"{ranks_text(doubtful)} may have a transfer pending: nothing in the dumps shows whether it is over"
+    odd = {one.rank for one in diagnosis.contradictions}
+    if odd:
+        yield f"the dumps of {ranks_text(odd)} are left out, as others contradict them: take all again, at one time"
+    unread = [rank for rank in cause.suspects if rank in diagnosis.unread]
+    read = [rank for rank in cause.suspects if rank not in diagnosis.unread and rank not in odd]
+    if unread:
+        have = "has" if len(unread) == 1 else "have"
+        yield f"{ranks_text(unread)} {have} no readable dump, and that alone proves nothing"
+    if read:
+        yield f"{ranks_text(read)} may be the cause, or wait for something that recorders do not show"
+
+
+def contradiction_text(one: Contradiction) -> str:
+    """Return why the dump of a rank does not fit to those of others, in one line."""
+    call = f"call {one.seq} of group {one.group[0]}"
+    if one.is_made:
+        why = "its dump is older, or the end of the call did not reach its device"
+        return f"{ranks_text(one.others)} completed {call}, and rank {one.rank} has not: {why}"
+    return f"{ranks_text(one.others)} completed {call}, and rank {one.rank} has not made it: its dump is older"
+
+
+def next_step(cause: Cause) -> str:
+    """Return what to do next, in one line."""
+    if _is_guessed(cause):
+        return "add the dumps of all ranks, or say how many ranks there are"
+    members = ranks_text(cause.call.group[1]) if cause.call is not None else "all ranks"
+    suspects = cause.suspects or cause.ranks
+    return _NEXT[cause.kind].format(
+        ranks=ranks_text(cause.ranks) if cause.ranks else "the culprit",
+        suspects=ranks_text(suspects) if suspects else members,
+        members=members,
+        parties=ranks_text(cause.call.parties) if cause.call is not None else "all ranks",
+    )
+
+
+def _is_guessed(cause: Cause) -> bool:
+    """Return whether nothing but the members of the group is in doubt."""
+    return cause.kind == Kind.UNKNOWN and not cause.suspects and cause.call is not None and cause.call.is_complete
+
+
+def _group(shared: SharedCall | None) -> str:
+    return shared.group[0] if shared is not None else "?"
+
+
+def _waiters(shared: SharedCall | None) -> str:
+    if shared is None:
+        return "others wait"
+    return f"{ranks_text(shared.waiters)} {'waits' if len(shared.waiters) == 1 else 'wait'}"
+
+
+def _own_place(rank: int, shared: SharedCall | None, diagnosis: Diagnosis) -> str:
+    calls = diagnosis.ranks.get(rank)
+    if calls is None or shared is None or shared.group not in calls.arrived:
+        return f"rank {rank} has no call of its own pending"
+    newest = calls.arrived[shared.group]
+    made = f"its newest call there is {newest}" if newest else "it has made none there"
+    if not shared.seq:
+        made = "it has not made the other side of this transfer"
+    return f"rank {rank} has no call of its own pending, and {made}"
+
+
+def _waits_in(shared: SharedCall) -> Iterator[str]:
+    for ranks, why in (
+        (shared.missing, "not made it"),
+        (shared.unclear, "perhaps not made it"),
+        (shared.behind, "made it after a call that is still pending"),
+    ):
+        if ranks:
+            have = "has" if len(ranks) == 1 else "have"
+            yield f"in {call_text(shared)} {_waiters(shared)}; {ranks_text(ranks)} {have} {why}"

@@ -1,0 +1,88 @@
+"""How ranks, enums and sizes are spelled, for people and in metrics."""
+
+from collections.abc import Iterable, Sequence
+
+from holdfast_proto.message_json import enum_word
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import Activity, Phase
+
+STANDS_STILL = "stands still"
+"""State of a run whose ranks exist and do no step, for people."""
+
+STOPPED_BY_OPERATOR = "stopped by an operator"
+"""The outcome of a run that was to end early. The command knows such a run by it."""
+
+_NAMES_SHOWN = 8
+_GIB = 2.0**30
+
+
+def kind_name(kind: "store.VerdictKind | int") -> str:
+    """Return the kind of a verdict: ``hung_collective``."""
+    return enum_word(store.VerdictKind, kind)
+
+
+def phase_name(phase: "Phase") -> str:
+    """Return the phase of a rank: ``forward_backward``."""
+    return enum_word(Phase, phase)
+
+
+def run_phase_name(phase: "store.RunPhase") -> str:
+    """Return the phase of a run: ``running``."""
+    return enum_word(store.RunPhase, phase)
+
+
+def activity_name(activity: "Activity") -> str:
+    """Return what a rank without progress does: ``user_code``."""
+    return enum_word(Activity, activity)
+
+
+def listed(names: Iterable[int | str], number: int = 0) -> str:
+    """Return ranks or nodes as a list: the first few, and how many more.
+
+    ``number``: how many there are, if that is more than ``names``.
+    """
+    every = list(names)
+    shown = every[:_NAMES_SHOWN]
+    more = max(number, len(every)) - len(shown)
+    text = ", ".join(map(str, shown))
+    return f"{text} and {more} more" if more else text
+
+
+def ranks_named(ranks: Sequence[int], number: int = 0) -> str:
+    """Return ``rank 3``, or ``ranks 3, 5``; of many ranks the first few. ``number``: as of :func:`listed`."""
+    return f"rank {ranks[0]}" if max(number, len(ranks)) == 1 else f"ranks {listed(ranks, number)}"
+
+
+def gib(nbytes: float) -> str:
+    """Return a number of bytes as ``1.5 GiB``."""
+    return f"{nbytes / _GIB:.3g} GiB"
+
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_UNITS_SHOWN = 2
+
+
+def time_left_s(planned_steps: int, newest_step: int, usual_step_s: float | None, *, is_training: bool) -> float | None:
+    """Return the seconds for the steps that are left, at the usual time of a step; None if they are unknown.
+
+    ``planned_steps``: number after the last step of the ranks' loops; 0: no rank has said it. ``newest_step``: newest
+    completed one; -1: none. The time leaves out restarts and pauses. While a run does not train, it is unknown.
+    """
+    if planned_steps <= 0:
+        return None
+    left = max(0, planned_steps - 1 - newest_step)
+    if left == 0:
+        return 0.0
+    return float(round(left * usual_step_s)) if usual_step_s and is_training else None
+
+
+def time_left_text(left_s: float) -> str:
+    """Return ``about 3 h 20 min left``: the two largest units."""
+    whole_s = max(0, round(left_s))
+    parts = []
+    for unit_s, unit in _UNITS:
+        count, whole_s = divmod(whole_s, unit_s)
+        parts.append((count, unit))
+    first = next((at for at, (count, _) in enumerate(parts) if count), len(parts) - 1)
+    shown = [part for part in parts[first : first + _UNITS_SHOWN] if part[0]] or parts[-1:]
+    return f"about {' '.join(f'{count} {unit}' for count, unit in shown)} left"

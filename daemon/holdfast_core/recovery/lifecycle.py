@@ -1,0 +1,274 @@
+"""The phases of a run: what happens in each, and when the next begins."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import takewhile
+
+from holdfast_core import detection, incidents
+from holdfast_core.accounting import ledger
+from holdfast_core.checkpointing import checkpoint_commands, checkpoint_reads, unused_state
+from holdfast_core.model import counted
+from holdfast_core.naming import kind_name
+from holdfast_core.recovery import hang_aborts, leaving, new_generation, response, second_fault, standstills, suspicion
+from holdfast_core.recovery.ending import FINISHED, RESEND_S, end_after_training, end_without_restart, ended, finish
+from holdfast_core.recovery.restart_patience import has_progressed
+from holdfast_core.tick import Tick
+from holdfast_proto.v1 import store_pb2 as store
+
+_TRIED = (store.INCIDENT_STATE_OPEN, store.INCIDENT_STATE_FAILED, store.INCIDENT_STATE_RECOVERED)
+"""States of incidents for which a restart was tried."""
+
+EVIDENCE_PATIENCE_S = 20.0
+"""Time to wait for the evidence of an incident. An agent needs a second, and longer on a busy node.
+
+An agent carries out the command to stop its ranks only after it has gathered the evidence. So a shorter time would
+hardly restart such a run earlier.
+"""
+
+REASON_PATIENCE_S = 2.0
+"""Time to wait for the reason of a failed start. A node reports the failure in its state, and in an event that its
+checkpoint was the reason; the event may come later."""
+
+
+def waiting(tick: Tick) -> None:
+    """Start the first generation when enough nodes are ready, or take over one that already runs."""
+    mine = {name: node for name, node in tick.state.nodes.items() if node.instance == tick.state.spec.instance}
+    running = {name: node for name, node in mine.items() if node.generation > 0}
+    newest = max((node.generation for node in running.values()), default=0)
+    current = {name: node for name, node in running.items() if node.generation == newest}
+    for members in (current, running):  # nodes of an older generation may have been replaced: try without them first
+        if len(members) == tick.state.spec.nodes:
+            _take_over(tick, members)
+            return
+    ready = sorted(name for name, node in mine.items() if node.ready)
+    if len(ready) >= tick.state.spec.nodes and not running:
+        with tick.edit_record() as record:
+            record.nodes[:] = ready[: tick.state.spec.nodes]
+        new_generation.begin(tick)
+
+
+def _take_over(tick: Tick, running: dict[str, store.NodeState]) -> None:
+    """Continue from what the nodes report: the store has lost the record."""
+    generation = max(node.generation for node in running.values())
+    in_rank_order = sorted(running, key=lambda name: min((rank.rank for rank in running[name].ranks), default=0))
+    with tick.edit_record() as record:
+        record.nodes[:] = in_rank_order
+        record.generation = generation
+    ledger.adopt(tick)
+    tick.enter(store.RUN_PHASE_RUNNING)
+
+
+def starting(tick: Tick) -> None:
+    """Wait for the first step of all ranks, and judge them by the deadlines of a start."""
+    record, nodes = tick.record, tick.state.nodes
+    failed = [node for node in nodes.values() if node.failed_generation == record.generation]
+    if failed:
+        if not record.failed_reads:
+            incidents.add_line_to_open(tick, f"generation {record.generation} could not start: {failed[0].failure}")
+        _stop(tick, failed[0].failure)
+        return
+    behind = [name for name in record.nodes if name in nodes and nodes[name].generation < record.generation]
+    if behind and tick.now - tick.state.sent_unix_s > RESEND_S:
+        new_generation.send_start(tick, behind)
+    ranks = tick.ranks
+    if len(ranks) == tick.world_size and all(rank.steps_done for rank in ranks.values()):
+        ended = max(rank.first_step_ended_unix_s for rank in ranks.values())
+        tick.enter(store.RUN_PHASE_RUNNING)
+        hang_aborts.see_first_steps(tick)
+        incidents.close(tick, store.INCIDENT_STATE_RECOVERED, "training again", recovered_unix_s=ended)
+    running(tick)
+
+
+def running(tick: Tick) -> None:
+    """Judge the ranks, and finish the run after its last step.
+
+    Of several verdicts on why the run stands still, the first in the registry wins.
+    """
+    if leaving.all_left(tick):
+        if unused_state.refuse(tick):
+            return
+        incidents.close(tick, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=tick.now)
+        finish(tick, store.RUN_PHASE_FINISHED, FINISHED)
+        return
+    standstills.note_pauses(tick)
+    if end_after_training(tick):
+        return
+    suspicion.watch(tick)
+    stop_strays(tick)
+    judged_in = tick.record.phase
+    is_explained = stands_still = False
+    for finding in detection.look_at_tick(tick):
+        if finding.stops_the_run and is_explained:
+            continue
+        is_explained |= finding.stops_the_run
+        stands_still |= standstills.is_one(finding)
+        response.respond(tick, finding)
+        if tick.record.phase != judged_in:
+            return
+    standstills.settle(tick, is_seen=stands_still)
+    if end_without_restart(tick):
+        return
+    if judged_in == store.RUN_PHASE_RUNNING and tick.record.leave_by_unix_s:
+        leaving.begin(tick)
+    elif judged_in == store.RUN_PHASE_RUNNING:
+        checkpoint_commands.command_by_time(tick)
+
+
+def gathering(tick: Tick) -> None:
+    """Wait for the evidence, for a limited time."""
+    second_fault.add_to_open(tick)
+    present = {name for name in tick.record.nodes if name in tick.state.nodes}
+    complete = present <= tick.state.evidence_from
+    if complete or tick.now - tick.record.phase_since_unix_s > EVIDENCE_PATIENCE_S:
+        incidents.add_line_to_open(
+            tick, "evidence gathered" if complete else "evidence is incomplete: a node did not answer in time"
+        )
+        if tick.observes:
+            hang_aborts.decide(tick)
+            return
+        incident = incidents.open_one(tick)
+        _stop(tick, incident.verdict.message if incident else "")
+
+
+def _stop(tick: Tick, reason: str) -> None:
+    with tick.edit_record() as record:
+        record.outcome = reason
+    tick.enter(store.RUN_PHASE_STOPPING)
+    _send_stop(tick)
+
+
+def _send_stop(tick: Tick) -> None:
+    message = store.StopGeneration(reason=tick.record.outcome)
+    tick.send(tick.record.nodes, lambda _: store.NodeCommand(stop=message))
+
+
+def stopping(tick: Tick) -> None:
+    """Wait until no rank of the generation is alive on any node; then start the next generation, or give up.
+
+    In an observed run that is up to the launcher.
+    """
+    if tick.observes:
+        hang_aborts.await_reaction(tick)
+        return
+    replace_lost(tick)
+    record, nodes = tick.record, tick.state.nodes
+    here = [nodes.get(name) for name in record.nodes]
+    stopped = all(node is not None and node.stopped and _has_obeyed(node, record.generation) for node in here)
+    if not stopped:
+        if tick.now - tick.state.sent_unix_s > RESEND_S:
+            _send_stop(tick)
+        return
+    if _may_be_unreadable(tick):
+        return
+    unread = checkpoint_reads.failure(tick)
+    if unread:  # not counted as a restart without a new step: the files are missing
+        if checkpoint_reads.may_try_again(tick, unread):
+            new_generation.begin(tick)
+        return
+    # Restarts for uncertain signs are counted apart: they never fail a run that may only be slow.
+    stuck = _restarts_without_progress(record)
+    limit = tick.state.spec.restarts_without_progress
+    if stuck > limit:
+        reason = _why_given_up(tick, limit)
+        incidents.close(tick, store.INCIDENT_STATE_FAILED, reason)
+        finish(tick, store.RUN_PHASE_FAILED, reason)
+        return
+    current = incidents.open_one(tick)
+    if current is not None:
+        with incidents.edit(tick, current) as incident:
+            incident.reached_step = record.newest_step
+        totals, kind = tick.state.totals, kind_name(current.verdict.kind)
+        tick.state = replace(tick.state, totals=replace(totals, restarts=counted(totals.restarts, kind)))
+    with tick.edit_record() as edited:
+        edited.restarts_without_progress = stuck
+        edited.restarts_total = record.restarts_total + 1
+        edited.outcome = ""
+    incidents.add_line_to_open(tick, f"ranks of generation {record.generation} are gone")
+    new_generation.begin(tick)
+
+
+def _may_be_unreadable(tick: Tick) -> bool:
+    """Whether an event may still be on its way that says that a start failed because its checkpoint is damaged."""
+    record = tick.record
+    failed = any(
+        node.failed_generation == record.generation and not node.awaits_files for node in tick.state.nodes.values()
+    )
+    from_checkpoint = failed and record.source == store.SOURCE_CHECKPOINT
+    is_reported = record.resumed_step in record.unreadable_checkpoints
+    return from_checkpoint and not is_reported and tick.now - record.phase_since_unix_s < REASON_PATIENCE_S
+
+
+def _has_obeyed(node: store.NodeState, generation: int) -> bool:
+    """Whether a node has had ranks of a generation, or is a spare that has never had any of this run."""
+    return generation in (node.generation, node.failed_generation) or (node.ready and not node.generation)
+
+
+def _restarts_without_progress(record: store.CoordinatorState) -> int:
+    """Return how many restarts in a row for certain signs have followed on one that brought no new step."""
+    if has_progressed(record):
+        return 0
+    return record.restarts_without_progress + (not record.restart_is_uncertain)
+
+
+def _why_given_up(tick: Tick, limit: int) -> str:
+    """Return the last line of a run that is not started again: what began it, and not only what came last.
+
+    If the same rank ended or hung at the same step each time, it says so: the data or the state of that step does it.
+    """
+    outcome = tick.record.outcome
+    tried = [tick.state.incidents[name] for name in sorted(tick.state.incidents, reverse=True)]
+    tried = [incident for incident in tried if incident.state in _TRIED]
+    verdicts = [incident.verdict for incident in tried]
+    same = list(takewhile(lambda one: _place(one) == _place(verdicts[0]), verdicts))
+    if len(same) > limit and same[0].culprits:
+        step = "before the first step" if same[0].step < 0 else f"at step {same[0].step}"
+        times = f"rank {same[0].culprits[0]} fails {step} each time, {len(same)} times in a row"
+        cause = ", so its data or state there is the likely cause" if same[0].step >= 0 else ""
+        return f"{times}{cause}: {outcome}"
+    since = [one.verdict.message for one in takewhile(lambda one: one.reached_step == tick.record.newest_step, tried)]
+    given_up = f"{limit} restarts in a row brought no new step"
+    if not since or since[-1] == outcome:
+        return f"{given_up}: {outcome}"
+    return f"{given_up}. It began with this: {since[-1]}. The last start failed with this: {outcome}"
+
+
+def _place(verdict: store.Verdict) -> tuple[int, list[int], int]:
+    return verdict.kind, list(verdict.culprits[:1]), verdict.step
+
+
+HANDLERS: dict[int, Callable[[Tick], None]] = {
+    store.RUN_PHASE_WAITING: waiting,
+    store.RUN_PHASE_STARTING: starting,
+    store.RUN_PHASE_RUNNING: running,
+    store.RUN_PHASE_GATHERING: gathering,
+    store.RUN_PHASE_STOPPING: stopping,
+    store.RUN_PHASE_FINISHED: ended,
+    store.RUN_PHASE_FAILED: ended,
+    store.RUN_PHASE_LEAVING: leaving.leaving,
+}
+
+
+def replace_lost(tick: Tick) -> None:
+    """Let spares take the places of missing nodes."""
+    nodes, members = tick.state.nodes, list(tick.record.nodes)
+    mine = (name for name, node in nodes.items() if node.ready and node.instance == tick.state.spec.instance)
+    spares = sorted(name for name in mine if name not in members)
+    for lost, spare in zip([name for name in members if name not in nodes], spares, strict=False):
+        members[members.index(lost)] = spare
+        incidents.add_line_to_open(tick, f"node {spare} takes the place of {lost}")
+    if members != list(tick.record.nodes):
+        with tick.edit_record() as record:
+            record.nodes[:] = members
+
+
+def stop_strays(tick: Tick) -> None:
+    """Have nodes that were replaced while they were unreachable stop the ranks that they still have."""
+    if tick.observes or tick.now - tick.state.strays_stopped_unix_s < RESEND_S:
+        return
+    members = set(tick.record.nodes)
+    for name, node in tick.state.nodes.items():
+        ours = name not in members and node.instance == tick.state.spec.instance
+        if ours and node.generation and not node.stopped:
+            tick.state = replace(tick.state, strays_stopped_unix_s=tick.now)
+            message = store.StopGeneration(reason="another node has taken this one's place")
+            tick.send_to(name, store.NodeCommand(generation=node.generation, stop=message))

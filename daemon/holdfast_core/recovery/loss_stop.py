@@ -1,0 +1,100 @@
+"""The action on a bad loss whose budget is used up: to notify, or to stop the run.
+
+A stop writes no checkpoint: the state is bad, and the newest checkpoint is what the next start continues from. It
+removes none either: checkpoints of the last steps may be bad, and only a person can say so. The outcome names the
+newest good one. Agents record which ones are in doubt, and refuse a start that does not say where to continue.
+"""
+
+from holdfast_core import incidents
+from holdfast_core.checkpointing import proven_steps
+from holdfast_core.recovery.ending import ENDED, finish
+from holdfast_core.tick import Tick
+from holdfast_proto.loss_tiers import TIER_WORDS, rule_of
+from holdfast_proto.v1 import store_pb2 as store
+
+_NOUNS = {
+    store.LOSS_TIER_BLIP: ("blip", "blips"),
+    store.LOSS_TIER_SPIKE: ("spike", "spikes"),
+    store.LOSS_TIER_SLOW_RISE: ("slow rise", "slow rises"),
+    store.LOSS_TIER_DIVERGENCE: ("loss since the divergence was found", "losses in a row since it was found"),
+    store.LOSS_TIER_NON_FINITE: ("loss that is not finite", "losses in a row that are not finite"),
+}
+_LEAVES = (store.RUN_PHASE_LEAVING, *ENDED)
+
+
+def answer(tick: Tick, incident: store.Incident, tier: "store.LossTier", count: int, bad_step: int | None) -> None:
+    """Take the action of a tier on an incident.
+
+    ``bad_step``: step before which every state is good; None: no state of this start is known to be good.
+    """
+    rule = rule_of(tick.state.spec, tier)
+    if rule.action == store.LOSS_ACTION_NOTE:
+        return
+    nouns = _NOUNS[tier]
+    setting = f'[loss] {TIER_WORDS[tier]} = "{"stop" if rule.action == store.LOSS_ACTION_STOP else "notify"}"'
+    budget = f", of which {rule.budget} are tolerated" if rule.budget else ""
+    why = f"{setting}: {count} {nouns[count != 1]}{budget}"
+    with incidents.edit(tick, tick.state.incidents[incident.id]) as edited:
+        edited.notify = True
+        if rule.budget:  # else the incident itself says it all
+            edited.actions.add(unix_s=tick.now, what=why)
+    if rule.action == store.LOSS_ACTION_STOP:
+        refusal = _refusal(tick)
+        if refusal:
+            incidents.add_line(tick, edited, f"the run is not stopped: {refusal}")
+        else:
+            _stop(tick, edited, tier, why, bad_step)
+
+
+def _refusal(tick: Tick) -> str:
+    """Return why the policy must not stop the run; "" if it may."""
+    if tick.observes:
+        return "another launcher has started its ranks, and Holdfast only watches them"
+    if tick.state.spec.mode != store.MODE_ACT:
+        return "its mode is observe"
+    if tick.record.phase in _LEAVES:
+        return "it ends already"
+    return ""
+
+
+def _stop(tick: Tick, incident: store.Incident, tier: "store.LossTier", why: str, bad_step: int | None) -> None:
+    is_one_event = tier in (store.LOSS_TIER_BLIP, store.LOSS_TIER_SPIKE, store.LOSS_TIER_SLOW_RISE)
+    step = incident.verdict.step if is_one_event else tick.record.loss_counts.judged_step
+    outcome = f"stopped at step {step} because of {why}; {_last_finite(tick, tier)}{_way_back(tick, bad_step)}"
+    with tick.edit_record() as record:
+        record.loss_counts.stopped_by = tier
+        doubtful = proven_steps.first_doubtful(tick) if bad_step is None else bad_step
+        record.bad_loss.CopyFrom(store.BadLoss(from_step=doubtful, reason=outcome, since_unix_s=tick.now))
+    incidents.add_line(tick, incident, outcome)
+    incidents.close(tick, store.INCIDENT_STATE_FAILED, outcome)
+    finish(tick, store.RUN_PHASE_FAILED, outcome, is_state_good=False)
+
+
+def _last_finite(tick: Tick, tier: "store.LossTier") -> str:
+    counts = tick.record.loss_counts
+    if tier != store.LOSS_TIER_NON_FINITE:
+        return ""
+    if not counts.HasField("finite_step"):
+        return "no loss was finite; "
+    since = f"the loss is not finite since step {counts.nonfinite_since}; "
+    return f"{since}the last finite loss was {counts.finite_loss:.4g} at step {counts.finite_step}; "
+
+
+def _way_back(tick: Tick, bad_step: int | None) -> str:
+    """Return how to start again from a good checkpoint. A start that names none is refused.
+
+    More may be committed after this: some are being written. So the line names steps, and not only what exists now.
+    """
+    if bad_step is None:
+        return (
+            "so the state that it began with may be bad already: start again with --continue-from and the step of a"
+            " checkpoint from before the first bad loss of an earlier start, or with --from-scratch"
+        )
+    good = proven_steps.newest_committed(tick, bad_step)
+    doubt = f"checkpoints of step {bad_step} or later may hold the bad state"
+    if good is None:
+        return (
+            f"{doubt}, and none from before it is committed: if one is by now, start again with --continue-from and its"
+            " step, else with --from-scratch"
+        )
+    return f"{doubt}: start again with --continue-from {good}, or a newer checkpoint from before step {bad_step}"

@@ -1,0 +1,109 @@
+"""The beginning of a generation: from which state it starts, and what is forgotten of the one before."""
+
+from dataclasses import replace
+
+from holdfast_core import detection, incidents
+from holdfast_core.accounting import ledger
+from holdfast_core.checkpointing import checkpoint_failures, checkpoint_reads, proven_steps, restore_point
+from holdfast_core.recovery import standstills
+from holdfast_core.tick import Tick
+from holdfast_proto.v1 import store_pb2 as store
+
+
+def begin(tick: Tick) -> None:
+    """Have every node start its ranks from the newest state that all of them can have."""
+    _see_history(tick)
+    standstills.drop(tick, "another generation begins")
+    record = tick.record
+    bad_from = proven_steps.bad_from(tick)
+    point = restore_point.choose(tick.state.members, tick.world_size, record.unreadable_checkpoints, tick.now, bad_from)
+    if point is None:
+        checkpoint_reads.refuse_damaged(tick)
+        return
+    if point.history is not None:
+        _begin_history(tick, point.history)
+    known_generations = [record.generation, *(node.checkpoint_generation for node in tick.state.nodes.values())]
+    # Without a state of ours, the script may have restored one of its own. The hooks then count its steps from 0.
+    counts_anew = tick.state.spec.auto and point.source == store.SOURCE_SEED and record.generation > 0
+    with tick.edit_record() as edited:
+        edited.generation = 1 + max(known_generations)
+        edited.source = point.source
+        edited.resumed_step = point.step
+        edited.step_at_restart = record.newest_step
+        edited.newest_step = -1 if counts_anew else max(record.newest_step, point.step)
+        edited.counts_anew = counts_anew
+    proven_steps.begin_generation(tick)
+    tick.enter(store.RUN_PHASE_STARTING)
+    forget(tick, after_step=point.step)
+    where = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}
+    after = "" if point.step < 0 else f" after step {point.step}"
+    where_from = "what the script itself restores" if tick.record.counts_anew else where[point.source]
+    if not record.failed_reads:  # else this is one of many attempts to read a checkpoint, and one line is enough
+        start = f"generation {tick.record.generation} starts from {where_from}{after}"
+        if bad_from is not None and point.step < bad_from:
+            start += ", because no finite loss has followed the newer states"
+        incidents.add_line_to_open(tick, start)
+        checkpoint_failures.passed_over(tick, point.passed_over, f"{start} instead")
+    send_start(tick, list(tick.record.nodes))
+
+
+def send_start(tick: Tick, nodes: list[str]) -> None:
+    """Have nodes start their ranks of the present generation."""
+    record, per_node = tick.record, tick.state.spec.ranks_per_node
+    first_rank = {name: index * per_node for index, name in enumerate(record.nodes)}
+
+    def command(node: str) -> store.NodeCommand:
+        start = store.StartGeneration(
+            first_rank=first_rank[node],
+            ranks=per_node,
+            world_size=tick.world_size,
+            rendezvous_node=record.nodes[0],
+            source=record.source,
+            step=record.resumed_step,
+            history=record.history if record.HasField("history") else None,
+        )
+        return store.NodeCommand(start=start)
+
+    tick.send(nodes, command)
+
+
+def forget(tick: Tick, after_step: int) -> None:
+    """Forget what is known of the ranks of the generation before; the new one continues after ``after_step``."""
+    tick.state = replace(
+        tick.state,
+        first_exit_unix_s=0.0,
+        reported_once=frozenset(),
+        counted_steps={},
+        pending_steps={},
+        suspicion=None,
+        gathered_unix_s=0.0,
+        stacks={},
+        recorders={},
+        heard_of={},
+        all_stopped_unix_s=0.0,
+        several_stopped_unix_s=0.0,
+        deadlines=tick.state.deadlines.new_generation(),
+    )
+    ledger.begin_generation(tick)
+    detection.restart(tick, after_step)
+
+
+def _begin_history(tick: Tick, history: store.History) -> None:
+    """Let the next checkpoints belong to a new history."""
+    with tick.edit_record() as record:
+        record.history.CopyFrom(history)
+        record.history_is_known = False
+
+
+def _see_history(tick: Tick) -> None:
+    """Forget unreadable checkpoints of an earlier history, once the nodes know the newest one.
+
+    Steps after the start of a history have checkpoints of their own in it, which may well be readable.
+    """
+    present = restore_point.present_history(tick.state.members)
+    if tick.record.history_is_known or not tick.record.HasField("history") or present < tick.record.history.number:
+        return
+    with tick.edit_record() as record:
+        record.history_is_known = True
+        still_there = [step for step in record.unreadable_checkpoints if step <= record.history.parent_step]
+        record.unreadable_checkpoints[:] = still_there

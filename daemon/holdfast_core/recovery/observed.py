@@ -1,0 +1,156 @@
+"""Observed runs, which another launcher starts: Holdfast follows what the nodes report. Only hang_aborts.py acts."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from holdfast_core import incidents
+from holdfast_core.accounting import ledger
+from holdfast_core.model import Action, CoreState, Launch, Send
+from holdfast_core.naming import STOPPED_BY_OPERATOR
+from holdfast_core.recovery import hang_aborts, new_generation
+from holdfast_core.recovery.ending import ENDED, finish
+from holdfast_core.recovery.restart_patience import uncertain_restarts
+from holdfast_core.tick import Tick
+from holdfast_proto.v1 import store_pb2 as store
+
+
+def see_launches(tick: Tick, nodes: Mapping[str, store.NodeState]) -> tuple[int, dict[str, store.NodeState]]:
+    """Return the run's generation as the nodes show it, and their states with that number.
+
+    The numbers of the nodes may differ: torchrun counts a restart only on nodes on which ranks had failed. So a new
+    generation begins when a node replaces its ranks, or when a node joins a world that is complete. The others belong
+    to it as soon as they have replaced theirs.
+    """
+    state, spec = tick.state, tick.state.spec
+    running = {name: node for name, node in nodes.items() if _runs(node, spec)}
+    launches = {
+        name: Launch(node.generation, {rank.rank: rank.pid for rank in node.ranks}) for name, node in running.items()
+    }
+    present, earlier = dict(state.launches), dict(state.earlier_launches)
+    generation = state.record.generation
+    if not generation:
+        if len(running) < spec.nodes and not _is_complete(launches, running):
+            return 0, dict(nodes)
+        generation, present = max(launch.generation for launch in launches.values()), launches
+    elif not present:  # this leader is new: its record does not say which launches belong to the generation
+        present = launches
+    else:
+        new = [
+            name
+            for name, launch in launches.items()
+            if not (launch.continues(present.get(name)) or launch.continues(earlier.get(name)))
+        ]
+        if new and state.record.phase not in ENDED:
+            if any(name in present for name in new) or _is_complete(present, state.nodes):
+                generation = max(generation + 1, *(launches[name].generation for name in new))
+                earlier, present = {name: one for name, one in present.items() if name not in new}, {}
+            present.update({name: launches[name] for name in new})
+            earlier = {name: one for name, one in earlier.items() if name not in new}
+        # A launch grows while its ranks say hello.
+        present = {name: _newest(one, launches.get(name)) for name, one in present.items()}
+    tick.state = replace(state, launches=present, earlier_launches=earlier)
+    numbered = {name: _numbered(node, generation - (name in earlier)) for name, node in running.items()}
+    return generation, {**_left(state, generation, nodes), **nodes, **numbered}
+
+
+def follow(tick: Tick, generation: int) -> None:
+    """Enter a generation that the nodes have begun, and note which nodes are part of it."""
+    record = tick.record
+    if not tick.observes or not generation or record.phase in ENDED:
+        return
+    launches = tick.state.launches
+    in_rank_order = sorted(launches, key=lambda name: min(launches[name].pids, default=0))
+    if generation == record.generation:
+        if not launches.keys() <= set(record.nodes):
+            missing = [name for name in record.nodes if name not in launches]
+            with tick.edit_record() as edited:
+                edited.nodes[:] = [*in_rank_order, *missing]
+        return
+    with tick.edit_record() as edited:
+        edited.nodes[:] = in_rank_order
+        edited.generation = generation
+        edited.resumed_step = -1
+        # The budget of aborts counts until the run is past the step that it has reached before.
+        edited.step_at_restart = max(record.step_at_restart, record.newest_step) if tick.state.ends_hung_ranks else -1
+        edited.uncertain_restarts = uncertain_restarts(record)
+        edited.newest_step = -1
+        edited.restarts_total = record.restarts_total + (record.generation > 0)
+        edited.leave_by_unix_s = 0.0
+    hang_aborts.see_generation(tick, generation)
+    tick.enter(store.RUN_PHASE_STARTING)
+    new_generation.forget(tick, after_step=-1)
+    if not record.generation:
+        ledger.adopt(tick)
+
+
+def own_generation(tick: Tick, node: str) -> int:
+    """Return the number that a node itself gives to its ranks of the present generation."""
+    launch = tick.state.launches.get(node)
+    return tick.record.generation if launch is None else launch.generation
+
+
+def in_own_numbers(tick: Tick) -> list[Action]:
+    """Return the actions of a tick. A command about the present generation has the number that its node gives it."""
+    for action in tick.actions:
+        if isinstance(action, Send) and action.command.generation == tick.record.generation:
+            action.command.generation = own_generation(tick, action.node)
+    return tick.actions
+
+
+def has_left(tick: Tick) -> bool:
+    """Return whether all ranks of the generation that are known have ended."""
+    return all(rank.HasField("exit") for rank in tick.ranks.values())
+
+
+def see_end(tick: Tick) -> None:
+    """Wait until all ranks have ended. However they end, an operator has announced it: it is no incident."""
+    if tick.ranks and all(rank.HasField("exit") for rank in tick.ranks.values()):
+        incidents.close(tick, store.INCIDENT_STATE_FAILED, STOPPED_BY_OPERATOR)
+        finish(tick, store.RUN_PHASE_FINISHED, STOPPED_BY_OPERATOR)
+
+
+def watch_on(tick: Tick) -> None:
+    """Judge the ranks again: they were to end, and have not."""
+    with tick.edit_record() as record:
+        record.leave_by_unix_s = 0.0
+    tick.enter(store.RUN_PHASE_RUNNING)
+
+
+def _runs(node: store.NodeState, spec: store.RunSpec) -> bool:
+    return node.instance == spec.instance and node.generation > 0
+
+
+def _is_complete(launches: Mapping[str, Launch], nodes: Mapping[str, store.NodeState]) -> bool:
+    """Return whether all ranks of a world have said hello."""
+    size = max((nodes[name].world_size for name in launches if name in nodes), default=0)
+    return 0 < size <= sum(len(launch.pids) for launch in launches.values())
+
+
+def _newest(known: Launch, launch: Launch | None) -> Launch:
+    return known if launch is None or not launch.continues(known) else launch
+
+
+def _numbered(node: store.NodeState, generation: int) -> store.NodeState:
+    if node.generation == generation:
+        return node
+    numbered = store.NodeState()
+    numbered.CopyFrom(node)
+    numbered.generation = generation
+    return numbered
+
+
+def _left(state: CoreState, generation: int, nodes: Mapping[str, store.NodeState]) -> dict[str, store.NodeState]:
+    """Return the last states of nodes that have left after all their ranks had ended. They are not lost.
+
+    Their launchers end one after another, and each takes its agent with it.
+    """
+    if state.record.phase in ENDED:
+        return {}  # the run is over once no node is left
+    return {
+        name: heard
+        for name, heard in state.heard_of.items()
+        if name not in nodes
+        and heard.generation == generation
+        and heard.ranks
+        and all(rank.HasField("exit") for rank in heard.ranks)
+    }

@@ -1,0 +1,112 @@
+"""Hangs and failures after the last step undo nothing."""
+
+from holdfast_core.detectors.deaths.late_exit import REPORT_S
+from holdfast_core.model import StopRequest
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+from tests.core.test_coordinator import running
+from tests.support.core_world import World
+
+
+def leave(world: World, *numbers: int) -> None:
+    for number in numbers:
+        world.rank(number).left_training = True
+        world.rank(number).progress.phase = common.PHASE_IDLE
+
+
+def test_a_process_that_does_not_end_is_reported_within_a_minute() -> None:
+    world = running()
+    leave(world, 0, 1, 2, 3)
+    for number in (0, 1, 2):
+        world.end(number, code=0, finished=True)
+    world.stand(REPORT_S - 1)
+    assert not world.incidents
+    world.stand(2.0)
+    (incident,) = world.incidents
+    assert (incident.verdict.kind, list(incident.verdict.culprits)) == (store.VERDICT_KIND_LATE_EXIT, [3])
+    assert REPORT_S < 60.0
+    world.stand(100.0)
+    assert len(world.incidents) == 1
+
+
+def test_it_is_ended_only_when_nothing_has_moved_for_long_and_the_run_has_finished() -> None:
+    world = running()
+    leave(world, 0, 1, 2, 3)
+    world.moving = {3}
+    for number in (0, 1, 2):
+        world.end(number, code=0, finished=True)
+    world.stand(500.0)
+    assert world.phase == "running"
+    world.moving = set()
+    world.stand(178.0)
+    assert world.phase == "running"
+    world.stand(4.0)
+    assert world.phase == "finished"
+    assert "rank 3 did not exit after training" in world.state.record.outcome
+    assert [command.finish.succeeded for command in world.sent("finish")][-1]
+
+
+def test_a_rank_whose_hooks_are_still_open_after_its_loop_counts_once_others_have_left() -> None:
+    world = running()
+    for number in (0, 1, 2):
+        world.rank(number).progress.phase = common.PHASE_IDLE
+        world.end(number, code=0, finished=True)
+    world.rank(3).progress.phase = common.PHASE_IDLE
+    world.stand(REPORT_S + 2)
+    assert [incident.verdict.kind for incident in world.incidents] == [store.VERDICT_KIND_LATE_EXIT]
+
+
+def test_a_final_evaluation_that_moves_is_left_alone_and_one_that_hangs_is_reported_and_ended() -> None:
+    world = running()
+    for number in (0, 1, 2):
+        world.rank(number).progress.phase = common.PHASE_IDLE
+        world.end(number, code=0, finished=True)
+    world.rank(3).progress.phase = common.PHASE_EVAL
+    world.moving = {3}
+    world.stand(500.0)
+    assert (world.phase, world.incidents) == ("running", [])
+    world.moving = set()
+    world.stand(REPORT_S + 1.0)
+    (incident,) = world.incidents
+    assert incident.verdict.kind == store.VERDICT_KIND_LATE_EXIT
+    assert incident.verdict.message == "rank 3 stands still in eval of step 5, and no other rank trains any more"
+    world.stand(180.0)
+    assert (world.phase, world.sent("stop")) == ("finished", [])
+
+
+def test_a_crash_after_training_undoes_nothing() -> None:
+    world = running()
+    leave(world, 0, 1, 2, 3)
+    for number in (0, 1, 2):
+        world.end(number, code=0, finished=True)
+    world.end(3, signal=6, finished=True)
+    world.stand(1.0)
+    assert (world.phase, world.sent("stop"), world.incidents) == ("finished", [], [])
+
+
+def test_a_crash_while_others_still_train_is_a_death() -> None:
+    world = running()
+    leave(world, 3)
+    world.end(3, signal=6, finished=True)
+    world.until("gathering")
+    assert world.incidents[0].verdict.kind == store.VERDICT_KIND_DEAD_RANK
+
+
+def test_a_planned_stop_whose_last_process_hangs_in_its_exit_has_stopped() -> None:
+    world = running()
+    world.tick(StopRequest(grace_s=5.0))
+    world.until("leaving")
+    leave(world, 0, 1, 2, 3)
+    for number in (0, 1, 2):
+        world.end(number, code=0, finished=True)
+    world.stand(6.0)
+    assert world.phase == "finished"
+    assert world.state.record.outcome.startswith("stopped after step")
+
+
+def test_an_observed_run_is_never_ended() -> None:
+    world = running(mode=store.MODE_OBSERVE)
+    leave(world, 0, 1, 2, 3)
+    world.stand(300.0)
+    assert (world.phase, world.sent("finish")) == ("running", [])
+    assert len(world.incidents) == 1

@@ -1,0 +1,46 @@
+"""How ranks that hold other values than their replicas are reported."""
+
+import pytest
+
+from holdfast_core.texts.render import render
+from holdfast_proto.v1 import store_pb2 as store
+
+UP = "model/up.weight@0[0:4096]"
+
+
+@pytest.mark.parametrize(
+    ("culprits", "detail", "line"),
+    [
+        (
+            [6],
+            store.CorruptionDetail(part=UP, has_majority=True),
+            f"rank 6 holds other values than the replicas' majority of {UP} at the end of step 7",
+        ),
+        (
+            [6, 2],
+            store.CorruptionDetail(part=UP, more_parts=3, has_majority=True),
+            f"ranks 6, 2 hold other values than the replicas' majority of {UP} and 3 more at the end of step 7",
+        ),
+        (
+            [0, 1],
+            store.CorruptionDetail(part=UP),
+            f"ranks 0, 1 hold different values of {UP} at the end of step 7: without a majority, it is not known"
+            " which are wrong",
+        ),
+        (
+            [6],
+            store.CorruptionDetail(has_majority=True, equal_step=5),
+            "rank 6 holds other values than the replicas' majority of a sample of the parameters at the end of step 7;"
+            " at the end of step 5 all held the same",
+        ),
+        (
+            [0, 1],
+            store.CorruptionDetail(part=UP, equal_step=5),
+            f"ranks 0, 1 hold different values of {UP} at the end of step 7, and the same at the end of step 5: the"
+            " memory of either is corrupted, or the training loop no longer keeps them equal",
+        ),
+    ],
+)
+def test_the_line_of_a_corruption(culprits: list[int], detail: store.CorruptionDetail, line: str) -> None:
+    kind = store.VERDICT_KIND_SILENT_CORRUPTION
+    assert render(store.Verdict(kind=kind, culprits=culprits, step=7, corruption=detail)) == line
