@@ -155,6 +155,7 @@ lint: setup check-proto  ## Check style, types, imports and generated files
 	$(BIN)/python docs/include_examples.py --check
 	$(BIN)/python dashboards/grafana/generate.py --check
 	$(BIN)/python docs/check_prose.py
+	$(BIN)/python docs/check_layout.py
 
 proto: setup  ## Generate the message stubs from the .proto files
 	$(call generate,.)

@@ -30,7 +30,7 @@ from holdfast_checkpoint.format.slot_shard import read_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_cli.control import ControlError, rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.settings.schema import PresetName
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext

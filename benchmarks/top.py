@@ -23,10 +23,10 @@ sys.path.insert(0, str(ROOT))
 
 from holdfast_cli.run_folder.target import Target  # noqa: E402
 from holdfast_cli.top import poller  # noqa: E402
-from holdfast_cli.top.app import TopApp  # noqa: E402
 from holdfast_cli.top.background import LiveScreen  # noqa: E402
 from holdfast_cli.top.ranks.rank_speeds import SpeedWatch  # noqa: E402
-from holdfast_cli.top.run_source import Look, RunSource  # noqa: E402
+from holdfast_cli.top.run_looks import LookSource, RunLook  # noqa: E402
+from holdfast_cli.top.top_app import TopApp  # noqa: E402
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD, PHASE_OPTIMIZER  # noqa: E402
 from holdfast_proto.v1.control_pb2 import RANK_HEALTH_STALLED, RunStatus  # noqa: E402
 from tests.cli.top.scenes import wide  # noqa: E402
@@ -40,7 +40,7 @@ UPDATES = 30
 _PHASES = (PHASE_DATA, PHASE_FORWARD_BACKWARD, PHASE_OPTIMIZER)
 
 
-class SimulatedSource(RunSource):
+class SimulatedSource(LookSource):
     """Looks at statuses that are made beforehand, as bytes."""
 
     def __init__(self, ranks: int) -> None:
@@ -50,11 +50,11 @@ class SimulatedSource(RunSource):
         self._watch = SpeedWatch()
         self._at = 0
 
-    def look(self) -> Look:
+    def look(self) -> RunLook:
         """Return the next state, read and judged as that of a daemon."""
         self._at += 1
         status = RunStatus.FromString(self._states[self._at % STATES])
-        return Look.of(self._target_shown, status, (), self._watch.see(status))
+        return RunLook.of(self._target_shown, status, (), self._watch.see(status))
 
 
 def _status(ranks: int, number: int) -> RunStatus:

@@ -34,17 +34,17 @@ from torch.nn import functional
 
 import holdfast_hooks
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.settings.schema import ModeName
 from holdfast_hooks import Phase
-from holdfast_trainer.config import (
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import (
     DataConfig,
     DistributedConfig,
     ModelConfig,
     OptimizerConfig,
     ParallelConfig,
     TrainConfig,
-    TrainerConfig,
 )
 from holdfast_trainer.data import corpus
 from holdfast_trainer.model.transformer import Transformer

@@ -11,15 +11,15 @@ from pathlib import Path
 from prometheus_client.registry import CollectorRegistry
 
 from holdfast_agent.agent import Agent
+from holdfast_agent.agent_options import AgentOptions
 from holdfast_agent.checkpoints.claim import claim
-from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
+from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
 from holdfast_agent.checkpoints.restorer import CheckpointRestorer
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
-from holdfast_agent.metrics_collector import AgentCollector
 from holdfast_agent.node import Node
-from holdfast_agent.options import AgentOptions
+from holdfast_agent.node_metrics import AgentCollector
 from holdfast_agent.processes import agent_record
 from holdfast_agent.processes.rank_command import launcher_problem, start_problem, torch_problem
 from holdfast_agent.rank_supervisor import RankSupervisor, sweep
@@ -29,7 +29,7 @@ from holdfast_base import metrics_server, processes, redis_client
 from holdfast_base.files import make_directory, make_private_directory
 from holdfast_base.processes import AgentError
 from holdfast_base.redis_client import StoreOutage
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable
 from holdfast_checkpoint.store.locations import SECONDARY, is_url, open_objects
 from holdfast_checkpoint.store.object_store import Bandwidth
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints

@@ -5,21 +5,20 @@ import contextlib
 import os
 import time
 
-from holdfast_agent.checkpoints.inventory import CheckpointInventory
+from holdfast_agent.agent_options import AgentOptions
+from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
 from holdfast_agent.devices.node_devices import NodeDevices
 from holdfast_agent.metrics.families import STEP_BUCKETS_S
-from holdfast_agent.metrics.histogram import Histogram
-from holdfast_agent.options import AgentOptions
 from holdfast_agent.processes import training_thread
 from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.kernel_log import names_our_pids
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.processes.replacements import has_replacement
-from holdfast_agent.reports.logged_names import LoggedNames
 from holdfast_agent.reports.message_checks import clean_hello
-from holdfast_agent.reports.summaries import StepSummaries
+from holdfast_agent.reports.summaries import LoggedNames, StepSummaries
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_base import processes
+from holdfast_base.metric_family import Histogram
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 

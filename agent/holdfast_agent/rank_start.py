@@ -1,7 +1,7 @@
 """Decides how a rank is started: its environment and its program. Does no I/O."""
 
+from holdfast_agent.agent_options import AgentOptions
 from holdfast_agent.checkpoints.restorer import StartingPoint
-from holdfast_agent.options import AgentOptions
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1 import warm_parent_pb2 as parent_pb

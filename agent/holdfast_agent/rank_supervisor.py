@@ -19,7 +19,7 @@ from holdfast_agent.record_keeper import RecordKeeper
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_base import processes
 from holdfast_base.processes import AgentError
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.run_files import process_log
 from holdfast_proto.snapshot import SnapshotError
 from holdfast_proto.v1 import store_pb2 as store

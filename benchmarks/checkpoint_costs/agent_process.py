@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from holdfast_agent.checkpoints.inventory import CheckpointInventory
+from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
-from holdfast_checkpoint.codec.registry import Compression
+from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_checkpoint.format.shard_index import step_directory
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.v1 import store_pb2 as store

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast_hooks import Stateful
-from holdfast_trainer.config import ModelConfig
+from holdfast_trainer.config_sections import ModelConfig
 from holdfast_trainer.data.corpus import Corpus
 from holdfast_trainer.model.transformer import Transformer
 

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from benchmarks.checkpoint_costs.agent_process import RUN, AgentProcess
 from holdfast_checkpoint.format.manifest import load_manifest
 from holdfast_hooks import Stateful
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.telemetry.own_device import OwnDevice

@@ -15,7 +15,7 @@ from benchmarks.harmed_runs.fault_cases import DEATHS, DUPLICATE, NOTED, ZERO, C
 from benchmarks.harmed_runs.truth import SYMPTOMS, Judgement, judge
 from holdfast_cli.control import ControlClient, ControlError, rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.settings.schema import PresetName
 from holdfast_hooks.faults import Fault
 from holdfast_proto.v1 import store_pb2 as store

@@ -15,7 +15,7 @@ class UsageError(CommandError):
     exit_code = ExitCode.USAGE
 
 
-class ConfigurationError(CommandError):
+class SettingsError(CommandError):
     """A setting is wrong: the same command would fail again."""
 
     exit_code = ExitCode.CONFIGURATION

@@ -7,7 +7,7 @@ import typer
 
 from holdfast_cli.command_line.declaring import command_of, group_of
 from holdfast_cli.command_line.help import HelpCommand, HelpGroup
-from holdfast_cli.flags import checkpoints, guarding, live, planning, reports, runs, services, watching
+from holdfast_cli.flags import checkpoints, guarding, live, planning, reports, services, start_flags, watch_flags
 
 _COMMANDS = "holdfast_cli.commands"
 _FOREIGN = {"allow_interspersed_args": False}
@@ -43,34 +43,34 @@ class Entry(NamedTuple):
 
 _RUNS, _LOOK, _TRY, _SERVE = "Start a run", "Look at a run, and control it", "Plan and try", "Run the services yourself"
 ENTRIES = (
-    Entry("run", runs.RunFlags, "run:run", _RUNS, _FOREIGN),
-    Entry("observe", runs.ObserveFlags, "observe:observe", _RUNS, _FOREIGN),
-    Entry("publish", runs.PublishFlags, "publish:publish", _RUNS, _FOREIGN),
-    Entry("status", watching.StatusFlags, "operate:status", _LOOK),
-    Entry("top", watching.TopFlags, "top:top", _LOOK),
-    Entry("console", watching.ConsoleFlags, "console:console", _LOOK),
-    Entry("logs", watching.LogsFlags, "logs:logs", _LOOK),
-    Entry("stacks", live.StacksFlags, "stacks:stacks", _LOOK),
-    Entry("profile", live.ProfileFlags, "profile:profile", _LOOK),
-    Entry("analyze", watching.AnalyzeFlags, "analyze:analyze", _LOOK),
-    Entry("guard", guarding.GuardFlags, "guard:guard", _LOOK),
-    Entry("spikes", watching.SpikesFlags, "spikes:spikes", _LOOK),
-    Entry("replay", watching.ReplayFlags, "replay:replay", _LOOK),
-    Entry("report", reports.ReportFlags, "report:report", _LOOK),
-    Entry("compare", reports.CompareFlags, "compare:compare", _LOOK),
-    Entry("stop", watching.StopFlags, "operate:stop", _LOOK),
-    Entry("plan", planning.PlanFlags, "plan:plan", _TRY, planning.CONTEXT),
-    Entry("demo", runs.DemoFlags, "demo:demo", _TRY),
-    Entry("inject", watching.InjectFlags, "inject:inject", _TRY),
-    Entry("agent", services.AgentFlags, "agent:agent", _SERVE),
-    Entry("daemon", services.DaemonFlags, "daemon:daemon", _SERVE),
-    Entry("config show", runs.ShowConfigFlags, "config:show", None, _FOREIGN),
-    Entry("config check", runs.CheckConfigFlags, "config:check"),
-    Entry("notify test", watching.NotifyTestFlags, "notify:test_channels"),
-    Entry("incidents show", watching.ShowIncidentFlags, "incidents:show"),
-    Entry("incidents ack", watching.AcknowledgeIncidentFlags, "incidents:acknowledge"),
-    Entry("incidents export", watching.ExportIncidentFlags, "incidents:export"),
-    Entry("dashboards export", services.ExportDashboardsFlags, "dashboards:export"),
+    Entry("run", start_flags.RunFlags, "run:run", _RUNS, _FOREIGN),
+    Entry("observe", start_flags.ObserveFlags, "observe:observe", _RUNS, _FOREIGN),
+    Entry("publish", start_flags.PublishFlags, "publish:publish", _RUNS, _FOREIGN),
+    Entry("status", watch_flags.StatusFlags, "operate:status", _LOOK),
+    Entry("top", watch_flags.TopFlags, "top:top", _LOOK),
+    Entry("console", watch_flags.ConsoleFlags, "console:console", _LOOK),
+    Entry("logs", watch_flags.LogsFlags, "logs:logs", _LOOK),
+    Entry("stacks", live.StacksFlags, "operate:stacks", _LOOK),
+    Entry("profile", live.ProfileFlags, "operate:profile", _LOOK),
+    Entry("analyze", watch_flags.AnalyzeFlags, "analyze:analyze", _LOOK),
+    Entry("guard", guarding.GuardFlags, "services.guard_service:guard", _LOOK),
+    Entry("spikes", watch_flags.SpikesFlags, "analyze:spikes", _LOOK),
+    Entry("replay", watch_flags.ReplayFlags, "incident_commands:replay", _LOOK),
+    Entry("report", reports.ReportFlags, "run_reports:report", _LOOK),
+    Entry("compare", reports.CompareFlags, "run_reports:compare", _LOOK),
+    Entry("stop", watch_flags.StopFlags, "operate:stop", _LOOK),
+    Entry("plan", planning.PlanFlags, "plan_layout:plan", _TRY, planning.CONTEXT),
+    Entry("demo", start_flags.DemoFlags, "demo:demo", _TRY),
+    Entry("inject", watch_flags.InjectFlags, "operate:inject", _TRY),
+    Entry("agent", services.AgentFlags, "services.agent_service:agent", _SERVE),
+    Entry("daemon", services.DaemonFlags, "services.daemon_service:daemon", _SERVE),
+    Entry("config show", start_flags.ShowConfigFlags, "config_commands:show", None, _FOREIGN),
+    Entry("config check", start_flags.CheckConfigFlags, "config_commands:check"),
+    Entry("notify test", watch_flags.NotifyTestFlags, "services.notify:test_channels"),
+    Entry("incidents show", watch_flags.ShowIncidentFlags, "incident_commands:show"),
+    Entry("incidents ack", watch_flags.AcknowledgeIncidentFlags, "incident_commands:acknowledge"),
+    Entry("incidents export", watch_flags.ExportIncidentFlags, "incident_commands:export"),
+    Entry("dashboards export", services.ExportDashboardsFlags, "services.dashboards:export"),
     Entry("checkpoint now", checkpoints.TakeCheckpointFlags, "checkpoint:now"),
     Entry("checkpoint list", checkpoints.ListCheckpointsFlags, "checkpoint:list_checkpoints"),
     Entry("checkpoint show", checkpoints.ShowCheckpointFlags, "checkpoint:show"),
@@ -80,7 +80,7 @@ ENTRIES = (
     Entry("checkpoint export", checkpoints.ExportCheckpointFlags, "checkpoint_state:export_step"),
     Entry("checkpoint import", checkpoints.ImportCheckpointFlags, "checkpoint_state:import_file"),
 )
-INCIDENTS = Entry("incidents", watching.IncidentsFlags, "incidents:list_incidents", _LOOK)
+INCIDENTS = Entry("incidents", watch_flags.IncidentsFlags, "incident_commands:list_incidents", _LOOK)
 """A group that works without a sub-command too."""
 
 

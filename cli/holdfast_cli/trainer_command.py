@@ -5,38 +5,38 @@ from itertools import pairwise
 from pathlib import Path
 
 from holdfast_agent.processes.rank_command import launcher_problem, start_problem, torch_problem
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_hooks import ConfigurationError as RefusedConfiguration
 
 _MODULE = ("-m", "holdfast_trainer")
 
 
 def check_starts(command: Sequence[str]) -> None:
-    """Raise ConfigurationError, in one line, if no rank on this machine could start ``command``."""
+    """Raise SettingsError, in one line, if no rank on this machine could start ``command``."""
     problem = launcher_problem(command) or start_problem(command, Path.cwd()) or torch_problem()
     if problem:
-        raise ConfigurationError(problem)
+        raise SettingsError(problem)
 
 
 def check_launcher(command: Sequence[str]) -> None:
-    """Raise ConfigurationError, in one line, if the launcher of ranks to be watched could not be started here."""
+    """Raise SettingsError, in one line, if the launcher of ranks to be watched could not be started here."""
     problem = start_problem(command, Path.cwd())
     if problem:
-        raise ConfigurationError(problem)
+        raise SettingsError(problem)
 
 
 def check_published(command: Sequence[str]) -> None:
-    """Raise ConfigurationError, in one line, if ``command`` is a launcher, which no node could run as a rank.
+    """Raise SettingsError, in one line, if ``command`` is a launcher, which no node could run as a rank.
 
     The agents check whether it can be started: its files may exist on the nodes alone.
     """
     problem = launcher_problem(command, "holdfast publish --ranks-per-node N")
     if problem:
-        raise ConfigurationError(problem)
+        raise SettingsError(problem)
 
 
 def check_configuration(command: Sequence[str], *, ranks: int, is_here: bool) -> None:
-    """Raise ConfigurationError, in one line, if ``ranks`` ranks of our trainer would refuse the flags of ``command``.
+    """Raise SettingsError, in one line, if ``ranks`` ranks of our trainer would refuse the flags of ``command``.
 
     ``is_here``: the ranks run on this machine, so that files and GPUs that it lacks are refused as well. Another
     trainer's command is not checked. Nor is ours where the packages that read its configuration are not installed: the
@@ -56,4 +56,4 @@ def check_configuration(command: Sequence[str], *, ranks: int, is_here: bool) ->
         if is_here:
             start_checks.expect_usable_here(settings)
     except RefusedConfiguration as error:
-        raise ConfigurationError("; ".join(str(error).splitlines())) from None
+        raise SettingsError("; ".join(str(error).splitlines())) from None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from holdfast_core.accounting.phase_watch import Stretch
+from holdfast_core.accounting.phase_watch import SeenStretch
 from holdfast_core.deadlines import Deadlines
 from holdfast_core.detectors import registry
 from holdfast_core.detectors.framework import Detector
@@ -342,7 +342,7 @@ class CoreState:
     """Node of an observed run -> its launch of the generation before, while its ranks have not been replaced."""
     live_requests: Mapping[str, LiveRequest] = field(default_factory=dict)
     """Requests for stacks and profiles that are not answered yet, by id."""
-    watched: tuple[Stretch, ...] = ()
+    watched: tuple[SeenStretch, ...] = ()
     """What the ranks were seen to do since the newest step in the account of the run's time."""
 
     def detector(self, kind: type[_Kind]) -> _Kind:

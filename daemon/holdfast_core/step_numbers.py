@@ -11,8 +11,8 @@ from holdfast_core.model import Logged, StepCounted, Telemetry, Totals, counted
 from holdfast_core.recovery import loss_policy, response, standstills
 from holdfast_core.tick import Tick
 from holdfast_proto.limits import MOST_LOGGED_NAMES
-from holdfast_proto.step_quantities import MEANS
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import MEAN_FIELDS
 
 RATE_SMOOTHING = 0.2
 """Weight of the newest step in the tokens/s shown."""
@@ -30,7 +30,7 @@ def merge(one: store.StepSummary, other: store.StepSummary) -> store.StepSummary
         setattr(merged, name, getattr(one, name) + getattr(other, name))
     for name in _LARGEST:
         setattr(merged, name, max(getattr(one, name), getattr(other, name)))
-    for name in MEANS:
+    for name in MEAN_FIELDS:
         mean, more = getattr(one, name), getattr(other, name)
         if mean.count and more.count:
             getattr(merged, name).CopyFrom(store.Mean(sum=mean.sum + more.sum, count=mean.count + more.count))

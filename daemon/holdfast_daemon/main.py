@@ -14,15 +14,15 @@ from holdfast_base import metrics_server, redis_client
 from holdfast_base.files import make_directory
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console.starting import start_console
-from holdfast_daemon.console.watched import Watched
-from holdfast_daemon.control import server as control
-from holdfast_daemon.history.writer import HistoryWriter
+from holdfast_daemon.console.watched import WatchedDaemon
+from holdfast_daemon.control import control_server as control
+from holdfast_daemon.daemon_options import DaemonOptions
+from holdfast_daemon.history.history_writer import HistoryWriter
+from holdfast_daemon.leadership.known_runs import Runs
 from holdfast_daemon.leadership.run_shell import RunShell
-from holdfast_daemon.leadership.runs import Runs
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
-from holdfast_daemon.metrics_collector import DaemonCollector
 from holdfast_daemon.notify.run_notifier import Notifiers
-from holdfast_daemon.options import DaemonOptions
+from holdfast_daemon.run_metrics import DaemonCollector
 from holdfast_proto.endpoint import write_endpoint
 from holdfast_proto.exit_codes import ExitCode
 
@@ -53,7 +53,7 @@ async def _serve(options: DaemonOptions) -> None:
     runs = Runs(client, shell, ticks, options.store_url)
     registry.register(DaemonCollector(runs, clock))
     metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
-    watched = Watched(
+    watched = WatchedDaemon(
         options=options,
         runs=runs,
         clock=clock,

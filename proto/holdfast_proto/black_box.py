@@ -60,7 +60,7 @@ _NUMBER = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
-class Call:
+class PointToPointCall:
     """One point-to-point call."""
 
     unix_ns: int
@@ -139,7 +139,7 @@ class BlackBoxContents:
     """End of the rank's traceback, or empty."""
     groups: tuple[GroupMark, ...]
     channels: tuple[ChannelMark, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[PointToPointCall, ...]
     """Newest point-to-point calls, oldest first."""
     pending: tuple[NamedCall, ...] = ()
     """Collectives that had been pending for long."""
@@ -258,7 +258,7 @@ def read(path: Path) -> BlackBoxContents:
         last_words=data[_WORDS_OFFSET + 8 : _WORDS_OFFSET + 8 + words].decode(errors="replace"),
         groups=tuple(GroupMark(_text(g[0]), g[1], g[2]) for g in groups if g[0][0]),
         channels=tuple(ChannelMark(_text(c[0]), *c[1:]) for c in channels if c[0][0]),
-        calls=tuple(sorted((Call(c[0], c[1], c[3]) for c in calls if c[0]), key=lambda call: call.unix_ns)),
+        calls=tuple(sorted((PointToPointCall(c[0], c[1], c[3]) for c in calls if c[0]), key=lambda call: call.unix_ns)),
         pending=_pending(data),
     )
 

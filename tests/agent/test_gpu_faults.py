@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from holdfast_agent.devices.gpu import Gpu, Sample
+from holdfast_agent.devices.gpu import Gpu, GpuSample
 from holdfast_agent.devices.xids import Xid
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -19,7 +19,7 @@ async def node_on_gpus(folder: Path) -> RecordedNode:
     """A node with rank 0 on GPU 0 and rank 1 on GPU 1."""
     node = make_node(folder)
     begin(node, 1, {0: os.getpid(), 1: GONE})
-    node.devices.take(Sample(tuple(Gpu(index, f"GPU-{index}", f"0000:4{index}:00.0") for index in (0, 1))))
+    node.devices.take(GpuSample(tuple(Gpu(index, f"GPU-{index}", f"0000:4{index}:00.0") for index in (0, 1))))
     for rank in node.ranks.values():
         report = session.Report(device="cuda:0", device_uuid=f"GPU-{rank.rank}")
         await node.messages.receive(rank, session.RankMessage(report=report))

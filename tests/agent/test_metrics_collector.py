@@ -4,9 +4,9 @@ from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
 from dashboards.catalogue import CATALOGUE, differences
-from holdfast_agent.devices.gpu import Gpu, Sample
+from holdfast_agent.devices.gpu import Gpu, GpuSample
 from holdfast_agent.devices.xids import Xid
-from holdfast_agent.metrics_collector import AgentCollector
+from holdfast_agent.node_metrics import AgentCollector
 from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -58,7 +58,7 @@ async def busy_node(folder: Path) -> RecordedNode:
     node.ranks[1].finish(store.RankExit(signal=9), None)
     hot = Gpu(5, "GPU-1", "0000:c1:00.0", readings={"temperature_celsius": 91.0}, throttles=("hw_thermal_slowdown",))
     unused = Gpu(6, "GPU-2", "0000:c2:00.0", readings={"temperature_celsius": 30.0})
-    node.devices.take(Sample((hot, unused)))
+    node.devices.take(GpuSample((hot, unused)))
     node.devices.take_xid(Xid(63), "GPU-1")
     return node
 
@@ -126,7 +126,7 @@ async def test_gpus_of_ranks_are_shown_and_no_others(folder: Path) -> None:
     assert samples(text, "holdfast_gpu_driver_up", "node") == {("node0",): 0}
     assert samples(text, "holdfast_gpu_temperature_celsius", "gpu") == {}
     assert samples(text, "holdfast_gpu_up", "gpu") == {("5",): 1}
-    node.devices.take(Sample((Gpu(5, "GPU-1", "0000:c1:00.0", gone="lost"),)))
+    node.devices.take(GpuSample((Gpu(5, "GPU-1", "0000:c1:00.0", gone="lost"),)))
     text = scrape(node)
     assert samples(text, "holdfast_gpu_up", "gpu") == {("5",): 0}
     assert samples(text, "holdfast_gpu_temperature_celsius", "gpu") == {}

@@ -26,7 +26,7 @@ def step_in_box(node: RecordedNode) -> int | None:
     return None if box is None else box.step
 
 
-def look(node: RecordedNode) -> stall_watch.Look:
+def look(node: RecordedNode) -> stall_watch.RankLook:
     return stall_watch._look_at(node.ranks[0], node.options.black_box(1, 0), {})
 
 

@@ -160,7 +160,7 @@ SHORT_OF_DESCRIPTORS = """
 import os, resource, socket, sys
 from prometheus_client.registry import CollectorRegistry
 from prometheus_client import Gauge
-from holdfast_proto import metrics_server
+from holdfast_base import metrics_server
 registry = CollectorRegistry()
 Gauge("answer", "What it is.", registry=registry).set(42)
 server = metrics_server.serve(registry, "127.0.0.1", 0)

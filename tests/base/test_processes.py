@@ -99,7 +99,7 @@ def test_only_children_of_the_parent_that_is_named_are_identified() -> None:
 WITHOUT_DESCRIPTORS = """
 import os, resource, sys
 from holdfast_agent.processes import training_thread
-from holdfast_checkpoint import processes
+from holdfast_base import processes
 own, ticks = os.getpid(), processes.start_ticks(os.getpid())
 parent, parent_ticks = os.getppid(), processes.start_ticks(os.getppid())
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))

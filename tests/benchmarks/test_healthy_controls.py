@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.harmed_runs.healthy_controls import checkpoint_workers
 from holdfast_agent.checkpoints.workers import CheckpointWorkers
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_proto.snapshot import SnapshotError
 
 pytestmark = pytest.mark.system

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from holdfast_checkpoint.store.run_checkpoints import open_checkpoints
-from holdfast_cli.checkpoints.comparison import state_differences
+from holdfast_cli.commands.demo import state_differences
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.settings.schema import PresetName
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast_cli.control import rank_pids
-from holdfast_cli.fault_requests import request_fault
+from holdfast_cli.fault_injection import request_fault
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.settings.schema import ModeName
 from holdfast_hooks.faults import Fault

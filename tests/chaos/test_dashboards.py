@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dashboards.catalogue import differences
 from dashboards.queries import annotation_queries, panel_queries
 from holdfast_cli.control import rank_pids
-from holdfast_cli.fault_requests import request_fault
+from holdfast_cli.fault_injection import request_fault
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_hooks.faults import Fault
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.checkpoints.comparison import state_differences
+from holdfast_cli.commands.demo import state_differences
 from holdfast_cli.control import ControlClient, rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_daemon.incidents.folder import read_recording
-from holdfast_daemon.incidents.packed import file_names
-from holdfast_daemon.incidents.replay import replay
+from holdfast_daemon.incidents.evidence_files import file_names
+from holdfast_daemon.incidents.incident_folder import read_recording
+from holdfast_daemon.replay.replaying import replay
 from holdfast_proto.run_files import incidents
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast_cli.local_run import command_lines
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.record import find_record
 from holdfast_cli.settings.schema import PresetName
 from holdfast_proto.run_files import rank_log

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_cli.checkpoints.comparison import state_differences
+from holdfast_cli.commands.demo import state_differences
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 from tests.chaos.conftest import PATIENCE_S, Runs, faults

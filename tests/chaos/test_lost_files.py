@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast_checkpoint.store.directory import CheckpointDirectory
-from holdfast_cli.checkpoints.comparison import state_differences
+from holdfast_cli.commands.demo import state_differences
 from holdfast_cli.control import rank_pids
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED, RUN_PHASE_FINISHED, Incident
 from tests.chaos.conftest import CHECKPOINT_EVERY, PATIENCE_S, STEPS, UNDISTURBED, Runs, finish, until
@@ -111,7 +111,7 @@ def test_from_scratch_begins_a_history_and_leaves_the_older_one_until_there_are_
 def test_checkpoints_of_another_run_are_refused_and_adopted(runs: Runs, undisturbed: Path, finished: Path) -> None:
     shutil.rmtree(finished / undisturbed.name)
     with (
-        pytest.raises(ConfigurationError, match=f"belongs to run {UNDISTURBED}: use --run {UNDISTURBED} .* --adopt"),
+        pytest.raises(SettingsError, match=f"belongs to run {UNDISTURBED}: use --run {UNDISTURBED} .* --adopt"),
         runs.run("heir", checkpoint_directory=finished),
     ):
         pass

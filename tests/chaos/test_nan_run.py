@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_cli.checkpoints.location import usable_steps
-from holdfast_daemon.incidents.story import parse_story
+from holdfast_daemon.incidents.incident_folder import parse_story
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.run_files import incident_log
 from holdfast_proto.v1.store_pb2 import LOSS_TIER_NON_FINITE, Incident

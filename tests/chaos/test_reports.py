@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from holdfast_cli.control import rank_pids
 from holdfast_cli.main import app
-from holdfast_daemon.history.reader import RunHistory
+from holdfast_daemon.history.history_reader import RunHistory
 from holdfast_proto import run_files
 from tests.chaos.conftest import STEPS, Runs, until, until_step
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_checkpoint.codec.registry import Compression
+from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_checkpoint.format.keeping import PROVEN, kept_reason
 from holdfast_cli.control import ControlClient, rank_pids
 from holdfast_cli.local_run.local_run import LocalRun

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast_cli.local_run import command_lines
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.record import RunRecord
 from tests.support.snapshots import snapshots
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 
 from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.main import app
-from holdfast_cli.run_folder.processes import identify
+from holdfast_cli.run_folder.run_processes import identify
 from holdfast_proto.run_files import rank_log
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (

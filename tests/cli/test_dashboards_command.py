@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from holdfast_cli.commands.dashboards import PARTS
+from holdfast_cli.commands.services.dashboards import PARTS
 from holdfast_cli.run_folder.scrape_targets import TARGETS_FOLDER
 from tests.support.programs import package
 from tests.support.prometheus_server import configured_prometheus, needs_prometheus

@@ -5,8 +5,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from holdfast_cli.control import ControlClient, ControlError
-from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.fault_requests import RandomInjection
+from holdfast_cli.errors import SettingsError
+from holdfast_cli.fault_injection import RandomInjection
 from holdfast_cli.main import app
 from holdfast_cli.run_folder.target import Target
 from holdfast_hooks.faults import CATALOGUE
@@ -79,7 +79,7 @@ class Daemon(ControlClient):
 
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    monkeypatch.setattr("holdfast_cli.fault_requests._LOOK_S", 0.0)
+    monkeypatch.setattr("holdfast_cli.fault_injection._LOOK_S", 0.0)
     return Daemon()
 
 
@@ -127,5 +127,5 @@ def test_random_faults_are_over_after_the_last_of_their_steps(daemon: Daemon) ->
 
 
 def test_a_rate_that_makes_no_sense_is_a_setting_to_correct(daemon: Daemon) -> None:
-    with pytest.raises(ConfigurationError, match="rate_per_step"):
+    with pytest.raises(SettingsError, match="rate_per_step"):
         RandomInjection(rate_per_step=2.0, kinds=("kill",), ranks=(), seed=0, steps=5).carry_out(daemon, print)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from holdfast_cli.commands.notify import test_channels as send_tests
-from holdfast_cli.errors import CommandError, ConfigurationError
-from holdfast_cli.flags.watching import NotifyTestFlags
+from holdfast_cli.commands.services.notify import test_channels as send_tests
+from holdfast_cli.errors import CommandError, SettingsError
+from holdfast_cli.flags.watch_flags import NotifyTestFlags
 from holdfast_cli.main import app
 from holdfast_proto import keys
 from holdfast_proto.v1.store_pb2 import RunSpec, WebhookChannel
@@ -100,7 +100,7 @@ def test_all_that_answer_end_the_command_with_success(tmp_path: Path, service: R
 def test_settings_that_are_wrong_are_refused(tmp_path: Path, text: str, code: int, part: str) -> None:
     file = tmp_path / "own.toml"
     file.write_text(text)
-    with pytest.raises(ConfigurationError, match=part) as error:
+    with pytest.raises(SettingsError, match=part) as error:
         send_tests(NotifyTestFlags(config=file))
     assert error.value.exit_code == code
 

@@ -8,9 +8,9 @@ from typer.testing import CliRunner, Result
 
 from holdfast_cli.main import app
 from holdfast_cli.views.plan_command import on_one_line, places_to_set
-from holdfast_cli.views.plan_units import size_unit
+from holdfast_cli.views.plan_view import size_unit
 from holdfast_trainer.config import from_arguments
-from holdfast_trainer.planning.presets import PRESETS
+from holdfast_trainer.planning.settings import PRESETS
 
 DEMO = Path(__file__).parents[2] / "trainer/holdfast_trainer/configs/demo.toml"
 

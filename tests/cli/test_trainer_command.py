@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.main import app
 from holdfast_cli.trainer_command import check_configuration, check_published
 from holdfast_trainer import start_checks
@@ -44,7 +44,7 @@ def test_a_wrong_configuration_of_our_trainer_is_refused_before_anything_starts(
 def test_the_configuration_of_other_trainers_is_not_checked(command: tuple[str, ...]) -> None:
     wrong = ("--parallel.tp", "-7")
     check_configuration((*command, *wrong), ranks=2, is_here=True)
-    with pytest.raises(ConfigurationError, match=r"parallel\.tp"):
+    with pytest.raises(SettingsError, match=r"parallel\.tp"):
         check_configuration((*TRAINER, *wrong), ranks=2, is_here=True)
 
 
@@ -69,7 +69,7 @@ def test_a_launcher_is_refused_with_the_command_to_use(tmp_path: Path) -> None:
 
 def test_a_published_command_may_exist_on_the_nodes_alone() -> None:
     check_published(("python", "missing.py"))
-    with pytest.raises(ConfigurationError, match=r"`holdfast publish --ranks-per-node N -- python train\.py`"):
+    with pytest.raises(SettingsError, match=r"`holdfast publish --ranks-per-node N -- python train\.py`"):
         check_published(("torchrun", "train.py"))
 
 
@@ -84,7 +84,7 @@ def test_a_gpu_that_this_machine_lacks_is_refused_where_the_ranks_are_to_run(
     flags: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_checks, "has_gpu", lambda: False)
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(SettingsError, match=message):
         check_configuration((*TRAINER, *flags), ranks=1, is_here=True)
     check_configuration((*TRAINER, *flags, "--data.source=/on/the/nodes"), ranks=1, is_here=False)
     monkeypatch.setattr(start_checks, "has_gpu", lambda: True)

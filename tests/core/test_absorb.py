@@ -7,7 +7,7 @@ from typing import Any
 from holdfast_core.absorb import PENDING_STEPS
 from holdfast_core.model import CheckpointCounted, StepCounted
 from holdfast_daemon.control.status import status_of
-from holdfast_daemon.replay.core_codec import decode_state, encode_state
+from holdfast_daemon.replay.recorded_tick import decode_state, encode_state
 from holdfast_proto.limits import MOST_LOGGED_NAMES
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1 import common_pb2 as common

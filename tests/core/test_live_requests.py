@@ -4,7 +4,7 @@ import pytest
 
 from holdfast_core import live_requests
 from holdfast_core.model import Action, LiveAnswered, ProfileRequest, StacksRequest
-from holdfast_daemon.replay.core_codec import decode_request, decode_state, encode_request, encode_state
+from holdfast_daemon.replay.recorded_tick import decode_request, decode_state, encode_request, encode_state
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
 

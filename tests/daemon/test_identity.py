@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 
-from holdfast_daemon.options import DaemonOptions
+from holdfast_daemon.daemon_options import DaemonOptions
 from holdfast_proto.v1 import control_pb2 as control
 from tests.support.coroutines import until
 from tests.support.daemons import daemon_process

@@ -11,10 +11,10 @@ from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.metrics import run_families, self_families
-from holdfast_daemon.metrics_collector import DaemonCollector
-from holdfast_proto.time_use import USES
+from holdfast_daemon.run_metrics import DaemonCollector
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, LoggedNumber
+from holdfast_proto.vocabulary import TIME_USES
 from tests.support.core_world import World
 from tests.support.exposition import samples
 from tests.support.shells import options
@@ -144,7 +144,7 @@ async def test_a_restart_shows_in_the_leaders_numbers(folder: Path, world: World
 async def test_the_use_of_time_shows_and_its_counter_never_decreases(folder: Path, world: World) -> None:
     shells = {"r": shell_of(folder, world, leads=True)}
     text = scrape(shells, world.now)
-    assert set(samples(text, "holdfast_run_time_seconds_total", "use")) == {(use,) for use in USES}
+    assert set(samples(text, "holdfast_run_time_seconds_total", "use")) == {(use,) for use in TIME_USES}
     productive_s = samples(text, "holdfast_run_time_seconds_total", "use")[("productive",)]
     [ratio] = samples(text, "holdfast_goodput_ratio", "run").values()
     wall_s = world.now - world.state.record.time_use.since_unix_s

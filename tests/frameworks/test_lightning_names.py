@@ -34,8 +34,8 @@ def test_another_lightning_is_refused_but_never_ends_an_observed_fit(
 ) -> None:
     from lightning.pytorch import Trainer
 
-    from holdfast_hooks.errors import ConfigurationError
     from holdfast_hooks.frameworks import lightning
+    from holdfast_hooks.hook_errors import ConfigurationError
 
     monkeypatch.setattr(lightning, "_is_used", False)
     context = rank_context.RankContext(

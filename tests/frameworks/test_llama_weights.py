@@ -13,8 +13,8 @@ from holdfast_hooks import ConfigurationError
 from holdfast_trainer.config import build
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.model.transformer import Transformer
-from holdfast_trainer.planning.settings_file import as_toml
-from holdfast_trainer.weights.loading import load_weights
+from holdfast_trainer.parallel.parallelize import load_weights
+from holdfast_trainer.planning.settings import as_toml
 from holdfast_trainer.weights.weight_folder import find_weights
 from tests.support.programs import framework
 

@@ -19,7 +19,7 @@ import pytest
 
 from holdfast_cli.control import ControlClient
 from holdfast_cli.run_folder.record import load_record
-from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.hook_errors import ConfigurationError
 from holdfast_hooks.phases import Phase
 from holdfast_proto.rank_context import VARIABLE, ObservedNode, RankContext
 from holdfast_proto.v1.control_pb2 import RunStatus

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.gpu.timing import busy_for
 from holdfast_hooks.telemetry.deferred import DeferredNumbers, to_number
-from holdfast_hooks.telemetry.gradient_sums import deferred
+from holdfast_hooks.telemetry.own_gradients import deferred
 
 pytestmark = pytest.mark.gpu
 

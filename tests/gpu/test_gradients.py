@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.telemetry.gradient_origin import GradientWatch
 from holdfast_hooks.telemetry.own_gradients import OwnGradientWatch
 from holdfast_proto.v1.session_pb2 import StepRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.profiling.step_profiler import StepProfiler
 from holdfast_proto.v1.session_pb2 import ProfileDone, ProfileSteps
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from benchmarks.gpu.timing import busy_for
-from holdfast_hooks.once import OnceLog
-from holdfast_hooks.replicas.sets import held_parameters
+from holdfast_hooks.hook_errors import OnceLog
+from holdfast_hooks.replicas.replica_check import held_parameters
 from holdfast_hooks.restore.slot_restore import restore
-from holdfast_hooks.snapshots.slot_memory import SlotPreparation
+from holdfast_hooks.snapshots.slot_desk import SlotPreparation
 from holdfast_hooks.state import random_states
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1.session_pb2 import SnapshotTaken

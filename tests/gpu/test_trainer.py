@@ -9,11 +9,12 @@ from torch.nn import functional
 
 from benchmarks.gpu.timing import busy_for
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.config import DataConfig, DistributedConfig, PrecisionConfig, TrainerConfig
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import DataConfig, DistributedConfig, PrecisionConfig
 from holdfast_trainer.data import corpus
 from holdfast_trainer.data.batches import Batches
 from holdfast_trainer.flops import peak_flops_per_s
-from holdfast_trainer.moe.grouped_product import can_group, grouped_swiglu
+from holdfast_trainer.moe.experts import can_group, grouped_swiglu
 from holdfast_trainer.pipeline.bubble import CudaClock, make_meter
 from holdfast_trainer.precision.fp8 import require_fp8
 from holdfast_trainer.start_checks import expect_usable_here, has_gpu

@@ -13,10 +13,10 @@ from holdfast_proto.black_box import (
     GROUPS,
     SIZE,
     BlackBoxWriter,
-    Call,
     ChannelMark,
     GroupMark,
     Moment,
+    PointToPointCall,
     read,
     read_moment,
 )
@@ -112,7 +112,7 @@ def test_what_is_written_is_read(path: Path) -> None:
     assert (contents.step, contents.phase, contents.changed_unix_ns) == (12, 3, 1_700_000_000_000_000_000)
     assert contents.groups == (GroupMark("0", 9, 8), GroupMark("mesh_tp", 2**63, 2**63 - 1))
     assert contents.channels == (ChannelMark("0", 3, 1, 6, 5),)
-    assert contents.calls == (Call(98, send, 5), Call(99, send, 6))
+    assert contents.calls == (PointToPointCall(98, send, 5), PointToPointCall(99, send, 6))
     assert contents.last_words == "Traceback …\nValueError: bad sample"
 
 

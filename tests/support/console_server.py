@@ -23,12 +23,12 @@ from prometheus_client import CollectorRegistry
 
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.console.server import ConsoleServer
+from holdfast_daemon.console.console_server import ConsoleServer
 from holdfast_daemon.console.serving.sessions import load_tokens
-from holdfast_daemon.console.watched import Watched
-from holdfast_daemon.incidents.folder import write_story
+from holdfast_daemon.console.watched import WatchedDaemon
+from holdfast_daemon.daemon_options import DaemonOptions
+from holdfast_daemon.incidents.incident_folder import write_story
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
-from holdfast_daemon.options import DaemonOptions
 from holdfast_proto import run_files
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 from tests.support.histories import counted, write_steps
@@ -148,7 +148,7 @@ def simulated_console(
         lease_s=2.0,
         **options,
     )
-    watched = Watched(
+    watched = WatchedDaemon(
         options=settings,
         runs=simulated,
         clock=clock,

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from holdfast_daemon.control.server import serve
+from holdfast_daemon.control.control_server import serve
 from holdfast_proto.v1 import control_pb2, control_pb2_grpc
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident

@@ -14,7 +14,7 @@ import torch
 
 from holdfast_cli.control import ControlClient
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.record import load_record
 from holdfast_cli.settings.schema import PresetName
 from holdfast_proto.v1.control_pb2 import RunStatus

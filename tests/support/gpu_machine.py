@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from holdfast_agent import node
-from holdfast_agent.options import AgentOptions
+from holdfast_agent.agent_options import AgentOptions
 from holdfast_cli.main import main
 
 defaults = AgentOptions.__init__.__kwdefaults__

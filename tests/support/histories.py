@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from holdfast_daemon.history.history_file import Batch, HistoryFile
-from holdfast_daemon.history.reader import RunHistory
+from holdfast_daemon.history.history_file import HistoryFile, StartRows
+from holdfast_daemon.history.history_reader import RunHistory
+from holdfast_daemon.history.history_tables import QUANTITIES
 from holdfast_daemon.history.rows import CountedStep
-from holdfast_daemon.history.schema import QUANTITIES
 from holdfast_proto import run_files
 
 BEGUN_UNIX_S = 1_700_000_000.0
@@ -22,5 +22,5 @@ def counted(step: int, generation: int = 1, *, nonfinite: tuple[str, ...] = (), 
 
 def write_steps(directory: Path, steps: Iterable[CountedStep], run: str = "r", instance: str = "i") -> RunHistory:
     """Write steps in one batch, and return the history."""
-    HistoryFile(directory, run).write([(instance, Batch(steps=list(steps)))])
+    HistoryFile(directory, run).write([(instance, StartRows(steps=list(steps)))])
     return RunHistory(run_files.history(directory, run))

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast_agent.checkpoints.claim import OtherRunError, claim, owners_of
-from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.history import folder_name
 from holdfast_checkpoint.format.shard_index import shard_path, step_directory
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from holdfast_trainer.config import ModelConfig
+from holdfast_trainer.config_sections import ModelConfig
 from holdfast_trainer.weights.llama_config import CONFIG_FILE, as_llama_config
 from holdfast_trainer.weights.llama_tensors import llama_tensors
 from holdfast_trainer.weights.weight_folder import INDEX_FILE, SINGLE_FILE

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import redis.asyncio
 
-from holdfast_agent.checkpoints.inventory import CheckpointInventory
+from holdfast_agent.agent_options import AgentOptions
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
+from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
 from holdfast_agent.checkpoints.restorer import CheckpointRestorer
 from holdfast_agent.checkpoints.shard_saver import Emit, ShardSaver
 from holdfast_agent.commands.command_runner import CommandRunner
 from holdfast_agent.node import Node
-from holdfast_agent.options import AgentOptions
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.rank_messages import RankMessages
 from holdfast_agent.rank_supervisor import RankSupervisor
@@ -19,7 +19,7 @@ from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_base import processes
 from holdfast_base.redis_client import StoreOutage, connect
-from holdfast_checkpoint.codec.registry import Compression
+from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.locations import Checkpoints
 from holdfast_checkpoint.store.secondary import Secondary

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast_daemon.history.history_file import Batch, HistoryFile
+from holdfast_daemon.history.history_file import HistoryFile, StartRows
 from holdfast_daemon.history.rows import CheckpointRow, CountedStep
 from holdfast_daemon.incidents.archive import IncidentLog
 from holdfast_proto import run_files
@@ -63,7 +63,7 @@ def write_run(
     state = replace(world.state, spec=settings, record=record)
     checkpoints = [CheckpointRow(1, step, BEGUN_UNIX_S + step * STEP_S, 4000, 1000, 0.2) for step in (10, 20)]
     end_unix_s = BEGUN_UNIX_S + 100.0
-    batch = Batch(list(steps), checkpoints, state, end_unix_s)
+    batch = StartRows(list(steps), checkpoints, state, end_unix_s)
     directory.mkdir(exist_ok=True)
     HistoryFile(directory, run).write([("i", batch)])
     account = time_use_s or {}  # a history of an earlier version has none

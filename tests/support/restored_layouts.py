@@ -27,7 +27,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import holdfast_hooks
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.restore.dcp import CheckpointReader, CheckpointWriter
 from holdfast_hooks.restore.starting_point import start_from
 from holdfast_hooks.snapshots.slot_desk import SlotDesk

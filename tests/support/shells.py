@@ -7,11 +7,11 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from holdfast_daemon.history.writer import HistoryWriter
+from holdfast_daemon.daemon_options import DaemonOptions
+from holdfast_daemon.history.history_writer import HistoryWriter
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.notify.run_notifier import RunNotifier
-from holdfast_daemon.options import DaemonOptions
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import end, until

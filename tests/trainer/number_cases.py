@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from holdfast_trainer.config import MemoryConfig, TrainerConfig
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import MemoryConfig
 from holdfast_trainer.optimizer import make_optimizer, make_scheduler
 from holdfast_trainer.parallel import parallelize
 from holdfast_trainer.parallel.mesh import Mesh

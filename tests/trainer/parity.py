@@ -10,20 +10,19 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LRScheduler
 
-from holdfast_trainer.config import DataConfig, ModelConfig, OptimizerConfig, TrainConfig, TrainerConfig
-from holdfast_trainer.data.batches import Batch
-from holdfast_trainer.data.documents import document_spans
-from holdfast_trainer.expert_statistics import ExpertStatistics, expert_statistics
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import DataConfig, ModelConfig, OptimizerConfig, TrainConfig
+from holdfast_trainer.data.batches import Batch, document_spans
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.model.transformer import Transformer
 from holdfast_trainer.moe.balance import collect_expert_statistics, weigh_balance_loss
 from holdfast_trainer.optimizer import make_optimizer, make_scheduler
 from holdfast_trainer.parallel.context_parallel import zigzag_positions
 from holdfast_trainer.parallel.mesh import Mesh
-from holdfast_trainer.parallel.parallelize import parallelize
+from holdfast_trainer.parallel.parallelize import load_weights, parallelize
 from holdfast_trainer.pipeline.pipeline import Runner
+from holdfast_trainer.train import ExpertStatistics, expert_statistics
 from holdfast_trainer.update import update_parameters
-from holdfast_trainer.weights.loading import load_weights
 from holdfast_trainer.weights.weight_folder import find_weights
 
 CPU = torch.device("cpu")

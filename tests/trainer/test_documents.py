@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast_trainer.config import ModelConfig
-from holdfast_trainer.data.documents import document_spans
+from holdfast_trainer.config_sections import ModelConfig
+from holdfast_trainer.data.batches import document_spans
 from holdfast_trainer.model.transformer import Transformer
 from tests.trainer.conftest import RunRanks
 from tests.trainer.layouts import OPTIMIZER

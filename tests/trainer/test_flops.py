@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast_trainer.config import ModelConfig, PrecisionConfig
+from holdfast_trainer.config_sections import ModelConfig, PrecisionConfig
 from holdfast_trainer.flops import active_matrix_elements, flops_per_token, mfu, peak_flops_per_s
 
 BF16 = PrecisionConfig(compute="bf16")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast_trainer.config import OptimizerConfig
+from holdfast_trainer.config_sections import OptimizerConfig
 from holdfast_trainer.optimizer import learning_rate_factor, make_optimizer, make_scheduler
 
 

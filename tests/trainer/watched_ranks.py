@@ -7,9 +7,8 @@ import torch
 import torch.distributed as dist
 
 import holdfast_hooks
-from holdfast_hooks.once import OnceLog
-from holdfast_hooks.replicas.replica_check import ReplicaCheck
-from holdfast_hooks.replicas.sets import held_parameters
+from holdfast_hooks.hook_errors import OnceLog
+from holdfast_hooks.replicas.replica_check import ReplicaCheck, held_parameters
 from holdfast_hooks.telemetry.gradient_origin import GradientWatch
 from holdfast_proto.v1.session_pb2 import StepRecord
 from holdfast_trainer.config import TrainerConfig

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker

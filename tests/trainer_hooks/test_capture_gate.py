@@ -10,7 +10,7 @@ import torch
 
 from holdfast_hooks.capture_gate import GATE
 from holdfast_hooks.gpu_work import GpuPoint
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 
 
 class Graph:

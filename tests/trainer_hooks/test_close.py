@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 import holdfast_hooks
 from holdfast_hooks.faults import Fault, Injector
-from holdfast_hooks.faults.effect import Site
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.faults.fault import Site
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.telemetry.last_words import LastWords
 from holdfast_hooks.telemetry.timeline import Timeline

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.snapshots.device_copies import CudaCopyStream, DeviceCopy, Landing
-from holdfast_hooks.snapshots.slot_memory import SlotPreparation
+from holdfast_hooks.snapshots.slot_desk import SlotPreparation
 from holdfast_hooks.state import random_states
-from holdfast_hooks.state.encoding import Part
+from holdfast_hooks.state.encoding import TensorPart
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_proto.snapshot import Slot
 from tests.support.fake_cuda import FakeCuda, TensorOn
@@ -28,7 +28,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 
 def copy_of(tensor: Any) -> DeviceCopy:
-    return DeviceCopy(torch.zeros(1), Part("w", tensor, tensor, (1,), (0,)))
+    return DeviceCopy(torch.zeros(1), TensorPart("w", tensor, tensor, (1,), (0,)))
 
 
 def reach(events: Any) -> None:

@@ -14,8 +14,8 @@ import torch
 import holdfast_hooks
 from holdfast_hooks import ConfigurationError, Phase
 from holdfast_hooks.phases import AT_STEP_START, BEFORE_FIRST_STEP
-from holdfast_hooks.step_commands import StepCommands
-from holdfast_hooks.telemetry.backlog import Backlog
+from holdfast_hooks.session.rank_commands import StepCommands
+from holdfast_hooks.telemetry.report_builder import Backlog
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto import black_box
 from holdfast_proto.exit_codes import ExitCode

@@ -14,8 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, _utils, distribute_tensor
 
 import holdfast_hooks
-from holdfast_hooks.faults.effect import Site
-from holdfast_hooks.faults.fault import Fault
+from holdfast_hooks.faults.fault import Fault, Site
 from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.state import sharding
 from holdfast_hooks.telemetry.timeline import Timeline

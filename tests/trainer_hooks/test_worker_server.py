@@ -11,8 +11,8 @@ import pytest
 import torch.distributed  # noqa: F401  the server is part of it
 
 from holdfast_base import sockets
-from holdfast_hooks.once import OnceLog
-from holdfast_hooks.session.worker_server import ELASTIC_SOCKET, WorkerServer
+from holdfast_hooks.hook_errors import OnceLog
+from holdfast_hooks.session.own_worker_server import ELASTIC_SOCKET, WorkerServer
 from holdfast_proto.run_files import worker_server_socket
 
 
@@ -109,8 +109,8 @@ def test_a_process_that_the_rank_forks_leaves_the_server_alone(runtime: Path) ->
 def test_a_process_with_a_server_ends_as_usual(runtime: Path) -> None:
     code = f"""
 import torch.distributed
-from holdfast_hooks.once import OnceLog
-from holdfast_hooks.session.worker_server import WorkerServer
+from holdfast_hooks.hook_errors import OnceLog
+from holdfast_hooks.session.own_worker_server import WorkerServer
 server = WorkerServer("unix:{runtime}/agent-a.sock", OnceLog(), {{}})
 server.start()
 print(server.path)

@@ -4,15 +4,33 @@ Every problem is one line that names the settings and the fix. Nothing here need
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from holdfast_trainer.config_sections import (
+    DataConfig,
+    DistributedConfig,
+    MemoryConfig,
+    ModelConfig,
+    ParallelConfig,
+    PrecisionConfig,
+    TrainConfig,
+)
 from holdfast_trainer.weights import llama_config
 
-if TYPE_CHECKING:
-    from holdfast_trainer.config import TrainerConfig
+
+class Sections(Protocol):
+    """The sections of a configuration between which there are rules."""
+
+    model: ModelConfig
+    parallel: ParallelConfig
+    precision: PrecisionConfig
+    memory: MemoryConfig
+    data: DataConfig
+    train: TrainConfig
+    distributed: DistributedConfig
 
 
-def problems(config: "TrainerConfig") -> list[str]:
+def problems(config: Sections) -> list[str]:
     """Return one line for each rule that ``config`` breaks."""
     return [line for rule in _RULES for line in rule(config)]
 
@@ -22,7 +40,7 @@ def _divides(divisor_key: str, divisor: int, key: str, value: int) -> Iterator[s
         yield f"{key} is {value}, which {divisor_key} = {divisor} does not divide: change {key} or {divisor_key}"
 
 
-def _model(config: "TrainerConfig") -> Iterator[str]:
+def _model(config: Sections) -> Iterator[str]:
     model = config.model
     found = [
         *_divides("model.heads", model.heads, "model.dim", model.dim),
@@ -43,16 +61,16 @@ def _model(config: "TrainerConfig") -> Iterator[str]:
         yield f"model.vocabulary is {model.vocabulary}, too small for 256 byte values: raise it to 256"
 
 
-def _weights(config: "TrainerConfig") -> Iterator[str]:
+def _weights(config: Sections) -> Iterator[str]:
     if config.model.init_from:
         yield from llama_config.differences(config.model)
 
 
-def _is_token_file(config: "TrainerConfig") -> bool:
+def _is_token_file(config: Sections) -> bool:
     return config.data.source.endswith((".bin", ".npy"))
 
 
-def _experts(config: "TrainerConfig") -> Iterator[str]:
+def _experts(config: Sections) -> Iterator[str]:
     model, parallel = config.model, config.parallel
     if model.experts and model.experts_per_token > model.experts:
         yield (
@@ -66,13 +84,13 @@ def _experts(config: "TrainerConfig") -> Iterator[str]:
     yield from _divides("parallel.ep", parallel.ep, "parallel.dp_shard x parallel.cp", _shard_ranks(config))
 
 
-def _shard_ranks(config: "TrainerConfig") -> int:
+def _shard_ranks(config: Sections) -> int:
     parallel = config.parallel
     # At ZeRO 0 every data-parallel rank has all experts, and may drop its copy of some of them.
     return (parallel.dp if parallel.zero == 0 else parallel.shards) * parallel.cp
 
 
-def _data_parallel(config: "TrainerConfig") -> Iterator[str]:
+def _data_parallel(config: Sections) -> Iterator[str]:
     parallel = config.parallel
     if parallel.zero == 0 and parallel.dp_shard > 1:
         yield f"parallel.zero is 0, which shards nothing, but parallel.dp_shard is {parallel.dp_shard}: change either"
@@ -80,7 +98,7 @@ def _data_parallel(config: "TrainerConfig") -> Iterator[str]:
         yield from _divides("parallel.dp_shard", parallel.dp_shard, "parallel.dp", parallel.dp)
 
 
-def _tensor_parallel(config: "TrainerConfig") -> Iterator[str]:
+def _tensor_parallel(config: Sections) -> Iterator[str]:
     model, parallel = config.model, config.parallel
     for key in ("heads", "kv_heads", "hidden", "vocabulary"):
         yield from _divides("parallel.tp", parallel.tp, f"model.{key}", getattr(model, key))
@@ -92,13 +110,13 @@ def _tensor_parallel(config: "TrainerConfig") -> Iterator[str]:
         )
 
 
-def _context_parallel(config: "TrainerConfig") -> Iterator[str]:
+def _context_parallel(config: Sections) -> Iterator[str]:
     cp = config.parallel.cp
     if cp > 1:
         yield from _divides("2 x parallel.cp", 2 * cp, "data.sequence", config.data.sequence)
 
 
-def _pipeline(config: "TrainerConfig") -> Iterator[str]:
+def _pipeline(config: Sections) -> Iterator[str]:
     model, parallel = config.model, config.parallel
     stages = parallel.pp * parallel.stages_per_rank
     if model.layers < stages:
@@ -119,7 +137,7 @@ def _pipeline(config: "TrainerConfig") -> Iterator[str]:
         yield "model.tied needs embedding and head on one stage: set model.tied = false or parallel.pp = 1"
 
 
-def _split_backward(config: "TrainerConfig") -> Iterator[str]:
+def _split_backward(config: Sections) -> Iterator[str]:
     refusal = "needs a backward pass in one piece, but parallel.schedule = zero-bubble splits it"
     if config.memory.compile:
         yield f"memory.compile {refusal}: set memory.compile = false or change parallel.schedule"
@@ -127,7 +145,7 @@ def _split_backward(config: "TrainerConfig") -> Iterator[str]:
         yield f'memory.checkpointing = selective {refusal}: set it to "full" or change parallel.schedule'
 
 
-def _documents(config: "TrainerConfig") -> Iterator[str]:
+def _documents(config: Sections) -> Iterator[str]:
     end = config.data.document_end
     if end is not None and end >= config.model.vocabulary:
         yield (
@@ -136,7 +154,7 @@ def _documents(config: "TrainerConfig") -> Iterator[str]:
         )
 
 
-def _batch(config: "TrainerConfig") -> Iterator[str]:
+def _batch(config: Sections) -> Iterator[str]:
     parallel, batch = config.parallel, config.train.global_batch
     if batch % (parallel.dp * parallel.microbatches):
         yield (
@@ -145,7 +163,7 @@ def _batch(config: "TrainerConfig") -> Iterator[str]:
         )
 
 
-def _precision(config: "TrainerConfig") -> Iterator[str]:
+def _precision(config: Sections) -> Iterator[str]:
     if config.precision.fp8 and config.precision.compute != "bf16":
         yield (
             f"precision.fp8 rounds bf16 activations, but precision.compute is {config.precision.compute}: "

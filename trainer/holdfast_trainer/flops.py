@@ -7,7 +7,7 @@ definition of the model needs. Operations that activation checkpointing repeats 
 import re
 from dataclasses import dataclass
 
-from holdfast_trainer.config import ModelConfig, PrecisionConfig
+from holdfast_trainer.config_sections import ModelConfig, PrecisionConfig
 
 
 def flops_per_token(config: ModelConfig, *, sequence: int) -> float:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from holdfast_trainer.config import OptimizerConfig
+from holdfast_trainer.config_sections import OptimizerConfig
 from holdfast_trainer.precision.skipped_step import SkippingSGD
 
 

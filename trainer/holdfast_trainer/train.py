@@ -2,18 +2,21 @@
 
 import random
 from contextlib import closing
+from dataclasses import dataclass
 
 import numpy
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 import holdfast_hooks
 from holdfast_hooks import Phase, Stateful
-from holdfast_trainer.config import TrainConfig, TrainerConfig
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import TrainConfig
 from holdfast_trainer.data.batches import Batches
 from holdfast_trainer.data.corpus import Corpus
-from holdfast_trainer.expert_statistics import expert_statistics
 from holdfast_trainer.model.parts import ModelParts
+from holdfast_trainer.moe.balance import collect_expert_statistics
 from holdfast_trainer.optimizer import make_optimizer, make_scheduler
 from holdfast_trainer.parallel.mesh import Mesh
 from holdfast_trainer.parallel.offload import offload_optimizer, state_device
@@ -113,3 +116,24 @@ def validation_loss(runner: Runner, batches: Batches, *, count: int) -> Tensor |
 def is_due(step: int, config: TrainConfig) -> bool:
     """Return whether a validation follows ``step``."""
     return config.validate_every > 0 and (step + 1) % config.validate_every == 0
+
+
+@dataclass(frozen=True)
+class ExpertStatistics:
+    """The numbers of one step, the same on all ranks. None if the model has no experts."""
+
+    balance_loss: Tensor | None
+    """Load-balance loss, averaged over blocks and sequences. 1 if all experts get the same number of picks."""
+    dropped_tokens: Tensor | None
+    """Number of picks that full experts dropped, over all blocks: int64."""
+
+
+@torch.no_grad()
+def expert_statistics(config: TrainerConfig, mesh: Mesh, parts: ModelParts) -> ExpertStatistics:
+    """Return what was counted since the last call, without waiting for the device. All ranks must call it."""
+    if not config.model.experts:
+        return ExpertStatistics(None, None)
+    counted = torch.cat([collect_expert_statistics(module) for module in parts.modules]).sum(dim=0)
+    dist.all_reduce(counted)
+    losses, dropped = counted / mesh.size("tp")
+    return ExpertStatistics(losses / (config.train.global_batch * config.model.layers), dropped.long())

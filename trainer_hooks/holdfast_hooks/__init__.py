@@ -10,7 +10,7 @@
             hooks.report(loss=loss, tokens=n)
 """
 
-from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.hook_errors import ConfigurationError
 from holdfast_hooks.hooks import Hooks, attach
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.state.encoding import Stateful

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 
 
 class CaptureGate:

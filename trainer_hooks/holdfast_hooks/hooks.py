@@ -12,10 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.auto import takeover
-from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.hook_errors import ConfigurationError, OnceLog
 from holdfast_hooks.identity import Identity
 from holdfast_hooks.left_loop import OpenStep
-from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.sidecar import Sidecar
 from holdfast_hooks.snapshots.snapshot_taker import reject_unsuitable

@@ -10,31 +10,25 @@ from typing import TYPE_CHECKING
 from holdfast_base.processes import start_ticks
 from holdfast_hooks.capture_gate import GATE
 from holdfast_hooks.device_time.device_time import DeviceTime
-from holdfast_hooks.errors import ConfigurationError
-from holdfast_hooks.faults.effect import Site
-from holdfast_hooks.faults.injector import Injector
-from holdfast_hooks.faults.prospects import Prospects
+from holdfast_hooks.hook_errors import ConfigurationError, OnceLog
 from holdfast_hooks.identity import Identity, world_of_torch
-from holdfast_hooks.once import OnceLog
 from holdfast_hooks.profiling.step_profiler import StepProfiler
 from holdfast_hooks.progress.device_poll import DevicePoll
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
 from holdfast_hooks.replicas.replica_check import ReplicaCheck
-from holdfast_hooks.session.rank_commands import RankCommands
+from holdfast_hooks.session.own_worker_server import WorkerServer
+from holdfast_hooks.session.rank_commands import RankCommands, StepCommands
 from holdfast_hooks.session.reporter import Reporter
-from holdfast_hooks.session.worker_server import WorkerServer
-from holdfast_hooks.snapshots.copy_threads import end_copy_threads
+from holdfast_hooks.snapshots.host_copies import end_copy_threads
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.state.encoding import Stateful
-from holdfast_hooks.step_commands import StepCommands
-from holdfast_hooks.telemetry.backlog import Backlog
 from holdfast_hooks.telemetry.bad_gradients import BadGradients
 from holdfast_hooks.telemetry.gradient_origin import GradientWatch
 from holdfast_hooks.telemetry.logged_numbers import LoggedNumbers
 from holdfast_hooks.telemetry.own_device import OwnDevice
-from holdfast_hooks.telemetry.report_builder import Sources
+from holdfast_hooks.telemetry.report_builder import Backlog, Sources
 from holdfast_hooks.telemetry.timeline import StepSample, Timeline
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.limits import LARGEST_COUNT
@@ -43,6 +37,8 @@ from holdfast_proto.v1.session_pb2 import Hello, SnapshotTaken
 
 if TYPE_CHECKING:
     import torch
+
+    from holdfast_hooks.faults.requested_faults import RequestedFaults
 
 _attachments = itertools.count(1)
 """Numbers the sessions of this process. A later one shows the agent that a rank which had left is back."""
@@ -99,10 +95,7 @@ class Sidecar:
         self._gradients: GradientWatch | None = None
         self._bad_gradients = BadGradients(state, once) if state else None
         self._has_checks = self._replicas is not None
-        self._injector = (
-            Injector(Site(timeline, state, self._compared), identity.rank) if context.faults_allowed else None
-        )
-        self._prospects = Prospects(self._compared) if self._injector is not None else None
+        self._faults = self._plug_in_faults(state) if context.faults_allowed else None
         self._profiler = StepProfiler(identity.rank, once)
         self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
@@ -141,8 +134,7 @@ class Sidecar:
                 snapshots=self._snapshot_commands,
                 stops=self._stop_commands,
                 refusal=self._why_no_snapshots,
-                injector=self._injector,
-                prospects=self._prospects,
+                faults=self._faults,
                 recorders=devices.recorders,
                 profiler=self._profiler,
             ),
@@ -198,8 +190,8 @@ class Sidecar:
         if self._has_checks:
             self._note_checks(step)
         sample = self._timeline.end()
-        if self._prospects is not None:
-            self._prospects.step_ended(sample[3], until)
+        if self._faults is not None:
+            self._faults.step_ended(sample[3], until)
         self._steps.append(sample)
         if self._profiler.due:  # after the end of the step: to start and to end a profile takes time
             self._profiler.at_boundary(step, is_last=stop or step + 1 == until)
@@ -260,8 +252,8 @@ class Sidecar:
             self._gradients.close()
         if self._bad_gradients is not None:
             self._bad_gradients.close()
-        if self._injector is not None:
-            self._injector.disarm()
+        if self._faults is not None:
+            self._faults.disarm()
         if self._snapshots is not None:
             self._snapshots.close(max(0.0, deadline_s - monotonic()))
         end_copy_threads()
@@ -301,6 +293,12 @@ class Sidecar:
         if self._bad_gradients is not None:
             self._bad_gradients.alarm()
             self._has_checks = True
+
+    def _plug_in_faults(self, state: Mapping[str, Stateful]) -> "RequestedFaults":
+        # Here, so that a run that allows no faults loads none of their code.
+        from holdfast_hooks.faults.requested_faults import RequestedFaults
+
+        return RequestedFaults(self._timeline, state, self._compared, self.rank)
 
     def _compared(self) -> "Sequence[torch.Tensor] | None":
         return () if self._replicas is None else self._replicas.compared

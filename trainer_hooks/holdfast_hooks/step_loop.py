@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.hook_errors import ConfigurationError, OnceLog
 from holdfast_hooks.left_loop import LeftStep, OpenStep
-from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.restore.starting_point import has_starting_point, start_from
 from holdfast_hooks.sidecar import Sidecar

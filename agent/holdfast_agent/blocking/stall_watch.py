@@ -30,7 +30,7 @@ _STOPPED = ("T", "t")
 
 
 @dataclass(frozen=True)
-class Look:
+class RankLook:
     """What one look at a rank has shown."""
 
     moment: Moment | None
@@ -107,7 +107,7 @@ def pids_of(node: Node) -> dict[int, int]:
     return {rank.pid: rank.rank for rank in node.ranks.values() if rank.is_alive}
 
 
-def _look_at(rank: Rank, box: Path, pids: dict[int, int]) -> Look:
+def _look_at(rank: Rank, box: Path, pids: dict[int, int]) -> RankLook:
     """Read both. Runs in a thread of its own, whose CPU time begins at 0."""
     moment, flaw, blind = None, "", False
     try:
@@ -123,4 +123,4 @@ def _look_at(rank: Rank, box: Path, pids: dict[int, int]) -> Look:
         moment = None  # it belongs to another process: a launcher has restarted the rank, or an earlier one left it
     is_cpu = rank.device.startswith("cpu")
     blocked = look_at_rank(rank.pid, pids, store_port=rank.store_port, computes_on_cpu=is_cpu)
-    return Look(moment, flaw, blind, blocked.look(rank.thread_id), time.thread_time())
+    return RankLook(moment, flaw, blind, blocked.look(rank.thread_id), time.thread_time())

@@ -35,7 +35,7 @@ def other_run(location: str, owners: set[str], run: str) -> str:
     )
 
 
-class BadLossError(ValueError):
+class UnclaimableError(ValueError):
     """The run has ended at a bad loss, and its newest checkpoints may hold a bad state."""
 
 
@@ -108,7 +108,7 @@ def _refuse_bad_loss(checkpoints: RunCheckpoints, committed: list[int], location
     proven = checkpoints.proven(committed)
     good = [step for step in committed if step < record.from_step or step in proven]
     way = f"--continue-from {good[-1]}" if good else "--continue-from and a step that is good"
-    raise BadLossError(
+    raise UnclaimableError(
         f"--checkpoints {location}: the run has ended at a bad loss, and its checkpoints of step {record.from_step} or"
         f" later may hold the bad state: start it with {way}, or with --from-scratch (`holdfast checkpoint list` shows"
         " all steps)"

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from holdfast_checkpoint.errors import CheckpointUnavailable, write_errors
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnavailable, write_errors
 from holdfast_checkpoint.format.durable import make_directory, write_file
 from holdfast_checkpoint.format.history import record_name
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from holdfast_agent.checkpoints.inventory import CheckpointInventory
+from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
 from holdfast_agent.checkpoints.restorer import CheckpointRestorer, StartingPoint
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory

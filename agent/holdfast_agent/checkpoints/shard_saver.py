@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast_agent.checkpoints.inventory import CheckpointInventory
+from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
 from holdfast_agent.checkpoints.workers import CheckpointWorkers
 from holdfast_agent.metrics.families import STALL_BUCKETS_S, STEP_BUCKETS_S
-from holdfast_agent.metrics.histogram import Histogram
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_base.metric_family import Histogram
 from holdfast_base.processes import lower_priority
-from holdfast_checkpoint.codec.registry import Compression
-from holdfast_checkpoint.errors import CheckpointCommitted, CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointCommitted, CheckpointError
+from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_proto.snapshot import Header, SlotState, SnapshotError
 from holdfast_proto.v1 import store_pb2 as store

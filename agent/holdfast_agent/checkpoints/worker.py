@@ -22,8 +22,8 @@ from time import monotonic
 from typing import Any
 
 from holdfast_base.processes import lower_priority, name_process
-from holdfast_checkpoint.codec.registry import BYTE_PLANES, Compression, codec_named
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
+from holdfast_checkpoint.codec.codec_registry import BYTE_PLANES, Compression, codec_named
 from holdfast_checkpoint.format.manifest import Manifest, load_committed_index, load_manifest
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.format.shard_reader import verify_shard

@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
-from holdfast_checkpoint.errors import (
+from holdfast_checkpoint.checkpoint_errors import (
     CheckpointCommitted,
     CheckpointError,
     CheckpointUnavailable,
     CheckpointUnreadable,
     write_errors,
 )
-from holdfast_checkpoint.store.leftovers import remove_leftovers
+from holdfast_checkpoint.format.durable import remove_leftovers
 from holdfast_proto.exit_codes import describe_exit
 from holdfast_proto.snapshot import SnapshotError
 

@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.commands.checks import Known, refusal
 from holdfast_agent.commands.fault_commands import ACK_PATIENCE_S, FaultCommands
 from holdfast_agent.commands.live_evidence import LiveEvidence
-from holdfast_agent.commands.rank_ends import end_ranks
 from holdfast_agent.evidence.gathering import EvidenceGatherer
 from holdfast_agent.evidence.ras_client import RasError
 from holdfast_agent.evidence.ras_report import ask_of
@@ -17,6 +17,7 @@ from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.rank_supervisor import RankSupervisor
+from holdfast_base import processes
 from holdfast_base.threads import in_daemon_thread
 from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.v1 import session_pb2 as session
@@ -191,3 +192,42 @@ def failure_of(ranks: Sequence[Rank], acks: "Sequence[asyncio.Future[session.Com
             return ack.result().detail
     late = sum(not ack.done() for ack in acks)
     return f"{late} ranks have not answered within {ACK_PATIENCE_S:.0f} s" if late else ""
+
+
+# Ends ranks that another launcher has started, on the leader's command: the launcher then ends or restarts the run.
+#
+# Only SIGKILL ends a process that is stopped, or whose signal handlers cannot run. It leaves no core file, but the
+# stacks of the rank were taken before. Loader processes are left alone: torch's end when they see that their parent
+# is gone.
+
+log = logging.getLogger(__name__)
+
+
+def end_ranks(ranks: Mapping[int, Rank], command: store.EndRanks) -> list[str]:
+    """Kill the processes of a command; return why some of them are left alone, one line each.
+
+    A rank that has ended already needs nothing: the leader repeats the command until it sees the end.
+    """
+    refusals = []
+    for asked in command.ranks:
+        rank = ranks.get(asked.rank)
+        reason = "it is not on this node" if rank is None else _refusal(rank, asked)
+        if not reason and rank is not None and processes.is_alive(rank.pid, rank.start_ticks):
+            log.warning("rank %d hangs: process %d is ended, as --on-hang abort asks", rank.rank, rank.pid)
+            rank.is_killed = processes.send_signal(rank.pid, rank.start_ticks, signal.SIGKILL)
+            if not rank.is_killed:
+                reason = f"process {rank.pid} cannot be signalled: does it run as another user?"
+        if reason:
+            refusals.append(f"rank {asked.rank} is not ended: {reason}")
+    return refusals
+
+
+def _refusal(rank: Rank, asked: store.EndedRank) -> str:
+    """Return why a rank is not the process that is meant, or need not end any more; "" if it is and must."""
+    if not rank.is_identified:
+        return "it has not said itself which process it is"
+    if (rank.pid, rank.start_ticks) != (asked.pid, asked.start_ticks):
+        return f"it is process {rank.pid} now, and not {asked.pid}"
+    if rank.is_alive and rank.stalled_s < asked.stalled_s:
+        return "it has moved since the command was given"
+    return ""

@@ -5,8 +5,7 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from holdfast_agent.devices.driver_files import listed_gpus
-from holdfast_agent.devices.gpu import Sample
+from holdfast_agent.devices.gpu import Gpu, GpuSample, kernel_bus_id
 from holdfast_agent.devices.node_devices import NodeDevices, SeenXid
 from holdfast_agent.devices.probe_client import ProbeClient, has_nvml
 from holdfast_agent.devices.xids import Xid, XidKind, xid_of
@@ -99,7 +98,7 @@ class DeviceWatch:
                 self._devices.take_list(listed)
             await asyncio.sleep(LIST_INTERVAL_S)
 
-    def _take(self, sample: Sample) -> None:
+    def _take(self, sample: GpuSample) -> None:
         self._devices.take(sample)
         if self._kernel_log is None:  # with it, each would be counted twice
             for uuid, number in sample.xids:
@@ -114,3 +113,25 @@ class DeviceWatch:
         level = logging.WARNING if seen.xid.kind is not XidKind.NOTICE else logging.INFO
         log.log(level, "GPU %s: Xid %d: %s", seen.uuid, seen.xid.number, seen.xid.line or seen.xid.phrase)
         self._on_xid(seen)
+
+
+DRIVER = Path("/proc/driver/nvidia")
+
+
+def listed_gpus(driver: Path = DRIVER) -> GpuSample:
+    """Return the GPUs that the driver lists, without readings; none if there is no driver.
+
+    nvidia-smi numbers GPUs by their PCI addresses, so their order there is the number. Reading a file may wait for the
+    driver: call this in a thread of its own.
+    """
+    folders = sorted((driver / "gpus").iterdir()) if (driver / "gpus").is_dir() else []
+    gpus = []
+    for index, folder in enumerate(folders):
+        lines = (folder / "information").read_text(errors="replace").splitlines()
+        fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        uuid = fields.get("GPU UUID", "")
+        if (
+            uuid.startswith("GPU-") and "?" not in uuid
+        ):  # while the driver has not opened the GPU, it shows question marks
+            gpus.append(Gpu(index, uuid, kernel_bus_id(folder.name)))
+    return GpuSample(tuple(gpus))

@@ -56,20 +56,20 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Sample:
+class GpuSample:
     """All GPUs at one time, and the Xids that NVML has reported since the sample before: UUID and number."""
 
     gpus: tuple[Gpu, ...]
     xids: tuple[tuple[str, int], ...] = ()
 
 
-def sample_of(document: object) -> Sample:
+def sample_of(document: object) -> GpuSample:
     """Return the sample that the probe wrote. Raises ValueError if it makes no sense."""
     if not isinstance(document, dict) or not isinstance(document.get("gpus"), list):
         raise ValueError("a sample without GPUs")
     gpus = [_gpu(entry) for entry in document["gpus"][:_MOST_GPUS]]
     xids = [(str(xid["uuid"])[:NAME_CHARACTERS], int(xid["xid"])) for xid in document.get("xids", [])[:_MOST_PIDS]]
-    return Sample(tuple(gpu for gpu in gpus if gpu is not None), tuple(xids))
+    return GpuSample(tuple(gpu for gpu in gpus if gpu is not None), tuple(xids))
 
 
 def _gpu(entry: Any) -> Gpu | None:  # noqa: ANN401 - JSON
@@ -99,7 +99,7 @@ def kernel_bus_id(text: str) -> str:
     return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.0"
 
 
-def merged(known: Mapping[str, Gpu], sample: Sample) -> dict[str, Gpu]:
+def merged(known: Mapping[str, Gpu], sample: GpuSample) -> dict[str, Gpu]:
     """Return all GPUs by UUID. One that is missing in the sample is as it was, without readings.
 
     A GPU that has fallen off the bus may be missing in what a new probe finds.

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from holdfast_agent.devices.gpu import SEVERE_THROTTLES, Gpu, Sample, merged
+from holdfast_agent.devices.gpu import SEVERE_THROTTLES, Gpu, GpuSample, merged
 from holdfast_agent.devices.xids import Xid, XidKind
 from holdfast_agent.processes.rank import Rank
 from holdfast_proto.v1 import store_pb2 as store
@@ -73,16 +73,16 @@ class NodeDevices:
         self._uuid_by_pid: dict[tuple[int, int], str] = {}
         """Pid and start of a process -> UUID of the GPU on which the driver has seen it."""
 
-    def take_list(self, listed: Sample) -> None:
+    def take_list(self, listed: GpuSample) -> None:
         """Take in which GPUs the driver lists. What samples show of a GPU is newer."""
         self.gpus = {**{gpu.uuid: gpu for gpu in listed.gpus}, **self.gpus}
 
     def forget_readings(self) -> None:
         """Drop what samples have shown: the driver does not answer any more."""
         self.answers = False
-        self.gpus = merged(self.gpus, Sample(()))
+        self.gpus = merged(self.gpus, GpuSample(()))
 
-    def take(self, sample: Sample) -> None:
+    def take(self, sample: GpuSample) -> None:
         """Take in a sample of what the driver shows now."""
         self.answers = True
         self.gpus = merged(self.gpus, sample)

@@ -165,7 +165,7 @@ def _address(handle: Any) -> int | None:  # noqa: ANN401
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
-class Agent:
+class AgentPipe:
     """The agent at the other end of stdin. Each line that it writes asks for a sample now."""
 
     def __init__(self, pid: int) -> None:
@@ -185,7 +185,7 @@ class Agent:
         return True
 
 
-def await_xids(events: Any, readers: list[GpuReader], agent: Agent, until_s: float) -> list[dict[str, Any]]:  # noqa: ANN401
+def await_xids(events: Any, readers: list[GpuReader], agent: AgentPipe, until_s: float) -> list[dict[str, Any]]:  # noqa: ANN401
     """Return the Xids that NVML reports until a monotonic time, or until the agent asks for a sample."""
     found = []
     has_events = True
@@ -217,7 +217,7 @@ def main(agent_pid: int) -> int:
         except GpuGoneError:
             continue  # its sample says so
     xids: list[dict[str, Any]] = []
-    agent = Agent(agent_pid)
+    agent = AgentPipe(agent_pid)
     while agent.is_there:
         next_s = time.monotonic() + INTERVAL_S
         try:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from holdfast_agent.devices.gpu import Sample, sample_of
+from holdfast_agent.devices.gpu import GpuSample, sample_of
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class ProbeClient:
 
     def __init__(
         self,
-        on_sample: Callable[[Sample], None],
+        on_sample: Callable[[GpuSample], None],
         on_silence: Callable[[], None],
         refuse: Callable[[str], object],
         *,

@@ -14,10 +14,9 @@ from google.protobuf.message import Message
 
 from holdfast_agent.blocking.stall_watch import pids_of
 from holdfast_agent.evidence import flight_dumps, stacks
-from holdfast_agent.evidence.busy_node import stretched
+from holdfast_agent.evidence.brief_command import stretched
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
-from holdfast_agent.evidence.node_state import write_device_state, write_node_state
-from holdfast_agent.evidence.process_state import write_process_state
+from holdfast_agent.evidence.node_state import write_device_state, write_node_state, write_process_state
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.reports.message_checks import PHASES

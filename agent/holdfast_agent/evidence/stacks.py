@@ -1,19 +1,19 @@
 """Takes the stacks of a rank from outside: it may be stopped, or hold its GIL."""
 
 import asyncio
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from holdfast_agent.blocking.blocked_thread import BlockedThread, look_at_rank
-from holdfast_agent.evidence import stack_dump, traceback_dump
-from holdfast_agent.evidence.brief_command import CommandFailedError, output_of
-from holdfast_agent.evidence.busy_node import stretched
+from holdfast_agent.evidence import stack_dump
+from holdfast_agent.evidence.brief_command import CommandFailedError, output_of, stretched
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
-from holdfast_agent.evidence.stack_dump import Thread
+from holdfast_agent.evidence.stack_dump import Frame, Thread
 from holdfast_agent.evidence.stack_summary import sleeping_gil_owner, summarize
-from holdfast_agent.evidence.worker_server import WorkerServerError, ask
+from holdfast_agent.evidence.worker_client import WorkerServerError, ask
 from holdfast_agent.processes.rank import Rank
 from holdfast_base.threads import in_daemon_thread
 from holdfast_proto.run_files import rank_evidence
@@ -157,7 +157,7 @@ async def _served(rank: Rank, folder: EvidenceFolder) -> tuple[Thread, ...] | No
     try:
         dump = await ask(rank.worker_socket, rank.pid, "dump_traceback", stretched(SERVED_PATIENCE_S))
         text = dump.decode(errors="replace")
-        threads = traceback_dump.parse(text, rank.pid)
+        threads = parse(text, rank.pid)
     except (WorkerServerError, ValueError) as error:
         folder.miss(f"{name} (torch's worker server)", error)
         return None
@@ -177,3 +177,34 @@ async def _dump(rank: Rank, folder: EvidenceFolder, option: str, patience_s: flo
     folder.write(f"{name}.json", text)
     folder.write(f"{name}.txt", stack_dump.render(threads, rank.thread_id))
     return threads
+
+
+_HEAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+(?: \[(?P<name>.*)\])? \(most recent call first\):")
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
+
+
+def parse(text: str, pid: int) -> tuple[Thread, ...]:
+    """Return the threads that have Python frames. Raises ValueError if there are none.
+
+    The oldest thread comes last: it is the main thread, which gets number ``pid``. If the text was cut after the first
+    hundred threads, no thread gets it. The text does not say which thread runs or owns the interpreter's lock, so none
+    is shown to.
+    """
+    found: list[tuple[str, list[Frame]]] = []
+    is_cut = False
+    for line in text.splitlines():
+        head, frame = _HEAD.fullmatch(line), _FRAME.fullmatch(line)
+        if head is not None:
+            found.append((head["name"] or "", []))
+        elif frame is not None and found:
+            number = int(frame["line"]) if frame["line"].isdigit() else 0
+            found[-1][1].append(Frame(frame["function"], frame["file"], number))
+        is_cut = line == "..."
+    if not any(frames for _, frames in found):
+        raise ValueError("no stack of a Python thread")
+    main = len(found) - 1 if not is_cut else -1
+    return tuple(
+        Thread(pid if index == main else None, name, active=False, owns_gil=False, frames=tuple(frames))
+        for index, (name, frames) in enumerate(found)
+        if frames
+    )

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Iterable, MutableSequence
 
-from holdfast_proto.step_quantities import GRADIENT, MEANS, WATCHED
+from holdfast_proto.limits import MOST_LOGGED_NAMES
+from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import GRADIENT, MEAN_FIELDS, WATCHED_FIELDS
 
 COMMON = ("validation_loss", "grad_norm", "learning_rate", "update_norm", "loss_scale")
 """Quantities that are the same on every rank that reports them."""
@@ -56,7 +58,7 @@ def _fold(summary: store.StepSummary, record: session.StepRecord) -> None:
     for quantity in COMMON:
         if record.HasField(quantity):
             setattr(summary, quantity, getattr(record, quantity))
-    for quantity in MEANS:
+    for quantity in MEAN_FIELDS:
         if record.HasField(quantity):
             mean = getattr(summary, quantity)
             mean.sum += getattr(record, quantity)
@@ -71,7 +73,7 @@ def _fold(summary: store.StepSummary, record: session.StepRecord) -> None:
 
 
 def _add_nonfinite(summary: store.StepSummary, rank: int, record: session.StepRecord) -> None:
-    for quantity in WATCHED:
+    for quantity in WATCHED_FIELDS:
         if record.HasField(quantity) and not math.isfinite(getattr(record, quantity)):
             summary.nonfinite.add(rank=rank, quantity=quantity)
     if record.HasField("nonfinite_origin"):
@@ -117,3 +119,23 @@ def _add_coverage(summary: store.StepSummary, rank: int, record: session.StepRec
 def _add_samples(summary: store.StepSummary, rank: int, dp: int, fingerprint: bytes) -> None:
     if fingerprint and (dp, fingerprint) not in {(use.dp, use.fingerprint) for use in summary.samples}:
         summary.samples.add(dp=dp, rank=rank, fingerprint=fingerprint)
+
+
+class LoggedNames:
+    """Names that the ranks of one generation have logged. All ranks of a job log the same names as a rule."""
+
+    def __init__(self) -> None:
+        self._lowest: dict[str, int] = {}
+        """Lowest rank that has logged a name."""
+
+    def of(self, rank: int, numbers: Iterable[common.LoggedNumber]) -> list[common.LoggedNumber]:
+        """Return those of a rank's numbers that count, with its rank: no lower rank of this node logs their names."""
+        counted = []
+        for number in numbers:
+            known = self._lowest.get(number.name)
+            if known is None and len(self._lowest) >= MOST_LOGGED_NAMES:
+                continue
+            if known is None or rank <= known:
+                self._lowest[number.name] = number.rank = rank
+                counted.append(number)
+        return counted

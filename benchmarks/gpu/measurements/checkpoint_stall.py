@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from benchmarks.gpu.outcome import Check, Outcome
 from benchmarks.gpu.timing import mib, synchronize
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.restore.slot_restore import restore
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker

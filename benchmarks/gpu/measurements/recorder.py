@@ -22,8 +22,8 @@ import torch.distributed as dist
 from benchmarks.gpu.measure import NeedsMoreError
 from benchmarks.gpu.outcome import Check, Outcome
 from benchmarks.gpu.timing import busy_for, median_us, synchronize, us
-from holdfast_hooks.once import OnceLog
-from holdfast_hooks.session.worker_server import WorkerServer
+from holdfast_hooks.hook_errors import OnceLog
+from holdfast_hooks.session.own_worker_server import WorkerServer
 
 _CALLS = 50
 _FULL_RING = 2000

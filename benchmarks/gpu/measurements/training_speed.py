@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.gpu.outcome import Check, Outcome
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.config import ModelConfig, PrecisionConfig
+from holdfast_trainer.config_sections import ModelConfig, PrecisionConfig
 from holdfast_trainer.flops import flops_per_token, mfu, peak_flops_per_s
 from holdfast_trainer.precision.fp8 import require_fp8
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from benchmarks.gpu.record import ROOT
 from holdfast_cli.control import ControlError, rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.settings.schema import ModeName, PresetName
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING, Incident
 

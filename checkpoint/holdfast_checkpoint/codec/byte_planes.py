@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from holdfast_checkpoint.codec.chunk import decode_chunk, encode_chunk, is_difference
+from holdfast_checkpoint.codec.codec_registry import Payload, PayloadError, Previous, RawBytes
 from holdfast_checkpoint.codec.plane_coder import PlaneEncoder
 from holdfast_checkpoint.codec.planes import ElementFormat, format_of
-from holdfast_checkpoint.codec.registry import Payload, PayloadError, Previous, RawBytes
 
 CHUNK_BYTES = 2 << 20
 """Raw bytes of a chunk. A multiple of every element's width, so that no element is cut in two; small enough for a chunk

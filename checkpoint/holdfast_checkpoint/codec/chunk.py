@@ -20,10 +20,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from holdfast_checkpoint.codec.codec_registry import PayloadError
 from holdfast_checkpoint.codec.differences import add, decayed, is_smaller, subtract
 from holdfast_checkpoint.codec.plane_coder import PlaneEncoder, Stored, are_noise, decode_plane
 from holdfast_checkpoint.codec.planes import FLOAT32, ElementFormat, Elements, Plane, Words, join, lowest_words, split
-from holdfast_checkpoint.codec.registry import PayloadError
 
 _PLAIN, _DIFFERENCE = 0, 1
 

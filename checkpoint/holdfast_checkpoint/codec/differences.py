@@ -14,8 +14,8 @@ Arrays are ``Elements``: shape (n,), unsigned integers that hold the bits.
 
 import numpy as np
 
+from holdfast_checkpoint.codec.plane_coder import count, entropy_bits, sample
 from holdfast_checkpoint.codec.planes import ElementFormat, Elements, Plane, split
-from holdfast_checkpoint.codec.sampling import count, entropy_bits, sample
 
 _FRACTION, _LEADING_ONE = 0x7FFFFF, 0x800000
 """Bits of a float32's fraction, and the one in front of it that the format leaves out."""

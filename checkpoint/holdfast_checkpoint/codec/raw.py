@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from holdfast_checkpoint.codec.registry import Descriptor, Payload, PayloadError, Previous, RawBytes
+from holdfast_checkpoint.codec.codec_registry import Descriptor, Payload, PayloadError, Previous, RawBytes
 
 _PIECE_BYTES = 256 << 10
 """Bytes that are handled together. They stay in a core's own cache while they are copied and digested."""

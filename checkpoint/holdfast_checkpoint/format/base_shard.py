@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from holdfast_checkpoint.errors import CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnreadable
 from holdfast_checkpoint.format.shard_file import ShardFile
 from holdfast_checkpoint.format.shard_index import (
     Base,

@@ -7,7 +7,7 @@ of them stays, so that a run whose loss is reported rarely has a state to go bac
 import time
 from pathlib import Path
 
-from holdfast_checkpoint.errors import read_errors, write_errors
+from holdfast_checkpoint.checkpoint_errors import read_errors, write_errors
 from holdfast_checkpoint.format.durable import flush_directory, remove_file, write_file
 from holdfast_checkpoint.format.manifest import load_manifest
 from holdfast_checkpoint.format.sealed_json import SealError, seal, unseal

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_base.files import UnfitFileError, read_regular
-from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable, read_errors
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnavailable, CheckpointUnreadable, read_errors
 from holdfast_checkpoint.format.sealed_json import SealError, new_digest, seal, unseal_format
 from holdfast_checkpoint.format.shard_index import FORMAT, ShardIndex, load_index
 

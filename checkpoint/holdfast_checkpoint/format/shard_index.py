@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_checkpoint.codec.registry import Descriptor
-from holdfast_checkpoint.errors import CheckpointUnreadable, read_errors
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnreadable, read_errors
+from holdfast_checkpoint.codec.codec_registry import Descriptor
 from holdfast_checkpoint.format.sealed_json import SealError, digest_of, seal, unseal_format
 from holdfast_proto.snapshot import StateTree, TensorEntry
 

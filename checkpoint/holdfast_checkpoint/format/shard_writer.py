@@ -7,8 +7,8 @@ gets its name. The first finds damaged cores and memory, the second damaged disk
 import contextlib
 from collections.abc import Callable
 
-from holdfast_checkpoint.codec.registry import BYTE_PLANES, RAW, PayloadError, RawBytes, codec_named
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.codec.codec_registry import BYTE_PLANES, RAW, PayloadError, RawBytes, codec_named
 from holdfast_checkpoint.format.base_shard import BaseShard
 from holdfast_checkpoint.format.durable import NewFile
 from holdfast_checkpoint.format.sealed_json import new_digest

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast_checkpoint.errors import (
+from holdfast_checkpoint.checkpoint_errors import (
     CheckpointCommitted,
     CheckpointError,
     CheckpointUnavailable,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
 
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_checkpoint.format.durable import write_file
 from holdfast_checkpoint.format.manifest import Manifest, load_manifest
 from holdfast_checkpoint.format.sealed_json import digest_of, seal, unseal_format

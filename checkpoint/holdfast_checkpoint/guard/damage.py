@@ -23,7 +23,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class DamageFound:
     """One thing that is wrong."""
 
     reason: Reason

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from holdfast_checkpoint.guard.candidates import Candidate, NotACheckpointError, find_candidates, look_at
-from holdfast_checkpoint.guard.damage import Finding, Reason, has_vanished
+from holdfast_checkpoint.guard.damage import DamageFound, Reason, has_vanished
 from holdfast_checkpoint.guard.examination import Examined, Examiner
 
 _RETRY_S = 30.0
@@ -40,7 +40,7 @@ class Judgment:
     outcome: Outcome
     name: str
     step: int | None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[DamageFound, ...] = ()
     problem: str = ""
     """Why it cannot be read."""
     examined: Examined | None = None
@@ -240,7 +240,7 @@ class FolderGuard:
         known = self._followed[candidate.path]
         if known.reported != what and (is_last or self._is_given_up(candidate)):
             known.reported = what
-            finding = Finding(Reason.INCOMPLETE, f"{what}: its save was cut off, or is still under way")
+            finding = DamageFound(Reason.INCOMPLETE, f"{what}: its save was cut off, or is still under way")
             yield Judgment(Outcome.INCOMPLETE, candidate.name, candidate.step, (finding,))
 
     def _is_given_up(self, candidate: Candidate) -> bool:

@@ -1,17 +1,78 @@
 """Lists what a checkpoint holds: each tensor and its place, and what is wrong with its files."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from holdfast_checkpoint.guard import dcp_folder, safetensors_header
+from holdfast_checkpoint.guard import dcp_folder
 from holdfast_checkpoint.guard.candidates import Candidate, shards_of
-from holdfast_checkpoint.guard.damage import DamagedFileError, Finding, Reason, UnsafePickleError, printable
+from holdfast_checkpoint.guard.damage import DamagedFileError, DamageFound, Reason, UnsafePickleError, printable
+from holdfast_checkpoint.guard.finite_values import tensor_bytes
 from holdfast_checkpoint.guard.inert_pickle import InertTensor
 from holdfast_checkpoint.guard.paced_reading import FileReader, PacedFile
 from holdfast_checkpoint.guard.tensor_place import Role, TensorPlace, roles
 from holdfast_checkpoint.guard.torch_archive import MAGIC, TorchArchive, read_old_file
+
+LARGEST_HEADER_BYTES = 100_000_000
+"""The limit of the package safetensors."""
+
+_DTYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu", "I16": "int16", "U16": "uint16", "F16": "float16", "BF16": "bfloat16", "I32": "int32",
+    "U32": "uint32", "F32": "float32", "I64": "int64", "U64": "uint64", "F64": "float64", "C64": "complex64",
+}  # fmt: skip
+_SIZE_BYTES = 8
+
+
+def places_in(file: PacedFile) -> Iterator[TensorPlace]:
+    """Yield each tensor. Raises DamagedFileError if the header or a length is wrong."""
+    if file.size < _SIZE_BYTES:
+        raise DamagedFileError(f"it has {file.size} bytes, and no header")
+    length = int.from_bytes(file.read(0, _SIZE_BYTES), "little")
+    if length > LARGEST_HEADER_BYTES:
+        raise DamagedFileError("it does not begin with the size of a safetensors header")
+    header = _header(file.read(_SIZE_BYTES, length))
+    header.pop("__metadata__", None)
+    begin = _SIZE_BYTES + length
+    try:
+        tensors = sorted((_tensor(name, fields) for name, fields in header.items()), key=lambda each: each[3:])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DamagedFileError("its header describes a tensor that cannot be") from None
+    end = 0
+    for name, dtype, shape, start, stop in tensors:
+        if start != end or (dtype and tensor_bytes(dtype, shape) != stop - start):
+            raise DamagedFileError(f"its header gives tensor {printable(name)} bytes that cannot be its own")
+        end = stop
+    if begin + end != file.size:
+        raise DamagedFileError(f"it has {file.size} bytes, and its header describes {begin + end}")
+    kinds = roles({name: dtype for name, dtype, *_ in tensors}, file.path.name)
+    for name, dtype, shape, start, stop in tensors:
+        yield TensorPlace(
+            name, kinds[name], dtype, shape, file.path, begin + start, stop - start, is_readable=bool(dtype)
+        )
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise DamagedFileError("its header is no JSON") from None
+    if not isinstance(found, dict):
+        raise DamagedFileError("its header is no JSON object")
+    return found
+
+
+def _tensor(name: str, fields: dict[str, Any]) -> tuple[str, str, tuple[int, ...], int, int]:
+    """Return name, dtype, shape, and the first byte and the end in the data."""
+    start, stop = fields["data_offsets"]
+    numbers = (*fields["shape"], start, stop)
+    if not all(isinstance(number, int) and number >= 0 for number in numbers) or start > stop:
+        raise ValueError(name)
+    return name, _DTYPES.get(fields["dtype"], ""), tuple(fields["shape"]), start, stop
+
 
 _ARCHIVES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 _TORCH_BINS = ("pytorch_model", "adapter_model", "diffusion_pytorch_model", "optimizer", "scheduler", "training_args")
@@ -35,7 +96,7 @@ class Inventory:
     """Files that are archives of torch as a whole."""
     ranks: frozenset[str] = frozenset()
     """Files and folders that a rank writes for itself."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DamageFound] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     """What could not be looked into, each with the reason."""
     modules: set[str] = field(default_factory=set)
@@ -58,10 +119,10 @@ def take_inventory(candidate: Candidate, reader: FileReader) -> Inventory:
             with reader.open(path) as file:
                 _read(file, name, candidate, found)
         except DamagedFileError as error:
-            found.findings.append(Finding(Reason.DAMAGED, f"{name or candidate.name}: {error}", error.is_final))
+            found.findings.append(DamageFound(Reason.DAMAGED, f"{name or candidate.name}: {error}", error.is_final))
         except _ODD as error:  # a file may hold anything, and the guard must live on
             what = f"it holds something that no framework writes ({type(error).__name__})"
-            found.findings.append(Finding(Reason.DAMAGED, f"{name or candidate.name}: {what}"))
+            found.findings.append(DamageFound(Reason.DAMAGED, f"{name or candidate.name}: {what}"))
     _check_objects(found, reader)
     found.places = _by_stable_names(found.places, candidate)
     if found.modules:
@@ -76,7 +137,7 @@ def _rank_names(candidate: Candidate) -> Iterator[str]:
         yield from (part for part in name.split("/") if part.startswith(_PER_RANK))
 
 
-def _holes(candidate: Candidate) -> Iterator[Finding]:
+def _holes(candidate: Candidate) -> Iterator[DamageFound]:
     """Yield the files that ranks of DeepSpeed lack: all write as many. A node may keep those of its own ranks only."""
     folders: dict[str, dict[str, set[int]]] = {}
     for name in candidate.files:
@@ -90,7 +151,7 @@ def _holes(candidate: Candidate) -> Iterator[Finding]:
         if missing:
             ranks = ", ".join(map(str, sorted({rank for rank, _ in missing})[:_MOST_NAMED]))
             file = printable(missing[0][1].replace("{}", str(missing[0][0])))
-            yield Finding(Reason.DAMAGED, f"files of rank {ranks} are missing, such as {file}")
+            yield DamageFound(Reason.DAMAGED, f"files of rank {ranks} are missing, such as {file}")
 
 
 def _by_stable_names(places: dict[str, TensorPlace], candidate: Candidate) -> dict[str, TensorPlace]:
@@ -113,7 +174,7 @@ def _read(file: PacedFile, name: str, candidate: Candidate, found: Inventory) ->
         _add(found, folder, dcp_folder.places_in(file, sizes))
     elif last.endswith(".safetensors"):
         folder = name.rpartition("/")[0]
-        _add(found, f"{folder}/" if folder else "", safetensors_header.places_in(file))
+        _add(found, f"{folder}/" if folder else "", places_in(file))
     elif last.endswith(".index.json"):
         _check_shards(file, name, candidate)
     elif last.endswith(_ARCHIVES):
@@ -176,7 +237,7 @@ def _check_object(file: PacedFile, item: TensorPlace, found: Inventory) -> None:
             read_old_file(file, found.modules, item.offset, item.nbytes)
     except UnsafePickleError as error:
         text = f"{file.path.name}: item {printable(item.name)}: {error}"
-        found.findings.append(Finding(Reason.DAMAGED, text, error.is_final))
+        found.findings.append(DamageFound(Reason.DAMAGED, text, error.is_final))
     except (DamagedFileError, *_ODD):
         return  # what else is in an item is up to its writer
 

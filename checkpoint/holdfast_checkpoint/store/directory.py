@@ -14,7 +14,7 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from holdfast_checkpoint.errors import (
+from holdfast_checkpoint.checkpoint_errors import (
     CheckpointError,
     CheckpointUnavailable,
     CheckpointUnreadable,
@@ -22,7 +22,14 @@ from holdfast_checkpoint.errors import (
     write_errors,
 )
 from holdfast_checkpoint.format.bad_loss import BadLossRecord
-from holdfast_checkpoint.format.durable import NewFile, flush_directory, make_directory, remove_file, write_file
+from holdfast_checkpoint.format.durable import (
+    NewFile,
+    flush_directory,
+    make_directory,
+    remove_file,
+    remove_leftovers,
+    write_file,
+)
 from holdfast_checkpoint.format.history import FIRST, HistoryRecord
 from holdfast_checkpoint.format.keeping import KEPT, is_proven, keep, prove
 from holdfast_checkpoint.format.manifest import (
@@ -43,7 +50,6 @@ from holdfast_checkpoint.format.shard_index import (
 )
 from holdfast_checkpoint.format.shard_reader import verify_shard
 from holdfast_checkpoint.format.verification import VERIFIED
-from holdfast_checkpoint.store.leftovers import remove_leftovers
 from holdfast_checkpoint.store.retention import base_step, outlived, previous_to, superfluous
 
 _NAMED = 4

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable, write_errors
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnavailable, CheckpointUnreadable, write_errors
 from holdfast_checkpoint.format.durable import flush_directory, make_directory, remove_file, write_file
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
 from holdfast_checkpoint.format.shard_index import ShardIndex, index_path, shard_path, step_directory

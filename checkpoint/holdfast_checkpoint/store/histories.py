@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable, read_errors, write_errors
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnavailable, CheckpointUnreadable, read_errors, write_errors
 from holdfast_checkpoint.format.bad_loss import BadLossRecord, bad_loss_name
 from holdfast_checkpoint.format.durable import make_directory, write_file
 from holdfast_checkpoint.format.history import (

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast_base.processes import lower_priority
-from holdfast_checkpoint.errors import (
+from holdfast_checkpoint.checkpoint_errors import (
     CheckpointError,
     CheckpointUnavailable,
     CheckpointUnreadable,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.history import FIRST, HistoryRecord, folder_name
 from holdfast_checkpoint.format.keeping import is_proven, kept_reason
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, load_committed_index, load_manifest

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_checkpoint.format.history import HistoryRecord
 from holdfast_checkpoint.format.keeping import KEPT, PROVEN

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, read_errors, write_errors
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable, read_errors, write_errors
 from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_checkpoint.format.durable import make_directory, remove_file, write_file
 from holdfast_checkpoint.format.history import FIRST, HistoryRecord

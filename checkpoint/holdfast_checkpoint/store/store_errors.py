@@ -3,7 +3,7 @@
 import errno
 
 from holdfast_base.text import reason_of
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 
 _CREDENTIALS = {
     "s3": "check the credentials in AWS_ACCESS_KEY_ID or ~/.aws and their rights on the bucket",

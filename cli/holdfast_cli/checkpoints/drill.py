@@ -17,12 +17,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, empty
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
-from holdfast_checkpoint.errors import CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import load_committed_indexes
 from holdfast_checkpoint.format.sealed_json import digest_of
 from holdfast_checkpoint.format.shard_index import ShardIndex
 from holdfast_cli.errors import CommandError
-from holdfast_hooks.restore.dcp.reader import SavedStateReader
+from holdfast_hooks.restore.dcp.dcp_reader import SavedStateReader
 from holdfast_hooks.restore.saved_state import Chunk, SavedState, SavedTensor
 
 Part = tuple[str, tuple[int, ...]]
@@ -45,7 +45,7 @@ def drill(directory: Path, ranks: int) -> DrillResult:
     """Load the checkpoint in ``directory`` into ``ranks`` new processes, over gloo.
 
     Every tensor is spread over the processes along its first dim, and put together again to be digested.
-    Raises CheckpointUnreadable, ConfigurationError if parts make no whole, CommandError if a process fails.
+    Raises CheckpointUnreadable, SettingsError if parts make no whole, CommandError if a process fails.
     """
     _, indexes = load_committed_indexes(directory)
     for tensor in whole_tensors(directory).values():

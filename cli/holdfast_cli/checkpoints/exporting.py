@@ -14,8 +14,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from holdfast_base.files import replacement
 from holdfast_cli.checkpoints.tensor_file import TensorFileError, TensorForm, create
-from holdfast_cli.errors import CommandError, ConfigurationError
-from holdfast_hooks.restore.dcp.reader import SavedStateReader
+from holdfast_cli.errors import CommandError, SettingsError
+from holdfast_hooks.restore.dcp.dcp_reader import SavedStateReader
 from holdfast_hooks.restore.saved_state import SavedState, SavedTensor
 from holdfast_hooks.state.encoding import decode_state
 from holdfast_hooks.state.tree import is_mapping, items_of, key_text, kind_of, tensors_of
@@ -40,10 +40,10 @@ def export_checkpoint(directory: Path, target: Path, *, everything: bool) -> Exp
 
     Tensors are read one stored part at a time, straight to their places in the file. ``.pt`` takes twice
     the room while it is written. Of state that every rank has for itself, the file gets that of rank 0. Raises
-    CommandError, CheckpointUnreadable, and ConfigurationError if parts make no whole; nothing is left behind then.
+    CommandError, CheckpointUnreadable, and SettingsError if parts make no whole; nothing is left behind then.
     """
     if target.suffix not in _WRITERS:
-        raise ConfigurationError(f"--to {target}: end it with {' or '.join(_WRITERS)}")
+        raise SettingsError(f"--to {target}: end it with {' or '.join(_WRITERS)}")
     saved = SavedState.open(directory, 0)
     tree = join(saved.trees)
     if not everything:

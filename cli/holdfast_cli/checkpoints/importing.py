@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from holdfast_checkpoint.errors import write_errors
+from holdfast_checkpoint.checkpoint_errors import write_errors
 from holdfast_checkpoint.format.durable import NewFile, make_directory, write_file
 from holdfast_checkpoint.format.history import folder_name
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, describe
@@ -22,7 +22,7 @@ from holdfast_checkpoint.store.histories import FolderPlace, Histories, StorePla
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, manifest_name
 from holdfast_cli.checkpoints.exporting import MODEL, TREE
 from holdfast_cli.checkpoints.tensor_file import TensorFileError
-from holdfast_cli.errors import CommandError, ConfigurationError
+from holdfast_cli.errors import CommandError, SettingsError
 from holdfast_hooks.snapshots.slot_layout import lay_out
 from holdfast_hooks.state import random_states
 from holdfast_hooks.state.encoding import Image, decode_state, encode_state
@@ -82,8 +82,8 @@ def _read(source: Path) -> Mapping[str, Any]:
     if source.suffix not in readers:
         if source.is_dir():
             fix = "start the trainer with --model.init_from and this folder, if it is a model of Hugging Face"
-            raise ConfigurationError(f"{source}: is a folder: name a file, or {fix}")
-        raise ConfigurationError(f"{source}: give it the ending {' or '.join(readers)}, whichever format it has")
+            raise SettingsError(f"{source}: is a folder: name a file, or {fix}")
+        raise SettingsError(f"{source}: give it the ending {' or '.join(readers)}, whichever format it has")
     try:
         return readers[source.suffix](source)
     except OSError as error:

@@ -12,7 +12,7 @@ import torch
 
 from holdfast_base.files import PARTIAL_SUFFIX
 from holdfast_cli.checkpoints.exporting import MODEL, Exported, fill, write_errors
-from holdfast_cli.errors import CommandError, ConfigurationError
+from holdfast_cli.errors import CommandError, SettingsError
 from holdfast_hooks import ConfigurationError as RefusedConfiguration
 from holdfast_hooks.restore.saved_state import SavedState, SavedTensor
 from holdfast_trainer import config
@@ -38,11 +38,11 @@ class _Weight:
 
 
 def read_trainer_file(path: Path) -> TrainerConfig:
-    """Return the trainer's configuration in a file. Raises ConfigurationError, with one line."""
+    """Return the trainer's configuration in a file. Raises SettingsError, with one line."""
     try:
         return config.from_arguments(["--config", str(path)])
     except RefusedConfiguration as error:
-        raise ConfigurationError(f"--llama {path}: " + "; ".join(str(error).splitlines())) from None
+        raise SettingsError(f"--llama {path}: " + "; ".join(str(error).splitlines())) from None
 
 
 def export_llama(
@@ -52,16 +52,16 @@ def export_llama(
 
     ``dtype`` is torch's name of the weights' type; None keeps that of the checkpoint. A file has up to ``file_bytes``
     bytes of tensors, or one larger tensor. Tensors are read one stored part at a time, straight to their places.
-    Raises CommandError, CheckpointUnreadable, and ConfigurationError; nothing is left behind then.
+    Raises CommandError, CheckpointUnreadable, and SettingsError; nothing is left behind then.
     """
     if target.exists():
-        raise ConfigurationError(f"--to {target}: exists: name a folder that does not")
+        raise SettingsError(f"--to {target}: exists: name a folder that does not")
     saved = SavedState.open(directory, 0)
     weights = _weights(saved, settings, dtype)
     try:
         description = _described(settings, weights[0].dtype)
     except RefusedConfiguration as error:
-        raise ConfigurationError(f"--llama: {error}") from None
+        raise SettingsError(f"--llama: {error}") from None
     partial = target.with_name(target.name + PARTIAL_SUFFIX)
     shutil.rmtree(partial, ignore_errors=True)  # an export that was killed leaves one
     try:

@@ -3,19 +3,19 @@
 from pathlib import Path
 
 from holdfast_agent.checkpoints.claim import other_run, owners_of
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable
 from holdfast_checkpoint.store.locations import PRIMARY, SECONDARY, check_location, is_url, open_objects
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
 from holdfast_checkpoint.store.object_store import open_store
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
 from holdfast_checkpoint.store.store_errors import is_final
-from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, ConfigurationError
+from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, SettingsError
 
 _FIX = "start the run again when the files are back, or name another folder with --checkpoints"
 
 
 def primary_location(location: str) -> str:
-    """Return ``--checkpoints`` as it is passed on: absolute path or URL. Raises ConfigurationError."""
+    """Return ``--checkpoints`` as it is passed on: absolute path or URL. Raises SettingsError."""
     return _checked(PRIMARY, location)
 
 
@@ -39,21 +39,19 @@ def usable_steps(location: str, run: str) -> list[int]:
 def owner_of(location: str) -> str | None:
     """Return the name of the run that the checkpoints at a location belong to; None: there are none.
 
-    Raises CommandError, ConfigurationError if they belong to several, or if the location is wrong.
+    Raises CommandError, SettingsError if they belong to several, or if the location is wrong.
     """
     try:
         owners = sorted(owners_of(_opened(location, "")))
     except CheckpointError as error:
         raise _before_a_start(error) from None
     if len(owners) > 1:
-        raise ConfigurationError(
-            f"--checkpoints {location} holds checkpoints of {', '.join(owners)}: choose with --run"
-        )
+        raise SettingsError(f"--checkpoints {location} holds checkpoints of {', '.join(owners)}: choose with --run")
     return owners[0] if owners else None
 
 
 def check_owner(location: str, run: str) -> None:
-    """Raise ConfigurationError if the checkpoints at a location belong to runs of other names, or if it is wrong.
+    """Raise SettingsError if the checkpoints at a location belong to runs of other names, or if it is wrong.
 
     Raises CommandError if it cannot be read now.
     """
@@ -62,7 +60,7 @@ def check_owner(location: str, run: str) -> None:
     except CheckpointError as error:
         raise _before_a_start(error) from None
     if owners and run not in owners:
-        raise ConfigurationError(other_run(location, owners, run))
+        raise SettingsError(other_run(location, owners, run))
 
 
 def _before_a_start(error: CheckpointError) -> CommandError:
@@ -71,7 +69,7 @@ def _before_a_start(error: CheckpointError) -> CommandError:
     Without a cause, the error is about checkpoints that are there and lack a file. Else the place cannot be looked at.
     """
     if isinstance(error.__cause__, Exception) and is_final(error.__cause__):
-        return ConfigurationError(str(error))
+        return SettingsError(str(error))
     if isinstance(error, CheckpointUnavailable) and error.__cause__ is None:
         return CheckpointsUnavailableError(f"{error}: nothing was started; {_FIX}")
     return CommandError(str(error))
@@ -81,7 +79,7 @@ def _opened(location: str, run: str) -> RunCheckpoints:
     try:
         return open_checkpoints(primary_location(location), Path(), kept=1, run=run)
     except ValueError as error:
-        raise ConfigurationError(str(error)) from None
+        raise SettingsError(str(error)) from None
 
 
 def open_remote(setting: str, url: str) -> ObjectCheckpoints:
@@ -89,7 +87,7 @@ def open_remote(setting: str, url: str) -> ObjectCheckpoints:
     try:
         return open_objects(setting, url)
     except ValueError as error:
-        raise ConfigurationError(str(error)) from None
+        raise SettingsError(str(error)) from None
     except CheckpointError as error:
         raise CommandError(str(error)) from None
 
@@ -100,9 +98,9 @@ def _checked(setting: str, location: str) -> str:
         if is_url(checked):
             open_store(setting, checked)
         elif _is_no_folder(Path(checked)):
-            raise ConfigurationError(f"{setting} {location}: is a file: name a folder or a URL")
+            raise SettingsError(f"{setting} {location}: is a file: name a folder or a URL")
     except (ValueError, CheckpointError) as error:
-        raise ConfigurationError(str(error)) from None
+        raise SettingsError(str(error)) from None
     return checked
 
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.format.shard_index import ShardIndex
 from holdfast_checkpoint.store.overview import FoundCheckpoint, layout_of

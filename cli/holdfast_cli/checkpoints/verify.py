@@ -4,13 +4,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import Manifest, content_digest, load_committed_index
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.format.shard_reader import verify_shard
 from holdfast_checkpoint.format.verification import Verification, manifest_digest
 from holdfast_checkpoint.store.overview import FoundCheckpoint
-from holdfast_cli.checkpoints.folder import CheckpointFolder
+from holdfast_cli.checkpoints.checkpoint_folder import CheckpointFolder
 from holdfast_cli.errors import CommandError
 
 

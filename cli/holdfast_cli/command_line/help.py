@@ -6,14 +6,13 @@ and every word whole: a line breaks at spaces only.
 
 import inspect
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from holdfast_cli.command_line.swallowed import swallowed_line
 from holdfast_cli.errors import CommandError
 
 _ARGUMENTS = "Arguments"
@@ -149,3 +148,29 @@ def _write_text(formatter: _Formatter, text: str) -> None:
 
 def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
+
+
+END_OF_OPTIONS = "--"
+
+
+def swallowed_line(command_path: str, given: Sequence[str], passed_on: Sequence[str], ours: Collection[str]) -> str:
+    """Return one line if words that are passed on have the names of our options; "" if all is clear.
+
+    With ``--`` the user has said what belongs to the command. Without it, the command may still have options of the
+    same names. So nothing is refused.
+
+    Args:
+        command_path: our own command, such as ``holdfast run``.
+        given: all words after it.
+        passed_on: the words of the command to run.
+        ours: the names of our options.
+    """
+    if END_OF_OPTIONS in given:
+        return ""
+    names = [word for word in passed_on if word.partition("=")[0] in ours]
+    if not names:
+        return ""
+    return (
+        f"{', '.join(names)} after {passed_on[0]} is passed to it: put options of `{command_path}` before it, or write "
+        f"`{END_OF_OPTIONS} {passed_on[0]}` if it has such an option itself"
+    )

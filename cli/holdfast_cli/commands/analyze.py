@@ -1,17 +1,27 @@
 """``holdfast analyze``: who holds up a job, from the Flight Recorder dumps of its ranks."""
 
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TextIO
 
+import typer
+from rich.console import Console
+
+from holdfast_cli.analysis.diagnosis_report import as_lines, as_object, diagnose_dumps, named_ranks, world_of
 from holdfast_cli.analysis.dump_folder import Dumps, read_folder
 from holdfast_cli.analysis.one_job import is_comparable
-from holdfast_cli.analysis.reading_note import reading_note
-from holdfast_cli.analysis.report import as_lines, as_object, diagnose_dumps, named_ranks, world_of
-from holdfast_cli.errors import CommandError, UsageError
-from holdfast_cli.flags.watching import AnalyzeFlags
+from holdfast_cli.errors import CommandError, SettingsError, UsageError
+from holdfast_cli.flags.watch_flags import AnalyzeFlags, SpikesFlags
+from holdfast_cli.loss_logs.log_judge import LogJudge
+from holdfast_cli.loss_logs.log_report import LogReport, judged_object, summary_lines, table_of
+from holdfast_cli.loss_logs.log_rows import open_file, open_log
 from holdfast_cli.views.output import print_json
 from holdfast_core.diagnosis.devices.diagnosis_text import ranks_text
+from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
+from holdfast_proto.vocabulary import DEFAULTS
 
 
 def analyze(flags: AnalyzeFlags) -> None:
@@ -54,3 +64,61 @@ def _earlier(flags: AnalyzeFlags, found: Dumps) -> Mapping[int, RecorderDump]:
             f"earlier dumps of {ranks_text(others)}: they were made in another way than the newer ones"
         )
     return compared
+
+
+_PATIENCE_S = 2.0
+"""Seconds of reading before the line is shown."""
+_CLEAR = "\r\x1b[K"
+
+
+@contextmanager
+def reading_note(stream: TextIO, *, now: Callable[[], float] = time.monotonic) -> Iterator[Callable[[int, int], None]]:
+    """Yield what takes the number of files that were read, and of all. ``now``: a clock, in seconds.
+
+    It shows them on one line of a terminal, and takes the line away at the end. Other streams get nothing.
+    """
+    begun = now()
+    is_shown = False
+
+    def note(done: int, total: int) -> None:
+        nonlocal is_shown
+        if now() - begun >= _PATIENCE_S and stream.isatty():
+            is_shown = True
+            print(f"{_CLEAR}reading files: {done} of {total}", end="", file=stream, flush=True)
+
+    try:
+        yield note
+    finally:
+        if is_shown:
+            print(_CLEAR, end="", file=stream, flush=True)
+
+
+_TABLE_COLUMNS = 100
+
+
+def spikes(flags: SpikesFlags) -> None:
+    """Judge a log."""
+    judge = LogJudge()
+    with open_file(flags.file) as (file, name):
+        log = open_log(file, name, loss=flags.loss_column, step=flags.step_column)
+        report = LogReport(name, log.columns)
+        for row in log.rows:
+            for finding in judge.see(row):
+                report.add(finding)
+        for finding in judge.end():
+            report.add(finding)
+        report.cut_row = log.lines.cut_row
+    if not judge.losses:
+        raise SettingsError(
+            f"{name}: no row has a number in column {log.columns.loss!r}: name another with --loss-column"
+        )
+    if flags.json:
+        print_json(judged_object(report, judge))
+    else:
+        if report.findings:
+            Console(width=_TABLE_COLUMNS).print(table_of(report))
+        print("\n".join(summary_lines(report, judge)))
+    if flags.fail_on is not None:
+        tiers = list(DEFAULTS)
+        if report.has(tiers[tiers.index(flags.fail_on) :]):
+            raise typer.Exit(ExitCode.FAILED)

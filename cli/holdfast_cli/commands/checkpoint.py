@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import load_committed_indexes
-from holdfast_cli.checkpoints.folder import CheckpointFolder, open_folder
+from holdfast_cli.checkpoints.checkpoint_folder import CheckpointFolder, open_folder
 from holdfast_cli.checkpoints.tables import (
     checkpoint_as_json,
     checkpoint_table,

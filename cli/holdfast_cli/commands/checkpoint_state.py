@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_checkpoint.store.locations import is_url
 from holdfast_cli.checkpoints.drill import drill
 from holdfast_cli.checkpoints.exporting import Exported, export_checkpoint
@@ -16,7 +16,7 @@ from holdfast_cli.checkpoints.importing import import_checkpoint, import_into_st
 from holdfast_cli.checkpoints.location import open_remote
 from holdfast_cli.checkpoints.tables import bytes_text
 from holdfast_cli.commands.checkpoint import folder_of, readable
-from holdfast_cli.errors import CommandError, ConfigurationError
+from holdfast_cli.errors import CommandError, SettingsError
 from holdfast_cli.flags.checkpoints import DrillCheckpointFlags, ExportCheckpointFlags, ImportCheckpointFlags
 from holdfast_cli.views.output import print_json
 from holdfast_proto.exit_codes import ExitCode
@@ -59,19 +59,19 @@ def export_step(flags: ExportCheckpointFlags) -> None:
 
 
 def _export_to(flags: ExportCheckpointFlags) -> Callable[[Path], Exported]:
-    """Return what exports the checkpoint in a directory as ``flags`` say. Raises ConfigurationError."""
+    """Return what exports the checkpoint in a directory as ``flags`` say. Raises SettingsError."""
     if flags.llama is None:
         if flags.dtype is not None:
-            raise ConfigurationError(f"--dtype {flags.dtype}: needs --llama: add it or leave --dtype out")
+            raise SettingsError(f"--dtype {flags.dtype}: needs --llama: add it or leave --dtype out")
         return partial(export_checkpoint, target=flags.to, everything=flags.everything)
     if flags.everything:
-        raise ConfigurationError("--all and --llama exclude each other: leave one out")
+        raise SettingsError("--all and --llama exclude each other: leave one out")
     if not 0 < flags.file_gb < math.inf:
-        raise ConfigurationError(f"--file-size {flags.file_gb:g}: give a number above 0 (GB)")
+        raise SettingsError(f"--file-size {flags.file_gb:g}: give a number above 0 (GB)")
     try:
         from holdfast_cli.checkpoints.llama_folder import export_llama, read_trainer_file
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"--llama needs {error.name}: install the extra trainer of holdfast-torch") from None
+        raise SettingsError(f"--llama needs {error.name}: install the extra trainer of holdfast-torch") from None
     return partial(
         export_llama,
         target=flags.to,
@@ -84,7 +84,7 @@ def _export_to(flags: ExportCheckpointFlags) -> Callable[[Path], Exported]:
 def import_file(flags: ImportCheckpointFlags) -> None:
     """Commit the state in a file as a checkpoint."""
     if flags.step > LARGEST_COUNT:
-        raise ConfigurationError(f"--step {flags.step}: no run counts that far: use at most {LARGEST_COUNT}")
+        raise SettingsError(f"--step {flags.step}: no run counts that far: use at most {LARGEST_COUNT}")
     try:
         if is_url(flags.into):
             place = open_remote("--into", flags.into)

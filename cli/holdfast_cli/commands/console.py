@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 
 from holdfast_cli.errors import CommandError
-from holdfast_cli.flags.watching import ConsoleFlags
+from holdfast_cli.flags.watch_flags import ConsoleFlags
 from holdfast_cli.interruption import Interruption
-from holdfast_cli.reports.run_source import RunSource, find_source
+from holdfast_cli.reports.run_facts import RunSource, find_source
 from holdfast_cli.run_folder.ended import load_last_status
 from holdfast_cli.run_folder.record import load_record
 from holdfast_cli.run_folder.target import find_target

@@ -9,9 +9,8 @@ from itertools import chain
 from pathlib import Path
 
 from holdfast_cli.errors import CommandError
-from holdfast_cli.flags.watching import LogsFlags
-from holdfast_cli.rank_logs.follower import Follower, Line
-from holdfast_cli.rank_logs.log_files import chosen_logs, logs_by_generation, newest_generation
+from holdfast_cli.flags.watch_flags import LogsFlags
+from holdfast_cli.rank_logs.follower import Follower, Line, chosen_logs, logs_by_generation, newest_generation
 from holdfast_cli.rank_logs.log_tail import LogTail
 from holdfast_cli.run_folder.ended import load_incidents
 from holdfast_cli.run_folder.record import RunRecord, find_record, load_record

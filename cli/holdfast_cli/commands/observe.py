@@ -9,15 +9,15 @@ import typer
 from rich.console import Console
 
 from holdfast_cli.control import ControlError
-from holdfast_cli.errors import CommandError, ConfigurationError
-from holdfast_cli.flags.runs import ObserveFlags
+from holdfast_cli.errors import CommandError, SettingsError
+from holdfast_cli.flags.start_flags import ObserveFlags
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.automatic import rank_environment, shell_line
 from holdfast_cli.local_run.launcher_watch import Launcher, LauncherWatch, observed_node
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.notify_spec import check_files
-from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
 from holdfast_cli.local_run.requeue_verdict import requeue_code
+from holdfast_cli.local_run.run_options import LocalRunOptions, local_run_options
 from holdfast_cli.observed_nodes.node_observation import NodeObservation
 from holdfast_cli.observed_nodes.per_rank import NodeRanks, become_rank
 from holdfast_cli.run_folder.paths import claim_dated_name, dated_name
@@ -27,7 +27,7 @@ from holdfast_cli.trainer_command import check_launcher
 from holdfast_cli.views.attachment import FIVE_LINES, NO_AUTOMATIC_RANK
 from holdfast_cli.views.console_address import start_lines
 from holdfast_cli.views.display import LineDisplay
-from holdfast_cli.views.lasting_output import lasting_output
+from holdfast_cli.views.output import lasting_output
 from holdfast_cli.views.run_view import Surroundings
 from holdfast_proto.exit_codes import PREEMPTION_WARNINGS, ExitCode
 from holdfast_proto.keys import check_run_name
@@ -54,9 +54,9 @@ def observe(flags: ObserveFlags) -> None:
     check_files(resolved)
     node = _node(resolved, flags)
     if options.exit_code == ExitCodeName.VERDICT and not flags.launcher:
-        raise ConfigurationError("--exit-code verdict needs a launcher, whose end it judges: give its command after --")
+        raise SettingsError("--exit-code verdict needs a launcher, whose end it judges: give its command after --")
     if options.exit_code == ExitCodeName.VERDICT and flags.per_rank:
-        raise ConfigurationError("--exit-code verdict has no effect with --per-rank: each rank ends with its own code")
+        raise SettingsError("--exit-code verdict has no effect with --per-rank: each rank ends with its own code")
     if flags.launcher:
         check_launcher(flags.launcher)
     if flags.per_rank:
@@ -73,28 +73,28 @@ def observe(flags: ObserveFlags) -> None:
 def _node(resolved: Resolved, flags: ObserveFlags) -> str | None:
     """Return the name of this node in a run over several nodes; None if the run is on this machine alone.
 
-    Raises ConfigurationError if a setting is missing without which the nodes do not find each other.
+    Raises SettingsError if a setting is missing without which the nodes do not find each other.
     """
     settings = resolved.settings
     if settings.nodes == 1 and not flags.per_rank:
         if flags.node is not None:
-            raise ConfigurationError("--node has no effect without --nodes: leave it out, or give the number of nodes")
+            raise SettingsError("--node has no effect without --nodes: leave it out, or give the number of nodes")
         return None
     if flags.per_rank and not flags.launcher:
-        raise ConfigurationError("--per-rank needs the command of one rank after --")
+        raise SettingsError("--per-rank needs the command of one rank after --")
     cause = "--per-rank" if flags.per_rank else f"--nodes {settings.nodes}"
     if settings.redis_url is None:
-        raise ConfigurationError(
+        raise SettingsError(
             f"{cause} needs --redis URL, a Redis that all nodes reach: start one with a password on"
             ' one of them (docs/multinode.md, "A Redis for all nodes")'
         )
     if settings.run is None:
-        raise ConfigurationError(f"{cause} needs --run NAME: the same name on all nodes")
+        raise SettingsError(f"{cause} needs --run NAME: the same name on all nodes")
     node = flags.node or socket.gethostname()
     try:
         return check_run_name(node)
     except ValueError:
-        raise ConfigurationError(
+        raise SettingsError(
             f"--node {node[:80]!r}: use 1 to 63 letters, digits, '.', '_' or '-', starting with a letter or digit"
         ) from None
 

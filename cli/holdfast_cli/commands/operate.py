@@ -6,14 +6,21 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast_cli.control import has_ended
-from holdfast_cli.flags.watching import StatusFlags, StopFlags
+from holdfast_cli.errors import CommandError, UsageError
+from holdfast_cli.fault_injection import RandomInjection, check_fault, fault_table, request_fault
+from holdfast_cli.flags.live import ProfileFlags, StacksFlags
+from holdfast_cli.flags.watch_flags import InjectFlags, StatusFlags, StopFlags
+from holdfast_cli.live.rank_stacks import save, unpacked
+from holdfast_cli.live.stack_groups import stack_lines
 from holdfast_cli.run_folder.ended import load_last_status
-from holdfast_cli.run_folder.ending import end_run
+from holdfast_cli.run_folder.run_end import end_run
 from holdfast_cli.run_folder.target import find_target
-from holdfast_cli.views.clean_text import cleaned
+from holdfast_cli.views.clean_text import cleaned, one_line
 from holdfast_cli.views.display import display_for
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings, render
+from holdfast_hooks.faults import Fault
+from holdfast_hooks.phases import Phase
 from holdfast_proto.message_json import to_json
 
 _LOOK_S = 0.2
@@ -48,3 +55,91 @@ def stop(flags: StopFlags) -> None:
         return
     target.connect().stop_run()
     print("the daemon will end the run")
+
+
+def stacks(flags: StacksFlags) -> None:
+    """Print the stacks of some ranks or of all, and save them if asked to. Fails if no rank shows any."""
+    client = find_target(flags.directory, flags.run, flags.control).connect()
+    found = unpacked(client.take_stacks(flags.rank or [], native=flags.native))
+    saved = ""
+    if flags.output is not None:
+        try:
+            saved = f"{flags.output}: stacks of {save(found, flags.output)} ranks"
+        except OSError as error:
+            raise CommandError(f"--output {flags.output}: {error}: name a folder that you can write to") from None
+    if flags.json:
+        print_json([one.to_json() for one in found])
+    else:
+        print("\n".join(line for line in stack_lines(found)).strip("\n"))
+        if saved:
+            print(f"\n{saved}")
+    if not any(one.threads for one in found):
+        problem = next((one.problem for one in found if one.problem), "no rank answered")
+        raise CommandError(f"no stack could be taken: {problem}")
+
+
+_TRACE = "open it with https://ui.perfetto.dev or chrome://tracing"
+_MEMORY = "unpack it with gunzip, then open it with https://pytorch.org/memory_viz"
+
+
+def profile(flags: ProfileFlags) -> None:
+    """Wait for the profile, and print where its files are and how to open them."""
+    if flags.rank is None:
+        raise UsageError("--rank is missing: which rank? set --rank")
+    client = find_target(flags.directory, flags.run, flags.control).connect()
+    answer = client.take_profile(flags.rank, steps=flags.steps, patience_s=flags.timeout_s)
+    taken = answer.taken
+    if flags.json:
+        print_json(
+            {
+                "rank": taken.rank,
+                "node": answer.node,
+                "first_step": taken.first_step,
+                "last_step": taken.last_step,
+                "files": list(taken.files),
+            }
+        )
+        return
+    steps = (
+        f"step {taken.first_step}"
+        if taken.first_step == taken.last_step
+        else (f"steps {taken.first_step} to {taken.last_step}")
+    )
+    print(f"rank {taken.rank}, {steps}, on {one_line(answer.node)}:")
+    for path in taken.files:
+        how = _MEMORY if Path(path).name.endswith(".memory.pickle.gz") else _TRACE
+        print(f"  {one_line(path)}\n    {how}")
+
+
+def inject(flags: InjectFlags) -> None:
+    """Request one fault, or many at random steps, from the daemon of a run."""
+    if flags.show:
+        Console().print(fault_table())
+        return
+    if flags.at_random == (flags.kind is not None):
+        raise UsageError("give the KIND of a fault (`holdfast inject --list`), or --random")
+    if flags.at_random:
+        injection = RandomInjection(
+            rate_per_step=flags.rate,
+            kinds=tuple(flags.kinds.split(",")),
+            ranks=() if flags.rank is None else (flags.rank,),
+            seed=flags.seed,
+            steps=flags.steps,
+        )
+        injection.carry_out(find_target(flags.directory, flags.run, flags.control).connect(), print)
+        return
+    if flags.kind is None or flags.rank is None:
+        raise UsageError("--rank is missing: which rank? set --rank")
+    fault = Fault(
+        flags.kind,
+        rank=flags.rank,
+        step=flags.step,
+        phase=Phase[flags.phase.name] if flags.phase else None,
+        duration_s=flags.duration_s,
+        factor=flags.factor,
+        seed=flags.seed,
+    )
+    check_fault(fault)  # first: no run makes sense of it
+    waits_for = request_fault(find_target(flags.directory, flags.run, flags.control).connect(), fault)
+    then = f"it waits for {waits_for}" if waits_for else "`holdfast incidents` shows the effect"
+    print(f"rank {flags.rank} has accepted {flags.kind}: {then}")

@@ -8,8 +8,8 @@ from redis import RedisError
 
 from holdfast_cli.checkpoints.location import primary_location
 from holdfast_cli.errors import CommandError
-from holdfast_cli.flags.runs import PublishFlags
-from holdfast_cli.local_run.options import local_run_options
+from holdfast_cli.flags.start_flags import PublishFlags
+from holdfast_cli.local_run.run_options import local_run_options
 from holdfast_cli.local_run.run_spec import run_spec
 from holdfast_cli.local_run.store import connect, publish_run
 from holdfast_cli.settings.resolving import resolve

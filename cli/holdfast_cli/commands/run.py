@@ -10,12 +10,12 @@ from rich.console import Console
 
 from holdfast_cli.checkpoints.location import check_owner, owner_of
 from holdfast_cli.errors import BadLossError, InterruptionError
-from holdfast_cli.flags.runs import RunFlags
+from holdfast_cli.flags.start_flags import RunFlags
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.automatic import RESTORES_NOTHING, without_state
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.notify_spec import check_files
-from holdfast_cli.local_run.options import LocalRunOptions, check_name, local_run_options
+from holdfast_cli.local_run.run_options import LocalRunOptions, check_name, local_run_options
 from holdfast_cli.rank_logs.follower import Follower
 from holdfast_cli.run_folder.paths import claim_dated_name, dated_name
 from holdfast_cli.settings.resolving import resolve
@@ -24,11 +24,11 @@ from holdfast_cli.trainer_command import check_configuration, check_starts
 from holdfast_cli.views.attachment import AttachmentWatch
 from holdfast_cli.views.console_address import start_lines
 from holdfast_cli.views.display import LineDisplay, display_for
-from holdfast_cli.views.lasting_output import lasting_output
-from holdfast_cli.views.output import print_json
+from holdfast_cli.views.output import lasting_output, print_json
 from holdfast_cli.views.run_view import Surroundings
 from holdfast_cli.views.summary import bad_end, closing_line, ended_badly, interrupted_line, stopped_line
-from holdfast_cli.views.undelivered import undelivered_line
+from holdfast_daemon.notify.reported import load
+from holdfast_proto import run_files
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
@@ -129,3 +129,21 @@ def _near(folder: Path) -> str:
     """Return the path from here if it leads down, which is shorter; else the absolute one."""
     here = Path.cwd()
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+
+
+def undelivered_line(directory: Path, run: str, instance: str) -> str:
+    """Return which channels still had messages when the daemon ended; "" if none had.
+
+    Args:
+        directory: the daemon's folder.
+        run: name of the run.
+        instance: instance of the run: an earlier one may have left messages, too.
+    """
+    queued = load(run_files.notifications(directory, run), instance).queued
+    counts = [f"{len(messages)} for {channel}" for channel, messages in sorted(queued.items()) if messages]
+    if not counts:
+        return ""
+    return (
+        f"messages were not delivered: {', '.join(counts)}. The daemon's log says why; try the channels with"
+        " `holdfast notify test`"
+    )

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Iterator
 
 from holdfast_cli.errors import CommandError
-from holdfast_cli.flags.watching import TopFlags
+from holdfast_cli.flags.watch_flags import TopFlags
 from holdfast_cli.run_folder.record import find_records
-from holdfast_cli.top.app import TopApp
-from holdfast_cli.top.run_source import RunSource
+from holdfast_cli.top.run_looks import LookSource
+from holdfast_cli.top.top_app import TopApp
 
 _LOOK_EVERY_S = 1.0
 
@@ -30,7 +30,7 @@ def _show(flags: TopFlags) -> None:
     if len(known) > 1:
         TopApp(None, choices=known, directory=flags.directory).run()
         return
-    source = RunSource(flags.directory, flags.run, flags.control)
+    source = LookSource(flags.directory, flags.run, flags.control)
     TopApp(source, first=source.look()).run()  # the first look fails as that of `holdfast status` does
 
 

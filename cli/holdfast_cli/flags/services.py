@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer.models import OptionInfo
 
-from holdfast_checkpoint.codec.registry import Compression
+from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_cli.flags.common import DEFAULT_DIRECTORY, OUTPUT, RUN
 from holdfast_cli.settings.schema import RunSettings, schema
 

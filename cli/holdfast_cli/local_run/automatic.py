@@ -8,8 +8,8 @@ from pathlib import Path
 
 from holdfast_checkpoint.store.locations import is_url
 from holdfast_cli.checkpoints.location import usable_steps
-from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.errors import SettingsError
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_hooks.auto.arming import python_path
 from holdfast_proto.rank_context import ObservedNode
 
@@ -36,12 +36,12 @@ def shell_line(node: ObservedNode) -> str:
 def without_state(options: LocalRunOptions) -> LocalRunOptions:
     """Return the options of ``holdfast run --auto``: a stop waits for no checkpoint.
 
-    Raises ConfigurationError if the run has checkpoints, which the script would not restore.
+    Raises SettingsError if the run has checkpoints, which the script would not restore.
     """
     location = options.checkpoint_directory or str(options.directory / options.run / "checkpoints")
     steps = usable_steps(location, options.run) if is_url(location) or Path(location).is_dir() else []
     if steps and not options.from_scratch:
-        raise ConfigurationError(
+        raise SettingsError(
             f"--auto: {options.run} has a checkpoint of step {steps[-1]}, which --auto cannot restore: leave --auto out"
             " and have the script attach, or use another --run, or --from-scratch"
         )

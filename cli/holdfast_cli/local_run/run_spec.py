@@ -5,9 +5,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from holdfast_cli.checkpoints.location import secondary_location
 from holdfast_cli.local_run.notify_spec import notify_message
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.settings.schema import HangActionName, LossActionName, ModeName, PresetName
-from holdfast_proto.loss_tiers import DEFAULTS
 from holdfast_proto.v1.store_pb2 import (
     HANG_ACTION_ABORT,
     HANG_ACTION_REPORT,
@@ -23,6 +22,7 @@ from holdfast_proto.v1.store_pb2 import (
     LossRule,
     RunSpec,
 )
+from holdfast_proto.vocabulary import DEFAULTS
 
 _ACTIONS = {
     LossActionName.NOTE: LOSS_ACTION_NOTE,

@@ -1,20 +1,22 @@
 """The processes of a local run: Redis, daemon, agent and guard."""
 
+import json
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import redis
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.local_run import command_lines
-from holdfast_cli.local_run.component import Component, ComponentSpec
-from holdfast_cli.local_run.component_keeper import ComponentKeeper
-from holdfast_cli.local_run.guard_findings import GuardFindings
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.component import Component, ComponentKeeper, ComponentSpec
 from holdfast_cli.local_run.redis_server import UMASK, answers, find_server, server_command
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.local_run.store import connect, publish_run
 from holdfast_cli.local_run.supervised_folder import SupervisedFolder
 from holdfast_cli.run_folder.paths import empty_redis_data, set_aside_redis_data
@@ -22,6 +24,41 @@ from holdfast_cli.run_folder.sweep import MARKER
 from holdfast_proto.endpoint import Endpoint, read_endpoint
 from holdfast_proto.run_files import process_log
 from holdfast_proto.v1.store_pb2 import RunSpec
+
+_SHOWN = 5
+_LARGEST_READ_BYTES = 1 << 20
+
+
+class GuardFindings:
+    """Follows the log of a guard. Lines of an earlier run of the same name are left out."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._offset = 0
+        with suppress(OSError):
+            self._offset = log.stat().st_size
+        self._rest = b""
+        self._newest: deque[str] = deque(maxlen=_SHOWN)
+
+    def newest(self) -> list[str]:
+        """Return the newest lines about checkpoints that are not good, oldest first."""
+        with suppress(OSError), self._log.open("rb") as stream:
+            stream.seek(self._offset)
+            data = stream.read(_LARGEST_READ_BYTES)
+            self._offset += len(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            self._newest.extend(filter(None, map(_finding, lines)))
+        return list(self._newest)
+
+
+def _finding(line: bytes) -> str:
+    """Return what a line of the log says about a checkpoint that is not good; else an empty text."""
+    try:
+        found = json.loads(line)
+        return f"guard: {found['line']}" if found["outcome"] != "good" else ""
+    except (ValueError, KeyError, TypeError, RecursionError):  # its own log messages are no JSON
+        return ""
+
 
 START_PATIENCE_S = 60.0
 FOREIGN_PATIENCE_S = 5.0
@@ -113,7 +150,7 @@ class LocalStack:
         return [*self._keeper.notes(), *self._guard_findings.newest()]
 
     def raise_if_fatal(self) -> None:
-        """Raise ConfigurationError if a component gave up."""
+        """Raise SettingsError if a component gave up."""
         self._keeper.raise_if_fatal()
 
     def close(self, patience_s: float) -> None:

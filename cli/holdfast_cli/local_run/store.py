@@ -6,27 +6,27 @@ from pathlib import Path
 import redis
 
 from holdfast_base import redis_client
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_proto import keys
 from holdfast_proto.v1.store_pb2 import RunSpec
 
 
 def check_url(url: str) -> str:
-    """Return ``url``, or raise ConfigurationError. The message never repeats a URL that holds a password."""
+    """Return ``url``, or raise SettingsError. The message never repeats a URL that holds a password."""
     try:
         return redis_client.check_url(url)
     except ValueError as error:
-        raise ConfigurationError(str(error)) from None
+        raise SettingsError(str(error)) from None
 
 
 def connect(url: str, password_file: Path | None = None, *, timeout_s: float = 5.0) -> "redis.Redis":
-    """Return a client of ``url``; nothing is sent yet. Raises ConfigurationError if the password cannot be read."""
+    """Return a client of ``url``; nothing is sent yet. Raises SettingsError if the password cannot be read."""
     password = None
     if password_file is not None:
         try:
             password = password_file.read_text().strip()
         except OSError as error:
-            raise ConfigurationError(f"--redis-password-file {password_file}: {error.strerror}") from None
+            raise SettingsError(f"--redis-password-file {password_file}: {error.strerror}") from None
     return redis.Redis.from_url(
         check_url(url), password=password, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
     )
@@ -36,11 +36,11 @@ def publish_run(client: "redis.Redis", spec: RunSpec) -> None:
     """Write the spec of a new run and hand the run to the daemons, in one transaction.
 
     Removes what an earlier run of this name left, except its fencing number. Raises
-    ConfigurationError if that run still has agents, redis.RedisError if Redis cannot be reached.
+    SettingsError if that run still has agents, redis.RedisError if Redis cannot be reached.
     """
     alive = live_nodes(client, spec.run)
     if alive:
-        raise ConfigurationError(
+        raise SettingsError(
             f"run {spec.run} already runs on {', '.join(alive)} with this Redis: choose another --run, "
             f"or stop it with `holdfast stop --run {spec.run}`"
         )

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from holdfast_base.files import make_private_directory
 from holdfast_cli.checkpoints.location import primary_location
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.ended import CUT_SHORT, as_left, save_last_status, take_last_status
 from holdfast_cli.run_folder.lock import RunLock
 from holdfast_cli.run_folder.paths import RunPaths, make_memory_directory, make_runtime_directory, prepare_directory
-from holdfast_cli.run_folder.processes import identify
 from holdfast_cli.run_folder.record import RunRecord, load_record
+from holdfast_cli.run_folder.run_processes import identify
 from holdfast_cli.run_folder.scrape_targets import write_targets
 from holdfast_cli.run_folder.sweep import forget_ranks, sweep
 from holdfast_proto.endpoint import Endpoint
@@ -30,7 +30,7 @@ class SupervisedFolder:
     """Holds a run's folder: lock, record, log and Prometheus targets, with its sockets and its snapshot memory.
 
     Creating one clears up after an earlier run of the same name. Raises CommandError if another process holds the
-    folder, ConfigurationError if a path cannot be used.
+    folder, SettingsError if a path cannot be used.
     """
 
     def __init__(

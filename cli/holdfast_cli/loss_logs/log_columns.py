@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 
 KNOWN = {
     "step": (
@@ -90,15 +90,15 @@ def find_columns(
     """Return which of ``names`` hold what. ``head``: first rows. ``loss`` and ``step``: names that the user gives.
 
     The step is the name that most rows with a loss have. If none has one, whole epochs that only rise are the steps.
-    Raises ConfigurationError, which names the file and its columns.
+    Raises SettingsError, which names the file and its columns.
     """
     for given, flag in ((loss, "--loss-column"), (step, "--step-column")):
         if given is not None and given not in names:
-            raise ConfigurationError(f"{path}: row 1 has no column {given!r}: {flag} takes one of {listed(names)}")
+            raise SettingsError(f"{path}: row 1 has no column {given!r}: {flag} takes one of {listed(names)}")
     found = {quantity: _first(names, known) for quantity, known in KNOWN.items()}
     found["loss"] = loss or found["loss"] or _only_loss(names, path)
     if not found["loss"]:
-        raise ConfigurationError(
+        raise SettingsError(
             f"{path}: row 1 names no known column of a loss: name it with --loss-column, one of {listed(names)}"
         )
     found["step"] = step or _step_of(names, found["loss"], head) or _rising(names, found, head)
@@ -124,9 +124,7 @@ def _like_losses(names: Sequence[str]) -> list[str]:
 def _only_loss(names: Sequence[str], path: str) -> str:
     like = _like_losses(names)
     if len({name.rpartition(RUN_MARK)[0] for name in like}) > 1:
-        raise ConfigurationError(
-            f"{path}: row 1 has losses of several runs: choose --loss-column, one of {listed(like)}"
-        )
+        raise SettingsError(f"{path}: row 1 has losses of several runs: choose --loss-column, one of {listed(like)}")
     return like[0] if len(like) == 1 else ""
 
 

@@ -7,7 +7,7 @@ https://huggingface.co/docs/transformers/main_classes/callback#transformers.Trai
 import json
 import re
 
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.loss_logs.log_lines import LogLines
 
 MOST_DOCUMENT_CHARACTERS = 64 << 20
@@ -36,20 +36,20 @@ def begins_document(line: str) -> bool:
 
 
 def read_document(lines: LogLines, path: str) -> list[dict[str, object]]:
-    """Return the objects of the document that ``lines`` have begun. Raises ConfigurationError."""
+    """Return the objects of the document that ``lines`` have begun. Raises SettingsError."""
     text = lines.whole(MOST_DOCUMENT_CHARACTERS)
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigurationError(f"{path}: line {error.lineno}: not valid JSON: {_FORMS}") from None
+        raise SettingsError(f"{path}: line {error.lineno}: not valid JSON: {_FORMS}") from None
     except (ValueError, RecursionError):  # a number of thousands of digits, or arrays in arrays in arrays
-        raise ConfigurationError(f"{path}: this JSON cannot be read: {_FORMS}") from None
+        raise SettingsError(f"{path}: this JSON cannot be read: {_FORMS}") from None
     entries = document.get(_ENTRIES) if isinstance(document, dict) else document
     if not isinstance(entries, list):
-        raise ConfigurationError(f"{path}: JSON without an array of objects: {_FORMS}")
+        raise SettingsError(f"{path}: JSON without an array of objects: {_FORMS}")
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, dict):
-            raise ConfigurationError(f"{path}: row {number}: not a JSON object: {_FORMS}")
+            raise SettingsError(f"{path}: row {number}: not a JSON object: {_FORMS}")
     if not entries:
-        raise ConfigurationError(f"{path}: the array is empty: the run has logged nothing yet")
+        raise SettingsError(f"{path}: the array is empty: the run has logged nothing yet")
     return entries

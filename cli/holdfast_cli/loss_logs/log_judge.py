@@ -21,8 +21,8 @@ from holdfast_core.naming import kind_name
 from holdfast_core.recovery import new_generation
 from holdfast_core.step_numbers import count_step
 from holdfast_core.tick import Tick
-from holdfast_proto.loss_tiers import DEFAULTS, TIER_WORDS
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import DEFAULTS, TIER_WORDS
 
 _DETECTORS = (NonFinite, LossSpike, LossRise, LossDivergence, GradientExplosion)
 _INCIDENTS_KNOWN = 8

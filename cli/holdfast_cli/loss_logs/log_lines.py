@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 
 MOST_LINE_CHARACTERS = 1 << 20
 MOST_TEXT_CHARACTERS = 1 << 12
@@ -18,7 +18,7 @@ _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 class LogLines:
-    """Yields lines, and keeps nothing but the present one. Raises ConfigurationError."""
+    """Yields lines, and keeps nothing but the present one. Raises SettingsError."""
 
     def __init__(self, file: BinaryIO, path: str) -> None:
         self._text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
@@ -50,7 +50,7 @@ class LogLines:
         except OSError as error:
             raise self._unreadable(error) from None
         if len(text) > most_characters:
-            raise ConfigurationError(
+            raise SettingsError(
                 f"{self._path}: one JSON document of more than {most_characters >> 20} MiB: save it as CSV, or as one "
                 "object in each line"
             )
@@ -64,16 +64,16 @@ class LogLines:
         return self.cut_row > 0
 
     def check(self, number: int, text: str) -> None:
-        """Raise ConfigurationError unless ``text``, which begins in the row ``number``, is text."""
+        """Raise SettingsError unless ``text``, which begins in the row ``number``, is text."""
         if "\0" in text:
-            raise ConfigurationError(f"{self._path}: row {number}: not text: give a CSV file, or JSON")
+            raise SettingsError(f"{self._path}: row {number}: not text: give a CSV file, or JSON")
         if _NOT_UTF8.search(text):
-            raise ConfigurationError(f"{self._path}: row {number}: not text in UTF-8: save the log as UTF-8")
+            raise SettingsError(f"{self._path}: row {number}: not text in UTF-8: save the log as UTF-8")
 
     def check_length(self, number: int, line: str) -> None:
-        """Raise ConfigurationError if a line is too long for a row."""
+        """Raise SettingsError if a line is too long for a row."""
         if len(line) >= MOST_LINE_CHARACTERS:
-            raise ConfigurationError(f"{self._path}: row {number}: longer than {MOST_LINE_CHARACTERS} characters")
+            raise SettingsError(f"{self._path}: row {number}: longer than {MOST_LINE_CHARACTERS} characters")
 
     def __iter__(self) -> Iterator[NumberedLine]:
         """Yield the lines after :meth:`first`. Of one without an end, bytes that are not UTF-8 are replaced."""
@@ -108,6 +108,6 @@ class LogLines:
         except OSError as error:
             raise self._unreadable(error) from None
 
-    def _unreadable(self, error: OSError) -> ConfigurationError:
+    def _unreadable(self, error: OSError) -> SettingsError:
         where = f"{self._path}: row {self._number + 1}"
-        return ConfigurationError(f"{where}: {error.strerror}: name a file that you can read")
+        return SettingsError(f"{where}: {error.strerror}: name a file that you can read")

@@ -11,8 +11,8 @@ from rich.table import Table
 from holdfast_cli.loss_logs.log_columns import LogColumns
 from holdfast_cli.loss_logs.log_judge import LogFinding, LogJudge
 from holdfast_core.detectors.numbers.loss_baseline import MIN_HISTORY
-from holdfast_proto.loss_tiers import DEFAULTS, TIER_WORDS
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import DEFAULTS, TIER_WORDS
 
 MOST_FINDINGS = 1000
 """Findings that are shown, so that a log of any length needs little memory. All are counted."""
@@ -90,7 +90,7 @@ def summary_lines(report: LogReport, judge: LogJudge) -> Iterator[str]:
     yield " · ".join(facts)
 
 
-def as_object(report: LogReport, judge: LogJudge) -> dict[str, Any]:
+def judged_object(report: LogReport, judge: LogJudge) -> dict[str, Any]:
     """Return the report for scripts. Numbers that are not finite are null."""
     return {
         "file": report.name,

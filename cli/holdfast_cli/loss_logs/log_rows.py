@@ -16,7 +16,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
 
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.loss_logs.log_columns import RUN_MARK, LogColumns, find_columns, is_empty, listed, names_a_loss
 from holdfast_cli.loss_logs.log_document import begins_document, read_document
 from holdfast_cli.loss_logs.log_lines import MOST_LINE_CHARACTERS, LogLines, NumberedLine
@@ -59,11 +59,11 @@ class OpenLog:
 
 
 def open_log(file: BinaryIO, path: str, *, loss: str | None, step: str | None) -> OpenLog:
-    """Return the columns and rows of a log. Raises ConfigurationError; so may the rows, when they are read."""
+    """Return the columns and rows of a log. Raises SettingsError; so may the rows, when they are read."""
     lines = LogLines(file, path)
     first = lines.first()
     if first is None:
-        raise ConfigurationError(f"{path}: the file is empty: give a log with a line of names and a row for each step")
+        raise SettingsError(f"{path}: the file is empty: give a log with a line of names and a row for each step")
     is_text = False
     if begins_document(first[1]):
         records = _records_of(enumerate(read_document(lines, path), 1))
@@ -90,17 +90,17 @@ def open_log(file: BinaryIO, path: str, *, loss: str | None, step: str | None) -
 def open_file(path: Path) -> Iterator[tuple[BinaryIO, str]]:
     """Open a log, and return its name for people too. ``-`` is stdin.
 
-    Raises ConfigurationError.
+    Raises SettingsError.
     """
     if str(path) == "-":
         if sys.stdin is None:
-            raise ConfigurationError("stdin is closed: give the log there, or name a file")
+            raise SettingsError("stdin is closed: give the log there, or name a file")
         yield sys.stdin.buffer, "stdin"
         return
     try:
         file = path.open("rb")
     except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}: name a file that you can read") from None
+        raise SettingsError(f"{path}: {error.strerror}: name a file that you can read") from None
     with file:
         yield file, str(path)
 
@@ -131,7 +131,7 @@ def _first_cells(line: str) -> list[str]:
 def _text_entries(
     first: NumberedLine, lines: LogLines, path: str, loss: str | None, step: str | None
 ) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield the numbers of lines of text. Raises ConfigurationError if no line has any."""
+    """Yield the numbers of lines of text. Raises SettingsError if no line has any."""
     none = True
     for entry in read_text(lines.text(), loss=loss, step=step):
         none = False
@@ -139,7 +139,7 @@ def _text_entries(
     if none:
         lines.check_length(*first)
         lines.check(*first)
-        raise ConfigurationError(
+        raise SettingsError(
             f"{path}: row 1 names no known column of a loss, and no line of text has one: name it with --loss-column, "
             f"one of {listed(_first_cells(first[1]))}"
         )
@@ -167,12 +167,12 @@ def _csv_records(first: NumberedLine, lines: LogLines, path: str) -> Iterator[_R
                 return
             if any(text in str(error) for text in _WITHIN_QUOTES):
                 what = "a quote opens in this row and is not closed: close it, or take it out"
-                raise ConfigurationError(f"{path}: row {begun}: {what}") from None
-            raise ConfigurationError(f"{path}: row {current}: {error}") from None
+                raise SettingsError(f"{path}: row {begun}: {what}") from None
+            raise SettingsError(f"{path}: row {current}: {error}") from None
         if cells is None or (len(cells) < len(names) and lines.leave_out(current)):
             return
         if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
-            raise ConfigurationError(
+            raise SettingsError(
                 f"{path}: row {current}: {len(cells)} cells under {len(names)} names: is {separator!r} the separator?"
             )
         yield current, cells
@@ -197,9 +197,9 @@ def _json_lines(first: NumberedLine, lines: LogLines, path: str) -> Iterator[tup
         except (ValueError, RecursionError):
             if lines.leave_out(number):
                 return
-            raise ConfigurationError(f"{path}: row {number}: not valid JSON: give one object in each line") from None
+            raise SettingsError(f"{path}: row {number}: not valid JSON: give one object in each line") from None
         if not isinstance(entry, dict):
-            raise ConfigurationError(f"{path}: row {number}: not a JSON object: give one object in each line")
+            raise SettingsError(f"{path}: row {number}: not a JSON object: give one object in each line")
         lines.open_row = 0  # the brace at its end shows that it is whole
         yield number, entry
 
@@ -223,7 +223,7 @@ def _rows(
             step: int | None = index
             if step_place is not None:
                 step = _step(_at(cells, step_place), number, names[step_place], path)
-        except ConfigurationError:
+        except SettingsError:
             if lines.leave_out(number):
                 return
             raise
@@ -256,7 +256,7 @@ def _step(cell: object, row: int, column: str, path: str) -> int | None:
     if value is None:
         return None
     if not math.isfinite(value) or value != int(value) or not 0 <= value <= _LARGEST_STEP:
-        raise ConfigurationError(f"{path}: row {row}, column {column!r}: {_shown(cell)} is no step: use whole numbers")
+        raise SettingsError(f"{path}: row {row}, column {column!r}: {_shown(cell)} is no step: use whole numbers")
     return int(value)
 
 
@@ -275,7 +275,7 @@ def _number(cell: object, row: int, column: str, path: str) -> float | None:
             return float(cell)
         except OverflowError:
             pass
-    raise ConfigurationError(f"{path}: row {row}, column {column!r}: {_shown(cell)} is no number: correct the cell")
+    raise SettingsError(f"{path}: row {row}, column {column!r}: {_shown(cell)} is no number: correct the cell")
 
 
 def _shown(cell: object) -> str:

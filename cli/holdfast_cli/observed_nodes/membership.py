@@ -8,7 +8,7 @@ from typing import Any
 import redis
 from google.protobuf.message import DecodeError
 
-from holdfast_cli.errors import CommandError, ConfigurationError
+from holdfast_cli.errors import CommandError, SettingsError
 from holdfast_cli.local_run.store import live_nodes, publish_run
 from holdfast_core.recovery.ending import ENDED
 from holdfast_proto import keys
@@ -41,7 +41,7 @@ class Membership:
     def join(self, spec: RunSpec, check: Callable[[], None]) -> RunSpec:
         """Become one of the run's observers and return its spec: ``spec``, or that of the node that was first.
 
-        ``check`` is called while waiting. An exception from it ends the wait. Raises ConfigurationError if another run
+        ``check`` is called while waiting. An exception from it ends the wait. Raises SettingsError if another run
         or another node has the name, or if the nodes disagree on their number.
         """
         seconds, microseconds = self._client.time()
@@ -52,7 +52,7 @@ class Membership:
             if joined is not None:
                 return joined
             if time.monotonic() > deadline:
-                raise ConfigurationError(obstacle)
+                raise SettingsError(obstacle)
             check()
             time.sleep(_PAUSE_S)
 
@@ -82,12 +82,12 @@ class Membership:
         found = self._spec()
         if present and found is not None and not self._has_ended():
             if found.nodes != spec.nodes:
-                raise ConfigurationError(
+                raise SettingsError(
                     f"--nodes {spec.nodes}: {', '.join(present)} began run {self._run} with --nodes {found.nodes}: "
                     "give all nodes the same number"
                 )
             if found.on_hang != spec.on_hang:
-                raise ConfigurationError(
+                raise SettingsError(
                     f"--on-hang: {', '.join(present)} began run {self._run} with another value: give all nodes the same"
                 )
             self.renew()

@@ -14,7 +14,7 @@ from holdfast_cli.control import has_ended
 from holdfast_cli.errors import CommandError
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import END_PATIENCE_S, TERM_PATIENCE_S
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.local_run.run_spec import run_spec
 from holdfast_cli.local_run.stack import LocalStack
 from holdfast_cli.local_run.store import connect
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 class NodeObservation:
     """The agent of this node, and a daemon if few other nodes have one. Use it with ``with``.
 
-    Entering it raises ConfigurationError for a setting that cannot work, InterruptionError after a signal, CommandError
+    Entering it raises SettingsError for a setting that cannot work, InterruptionError after a signal, CommandError
     for anything else that a user can act on. After that nothing raises, except :meth:`look`.
     """
 

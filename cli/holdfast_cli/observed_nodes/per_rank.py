@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_base.files import make_private_directory
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.local_run.automatic import rank_environment
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.paths import node_folder, shared_runtime_directory
-from holdfast_cli.run_folder.processes import ProcessIdentity, identify
+from holdfast_cli.run_folder.run_processes import ProcessIdentity, identify
 from holdfast_proto.rank_context import ObservedNode
 
 _LAUNCHES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PBS_JOBID", "PALS_APID")
@@ -38,7 +38,7 @@ class NodeRanks:
 
     @classmethod
     def of(cls, run: str, node: str, environment: Mapping[str, str]) -> "NodeRanks":
-        """Return those of this process's launch. Raises ConfigurationError if there is no place for sockets."""
+        """Return those of this process's launch. Raises SettingsError if there is no place for sockets."""
         runtime = shared_runtime_directory([run, node, *(environment.get(name, "") for name in _LAUNCHES)])
         return cls(runtime, runtime.with_name(f"{runtime.name}.ranks"))
 
@@ -47,7 +47,7 @@ class NodeRanks:
         try:
             make_private_directory(self.folder, "TMPDIR")
         except OSError as error:
-            raise ConfigurationError(str(error)) from None
+            raise SettingsError(str(error)) from None
         own = identify(os.getpid())
         assert own is not None, "/proc must be mounted"
         hidden = self.folder / f".{own.pid}"
@@ -76,7 +76,7 @@ def become_rank(
 ) -> None:
     """Replace this process by the rank. The first one on the node has a child that calls ``observe``.
 
-    The rank never waits for the observation: the hooks connect as soon as its agent serves. Raises ConfigurationError
+    The rank never waits for the observation: the hooks connect as soon as its agent serves. Raises SettingsError
     if the command cannot be run.
     """
     ranks = NodeRanks.of(options.run, node, os.environ)
@@ -89,7 +89,7 @@ def become_rank(
     try:
         os.execvpe(command[0], list(command), {**os.environ, **rank_environment(context)})
     except OSError as error:
-        raise ConfigurationError(f"{command[0]} cannot be run: {error.strerror}") from None
+        raise SettingsError(f"{command[0]} cannot be run: {error.strerror}") from None
 
 
 def _detach(work: Callable[[], None]) -> None:

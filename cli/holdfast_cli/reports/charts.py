@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast_cli.reports.markup import Markup, element, joined
-from holdfast_cli.reports.run_source import RunFacts
+from holdfast_cli.reports.run_facts import RunFacts
 from holdfast_daemon.history.rows import Curve
 
 POINTS = 800

@@ -12,8 +12,8 @@ from rich.text import Text
 from holdfast_cli.reports.figures import FIGURES, figures_of, last_step, spoiled_figures, time_use
 from holdfast_cli.reports.redaction import Redaction, without_receivers
 from holdfast_cli.reports.regressions import RegressionCheck
-from holdfast_cli.reports.run_source import RunFacts
-from holdfast_cli.reports.wording import duration, short_number
+from holdfast_cli.reports.run_facts import RunFacts
+from holdfast_cli.views.phrases import duration, short_number
 
 _OF_ONE_RUN = ("run", "instance", "created_unix_s", "checkpoint_directory", "command", "versions")
 """Settings that differ between any two runs, or that are shown in another way."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast_cli.reports.run_source import RunFacts
+from holdfast_cli.reports.run_facts import RunFacts
 from holdfast_daemon.history.thinning import BUCKET_STEPS
 
 SMOOTHED_STEPS = 20

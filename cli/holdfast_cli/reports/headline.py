@@ -4,8 +4,8 @@ from holdfast_base.text import moment
 from holdfast_cli.reports.figures import SMOOTHED_STEPS, figures_of, spoiled_figures
 from holdfast_cli.reports.markup import Markup, element, joined
 from holdfast_cli.reports.redaction import Redaction
-from holdfast_cli.reports.run_source import RunFacts
-from holdfast_cli.reports.wording import duration, short_number
+from holdfast_cli.reports.run_facts import RunFacts
+from holdfast_cli.views.phrases import duration, short_number
 from holdfast_core.naming import STOPPED_BY_OPERATOR
 from holdfast_core.texts.incident_lines import number_of
 

@@ -7,8 +7,8 @@ from holdfast_base.text import moment
 from holdfast_cli.reports.figures import time_use, wall_s
 from holdfast_cli.reports.markup import Markup, element, joined, table
 from holdfast_cli.reports.redaction import Redaction, without_receivers
-from holdfast_cli.reports.run_source import RunFacts
-from holdfast_cli.reports.wording import duration, short_number, size
+from holdfast_cli.reports.run_facts import RunFacts
+from holdfast_cli.views.phrases import duration, short_number, size
 from holdfast_core.texts.incident_lines import enum_phrase, verdict_word, what_line
 from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source
 

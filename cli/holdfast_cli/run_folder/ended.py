@@ -10,7 +10,7 @@ from holdfast_cli.run_folder.record import RunRecord
 from holdfast_core.naming import STOPPED_BY_OPERATOR
 from holdfast_core.reading.attention import explains_the_end
 from holdfast_daemon.incidents.archive import incidents_in_log, state_at_end
-from holdfast_daemon.incidents.story import STORY, StoryError, parse_story
+from holdfast_daemon.incidents.incident_folder import STORY, StoryError, parse_story
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.run_files import incidents
 from holdfast_proto.v1.common_pb2 import PHASE_UNSPECIFIED

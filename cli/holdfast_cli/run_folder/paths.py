@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_base.files import make_directory
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.run_folder.scrape_targets import targets_of
 from holdfast_cli.run_folder.sweep import RUNTIME_PREFIX
 from holdfast_proto import run_files
@@ -92,7 +92,7 @@ def prepare_directory(directory: Path) -> Path:
 def claim_dated_name(directory: Path) -> str:
     """Return a name with the present date and time that no other run in ``directory`` has, and create its folder.
 
-    Runs that start within one second get ``-2``, ``-3`` and so on. Raises ConfigurationError if no folder can be made.
+    Runs that start within one second get ``-2``, ``-3`` and so on. Raises SettingsError if no folder can be made.
     """
     dated = name = dated_name()
     number = 1
@@ -114,9 +114,9 @@ def dated_name() -> str:
     return time.strftime("run-%Y%m%d-%H%M%S")
 
 
-def _cannot_use(directory: Path, error: OSError) -> ConfigurationError:
+def _cannot_use(directory: Path, error: OSError) -> SettingsError:
     problem = f"{error.filename}: {error.strerror}"
-    return ConfigurationError(f"--directory {directory}: {problem}: name a folder that you can write to")
+    return SettingsError(f"--directory {directory}: {problem}: name a folder that you can write to")
 
 
 def empty_redis_data(paths: RunPaths) -> None:
@@ -155,9 +155,7 @@ def _place_for_sockets() -> Path:
         longest = len(os.fsencode(parent)) + len(RUNTIME_PREFIX) + 10 + _LONGEST_SOCKET_NAME
         if parent and longest <= _LONGEST_SOCKET_PATH and os.access(parent, os.W_OK | os.X_OK):
             return Path(parent)
-    raise ConfigurationError(
-        "no place for sockets: set XDG_RUNTIME_DIR or TMPDIR to a short path that you can write to"
-    )
+    raise SettingsError("no place for sockets: set XDG_RUNTIME_DIR or TMPDIR to a short path that you can write to")
 
 
 def make_memory_directory(shm_directory: Path, run: str, instance: str) -> Path:
@@ -169,7 +167,7 @@ def make_memory_directory(shm_directory: Path, run: str, instance: str) -> Path:
     try:
         directory.mkdir(mode=0o700)
     except OSError as error:
-        raise ConfigurationError(
+        raise SettingsError(
             f"--shm-directory {shm_directory}: {error.strerror}: name a memory file system that you can write to"
         ) from None
     return directory

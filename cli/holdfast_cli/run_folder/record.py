@@ -12,7 +12,7 @@ from typing import get_origin, get_type_hints
 
 from holdfast_base.files import distrust, read_regular, replace_file
 from holdfast_cli.errors import CommandError
-from holdfast_cli.run_folder.processes import ProcessIdentity
+from holdfast_cli.run_folder.run_processes import ProcessIdentity
 from holdfast_proto import keys
 
 _FILE = "run.json"

@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast_base.http_post import check_http_url
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.settings.channels import ChannelSettings, channel_schema, required_keys
 from holdfast_cli.settings.setting import Setting
-from holdfast_proto.notify_words import HEARTBEAT, MAIL_SECURITY
+from holdfast_proto.vocabulary import HEARTBEAT, MAIL_SECURITY
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _ADDRESS = re.compile(r"[^\s@<>,;\"]+@[^\s@<>,;\"]+")
@@ -20,11 +20,11 @@ _TABLE = re.compile(r"\s*\[\[?\s*notify\s*\.\s*([\w-]+)\s*\]")
 _KEY = re.compile(r"\s*([\w-]+)\s*=")
 
 Checker = Callable[[Setting, object], object]
-"""Returns the typed value of a key. Raises ConfigurationError."""
+"""Returns the typed value of a key. Raises SettingsError."""
 
 
 def read_channels(section: Mapping[str, object], text: str, path: Path, check: Checker) -> tuple[ChannelSettings, ...]:
-    """Return the channels in the section ``[notify]`` of a file. Raises ConfigurationError.
+    """Return the channels in the section ``[notify]`` of a file. Raises SettingsError.
 
     Args:
         section: content of the section, without keys that are no tables.
@@ -39,16 +39,16 @@ def read_channels(section: Mapping[str, object], text: str, path: Path, check: C
             near = get_close_matches(kind, channel_schema(), n=1)
             hint = f"the nearest is [notify.{near[0]}]; " if near else ""
             known = ", ".join(channel_schema())
-            raise ConfigurationError(f"{lines.of(kind, 0)}: [notify.{kind}] is no channel: {hint}use one of {known}")
+            raise SettingsError(f"{lines.of(kind, 0)}: [notify.{kind}] is no channel: {hint}use one of {known}")
         every = tables if isinstance(tables, list) else [tables]
         for number, table in enumerate(every):
             if not isinstance(table, dict):
-                raise ConfigurationError(f"{path}: notify.{kind} is a table: write [notify.{kind}], and its keys below")
+                raise SettingsError(f"{path}: notify.{kind} is a table: write [notify.{kind}], and its keys below")
             found.append(_channel(kind, number, table, lines, check))
     names = [channel.name for channel in found]
     for channel in found:
         if names.count(channel.name) > 1:
-            raise ConfigurationError(f"{channel.where}: two channels are called {channel.name}: give one another name")
+            raise SettingsError(f"{channel.where}: two channels are called {channel.name}: give one another name")
     return tuple(found)
 
 
@@ -60,24 +60,24 @@ def _channel(kind: str, number: int, table: Mapping[str, object], lines: "_Lines
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"the nearest is {near[0]}; " if near else ""
-            raise ConfigurationError(
+            raise SettingsError(
                 f"{where}: notify.{kind}.{name} is not a key: {hint}[notify.{kind}] takes {', '.join(known)}"
             )
         try:
             values[name] = check(known[name], value)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{where}: {str(error).removeprefix(f'{lines.path}: ')}") from None
+        except SettingsError as error:
+            raise SettingsError(f"{where}: {str(error).removeprefix(f'{lines.path}: ')}") from None
     where = lines.of(kind, number)
     for name in required_keys(kind):
         if values[name] is None:
-            raise ConfigurationError(f"{where}: [notify.{kind}] lacks {name}: {known[name].help}")
+            raise SettingsError(f"{where}: [notify.{kind}] lacks {name}: {known[name].help}")
     problem = next(_problems(kind, values), "")
     if problem:
-        raise ConfigurationError(f"{where}: [notify.{kind}]: {problem}")
+        raise SettingsError(f"{where}: [notify.{kind}]: {problem}")
     name = values.pop("name") or (kind if number == 0 else f"{kind}-{number + 1}")
     if not _NAME.fullmatch(name) or name == HEARTBEAT:
         allowed = f"1 to 32 letters, digits, '.', '_' or '-', and not {HEARTBEAT}"
-        raise ConfigurationError(f"{where}: name = {name!r}: use {allowed}")
+        raise SettingsError(f"{where}: name = {name!r}: use {allowed}")
     return ChannelSettings(kind, name, values, where)
 
 

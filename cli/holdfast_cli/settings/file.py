@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_origin
 from urllib.parse import parse_qs, urlsplit
 
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.settings.channel_tables import read_channels
 from holdfast_cli.settings.schema import schema
 from holdfast_cli.settings.setting import FileSection, Setting
@@ -52,7 +52,7 @@ def read_file(config: Path | None) -> FileSettings | None:
     """Read ``config``, else ``holdfast.toml`` in the current folder; None if that does not exist.
 
     Nobody has named the file in the current folder. So if another user may have written it, its keys that start
-    programs or read secrets are refused. Raises ConfigurationError.
+    programs or read secrets are refused. Raises SettingsError.
     """
     path = config or DEFAULT_FILE
     if config is None and not os.path.lexists(path):  # a link to nothing was meant to be read
@@ -62,11 +62,11 @@ def read_file(config: Path | None) -> FileSettings | None:
             stranger = "" if config is not None else _stranger(os.fstat(file.fileno()))
             text = file.read(_MOST_CHARACTERS + 1)
         if len(text) > _MOST_CHARACTERS:
-            raise ConfigurationError(f"{path}: longer than {_MOST_CHARACTERS} characters: it is no file of settings")
+            raise SettingsError(f"{path}: longer than {_MOST_CHARACTERS} characters: it is no file of settings")
         return parse_file(text, path, stranger)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
-        raise ConfigurationError(f"{path}: {reason}: name a file that you can read with --config") from None
+        raise SettingsError(f"{path}: {reason}: name a file that you can read with --config") from None
 
 
 def _stranger(status: os.stat_result) -> str:
@@ -98,14 +98,14 @@ def _group_name(gid: int) -> str:
 
 
 def parse_file(text: str, path: Path, stranger: str = "") -> FileSettings:
-    """Return what ``text``, the content of ``path``, sets. Raises ConfigurationError at the first wrong key.
+    """Return what ``text``, the content of ``path``, sets. Raises SettingsError at the first wrong key.
 
     ``stranger``: why another user may have written the file; empty: all keys are obeyed.
     """
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and arrays in arrays
-        raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
+        raise SettingsError(f"{path}: not valid TOML: {error}") from None
     fields = {setting.key: field for field, setting in schema().items() if setting.key}
     values: dict[str, object] = {}
     _take_channels(document, text, path, values, stranger)
@@ -114,11 +114,11 @@ def parse_file(text: str, path: Path, stranger: str = "") -> FileSettings:
         field = fields.get(f"{section}.{name}")
         place = _place(path, lines, f"{section}.{name}")
         if field is None:
-            raise ConfigurationError(f"{place}: {_unknown_key(section, name)}")
+            raise SettingsError(f"{place}: {_unknown_key(section, name)}")
         try:
             values[field] = _checked(schema()[field], value, path, stranger)
-        except ConfigurationError as error:
-            raise ConfigurationError(str(error).replace(f"{path}: ", f"{place}: ", 1)) from None
+        except SettingsError as error:
+            raise SettingsError(str(error).replace(f"{path}: ", f"{place}: ", 1)) from None
     return FileSettings(path, values, {field: lines[key] for key, field in fields.items() if key in lines})
 
 
@@ -146,13 +146,13 @@ def _entries(document: dict[str, object], path: Path, lines: dict[str, int]) -> 
         place = _place(path, lines, section)
         if section not in list(FileSection):
             if not isinstance(content, dict):
-                raise ConfigurationError(f"{place}: {_unknown_key('', section)}")
+                raise SettingsError(f"{place}: {_unknown_key('', section)}")
             near = max(FileSection, key=lambda known: _likeness(section, known))
-            raise ConfigurationError(
+            raise SettingsError(
                 f"{place}: [{section}] is not a section: the nearest is [{near}]; use one of {', '.join(FileSection)}"
             )
         if not isinstance(content, dict):
-            raise ConfigurationError(f"{place}: {section} is a section: write [{section}], and its keys below")
+            raise SettingsError(f"{place}: {section} is a section: write [{section}], and its keys below")
         for name, value in content.items():
             yield section, name, value
 
@@ -186,9 +186,9 @@ def _likeness(one: str, other: str) -> float:
 
 
 def _checked(setting: Setting, value: object, path: Path, stranger: str) -> object:
-    """Return a value of the setting's type. Raises ConfigurationError, which never shows a URL with a password."""
+    """Return a value of the setting's type. Raises SettingsError, which never shows a URL with a password."""
     if stranger and (setting.key in _STARTING or setting.name.endswith(_SECRET_FILE)):
-        raise ConfigurationError(
+        raise SettingsError(
             f"{path}: {setting.key} is refused, because it starts a program or reads a secret, and {stranger}: "
             f"if you trust it, name it: --config {path}"
         )
@@ -198,20 +198,18 @@ def _checked(setting: Setting, value: object, path: Path, stranger: str) -> obje
             fix = "leave it out: credentials are taken from the environment or from files"
         elif setting.section == FileSection.NOTIFY:
             fix = "put the secret into a file, and name that by a key that ends in _file"
-        raise ConfigurationError(
-            f"{path}: {setting.key} has a password in its URL: no secret belongs in this file: {fix}"
-        )
+        raise SettingsError(f"{path}: {setting.key} has a password in its URL: no secret belongs in this file: {fix}")
     kind = setting.value_type
     try:
         typed = _typed(kind, value)
     except ValueError:
-        raise ConfigurationError(f"{path}: {setting.key} = {_shown(value)}: use {setting.allowed}") from None
+        raise SettingsError(f"{path}: {setting.key} = {_shown(value)}: use {setting.allowed}") from None
     if setting.choices and isinstance(typed, tuple) and not set(typed) <= set(setting.choices):
         wrong = next(word for word in typed if word not in setting.choices)
-        raise ConfigurationError(f'{path}: {setting.key} holds "{wrong}": use {setting.allowed}')
+        raise SettingsError(f'{path}: {setting.key} holds "{wrong}": use {setting.allowed}')
     problem = setting.range_problem(typed) if isinstance(typed, int | float) else None
     if problem:
-        raise ConfigurationError(f"{path}: {setting.key} = {_shown(value)}: {problem}")
+        raise SettingsError(f"{path}: {setting.key} = {_shown(value)}: {problem}")
     if isinstance(typed, Path):
         return path.parent / typed
     if setting.is_location and isinstance(typed, str) and "://" not in typed:

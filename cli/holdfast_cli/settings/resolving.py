@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast_cli.errors import ConfigurationError, UsageError
+from holdfast_cli.errors import SettingsError, UsageError
 from holdfast_cli.settings.file import DEFAULT_FILE, FileSettings, read_file
 from holdfast_cli.settings.schema import RunSettings, schema
 from holdfast_cli.settings.setting import Setting
@@ -43,7 +43,7 @@ class Resolved:
 def resolve(command: str, given: Mapping[str, object], words: Sequence[str] | None, config: Path | None) -> Resolved:
     """Return the settings that ``command`` takes. ``words``: the command of a rank; none if the file has it.
 
-    Raises ConfigurationError for what is wrong in the file, UsageError for what is neither there nor a flag.
+    Raises SettingsError for what is wrong in the file, UsageError for what is neither there nor a flag.
     """
     return merge(command, {**given, "command": tuple(words)} if words else given, read_file(config))
 
@@ -60,7 +60,7 @@ def merge(command: str, given: Mapping[str, object], file: FileSettings | None) 
             values[field], origins[field] = file.values[field], Origin("file", file.where(field))
     nodes = file.values.get("nodes", 1) if file is not None else 1
     if command == "run" and file is not None and nodes != 1:
-        raise ConfigurationError(
+        raise SettingsError(
             f"{file.path}: run.nodes = {nodes}: `holdfast run` trains on one machine: "
             "use `holdfast publish`, or remove the key"
         )

@@ -13,12 +13,11 @@ from signal import SIGUSR1, SIGUSR2, Signals
 from types import NoneType
 from typing import Annotated, get_args, get_origin, get_type_hints
 
-from holdfast_checkpoint.codec.registry import Compression
+from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_cli.settings.channels import ChannelSettings
 from holdfast_cli.settings.setting import FileSection, Setting
 from holdfast_proto.limits import STOP_GRACE_S
-from holdfast_proto.loss_tiers import DEFAULTS, MOST_BUDGET
-from holdfast_proto.notify_words import EVENTS
+from holdfast_proto.vocabulary import DEFAULTS, MOST_BUDGET, NOTIFY_EVENTS
 
 _EVERYWHERE = ("run", "observe", "publish")
 
@@ -567,9 +566,9 @@ class RunSettings:
             flag="",
             help="What is reported; docs/notifications.md says what each word means.",
             commands=_EVERYWHERE,
-            choices=EVENTS,
+            choices=NOTIFY_EVENTS,
         ),
-    ] = EVENTS
+    ] = NOTIFY_EVENTS
     notify_ignore: Annotated[
         tuple[str, ...],
         Setting(

@@ -15,7 +15,7 @@ from textual.message_pump import MessagePump
 from textual.screen import Screen
 
 from holdfast_cli.top.poller import Lost
-from holdfast_cli.top.run_source import Look
+from holdfast_cli.top.run_looks import RunLook
 
 Result = TypeVar("Result")
 
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 class Seen(Message, bubble=False):
     """The poller has looked."""
 
-    def __init__(self, seen: Look | Lost) -> None:
+    def __init__(self, seen: RunLook | Lost) -> None:
         super().__init__()
         self.seen = seen
 
@@ -39,7 +39,7 @@ class Done(Message, bubble=False):
 class LiveScreen(Screen[None]):
     """A screen that changes while it is open."""
 
-    def show(self, look: Look) -> None:
+    def show(self, look: RunLook) -> None:
         """Show a newer state of the run."""
 
     def show_lost(self, lost: Lost) -> None:

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_checkpoint.format import keeping
 from holdfast_checkpoint.store.locations import is_url
 from holdfast_checkpoint.store.overview import FoundCheckpoint, FoundHistory, find_histories
@@ -19,12 +19,12 @@ from holdfast_cli.checkpoints.tables import bytes_text
 from holdfast_cli.errors import CommandError
 from holdfast_cli.top.background import LiveScreen, in_background
 from holdfast_cli.top.dialogs import Asked
-from holdfast_cli.top.run_source import Look
+from holdfast_cli.top.run_looks import RunLook
 from holdfast_cli.views.clean_text import one_line
 
 
 @dataclass(frozen=True)
-class CheckpointRow:
+class CheckpointLine:
     """One line of the list. ``checkpoint``: None in the heading of a history, and of a step that is only reported."""
 
     text: Text
@@ -40,10 +40,10 @@ class CheckpointScreen(LiveScreen):
         Binding("u", "update", show=False),
     ]
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: RunLook) -> None:
         super().__init__()
         self._look = look
-        self._rows: list[CheckpointRow] = []
+        self._rows: list[CheckpointLine] = []
         self._read_steps: list[int] | None = None
         """Steps that nodes reported when the folder was read; None: it must be read."""
         self._is_reading = False
@@ -60,7 +60,7 @@ class CheckpointScreen(LiveScreen):
         self.query_one("#checkpoints").focus()
         self.show(self._look)
 
-    def show(self, look: Look) -> None:
+    def show(self, look: RunLook) -> None:
         """Read the folder again if a checkpoint has come or gone since."""
         self._look = look
         if list(look.status.checkpoints) != self._read_steps and not self._is_reading:
@@ -91,7 +91,7 @@ class CheckpointScreen(LiveScreen):
         question = f"Release the checkpoint of step {chosen.step}? It is kept for: {one_line(chosen.kept)}."
         self.app.post_message(Asked(f"{question} A later checkpoint may then delete it.", release))
 
-    def _show(self, found: tuple[list[CheckpointRow], str]) -> None:
+    def _show(self, found: tuple[list[CheckpointLine], str]) -> None:
         self._is_reading = False
         self._rows, note = found
         place = one_line(location_of(self._look)) or "no place is named"
@@ -109,13 +109,13 @@ class CheckpointScreen(LiveScreen):
             options.highlighted = min(at if at is not None else len(self._rows) - 1, len(self._rows) - 1)
 
 
-def location_of(look: Look) -> str:
+def location_of(look: RunLook) -> str:
     """Return the folder or the URL of a run's checkpoints; "" if none is known."""
     record = look.target.record
     return look.status.settings.checkpoint_directory or (record.checkpoint_directory if record is not None else "")
 
 
-def read_checkpoints(look: Look) -> tuple[list[CheckpointRow], str]:
+def read_checkpoints(look: RunLook) -> tuple[list[CheckpointLine], str]:
     """Return the lines of the list, and why they are not those of the folder, or "". Reads files."""
     location = location_of(look)
     if not location:
@@ -129,17 +129,17 @@ def read_checkpoints(look: Look) -> tuple[list[CheckpointRow], str]:
             return [row for history in find_histories(Path(location)) for row in _history(history)], ""
         except (CheckpointError, OSError) as error:
             note = f"the folder cannot be listed here: {one_line(str(error))}"
-    steps = [CheckpointRow(Text(f"step {step}  reported by nodes")) for step in look.status.checkpoints]
+    steps = [CheckpointLine(Text(f"step {step}  reported by nodes")) for step in look.status.checkpoints]
     return steps, f"{note}: the steps are those that nodes report" if steps else note
 
 
-def _history(history: FoundHistory) -> list[CheckpointRow]:
+def _history(history: FoundHistory) -> list[CheckpointLine]:
     record = history.record
     origin = "from the seed"
     if record is not None and record.parent:
         origin = f"continues history {record.parent} after step {record.parent_step}"
-    heading = CheckpointRow(Text(f"history {history.number}, {origin}", "bold"))
-    return [heading, *(CheckpointRow(_line(one), one) for one in history.checkpoints)]
+    heading = CheckpointLine(Text(f"history {history.number}, {origin}", "bold"))
+    return [heading, *(CheckpointLine(_line(one), one) for one in history.checkpoints)]
 
 
 def _line(found: FoundCheckpoint) -> Text:

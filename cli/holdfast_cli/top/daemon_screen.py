@@ -12,10 +12,10 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from holdfast_cli.errors import CommandError
-from holdfast_cli.reports.wording import duration
 from holdfast_cli.top.background import LiveScreen, in_background
-from holdfast_cli.top.run_source import Look, RunSource, reason_of
+from holdfast_cli.top.run_looks import LookSource, RunLook, reason_of
 from holdfast_cli.views.clean_text import cleaned
+from holdfast_cli.views.phrases import duration
 from holdfast_proto.v1.control_pb2 import DaemonStatus
 
 AGENTS_SHOWN = 100
@@ -30,7 +30,7 @@ class DaemonScreen(LiveScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,left,h", "dismiss", show=False)]
 
-    def __init__(self, look: Look, source: RunSource) -> None:
+    def __init__(self, look: RunLook, source: LookSource) -> None:
         super().__init__()
         self._look = look
         self._source = source
@@ -48,7 +48,7 @@ class DaemonScreen(LiveScreen):
         self.query_one(VerticalScroll).focus()
         self.show(self._look)
 
-    def show(self, look: Look) -> None:
+    def show(self, look: RunLook) -> None:
         """Ask the daemon again."""
         self._look = look
         if not self._is_asking:
@@ -60,7 +60,7 @@ class DaemonScreen(LiveScreen):
         self.query_one("#daemon", Static).update(shown)
 
 
-def _ask(source: RunSource) -> RenderableType:
+def _ask(source: LookSource) -> RenderableType:
     try:
         return daemon_text(source.daemon())
     except (CommandError, OSError) as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast_cli.errors import CommandError
-from holdfast_cli.top.run_source import Look, RunSource, reason_of
+from holdfast_cli.top.run_looks import LookSource, RunLook, reason_of
 
 LOOK_EVERY_S = 1.0
 
@@ -23,7 +23,7 @@ class Lost:
 class Poller:
     """Calls ``deliver`` from its thread after each look: with the state of the run, or with why there is none."""
 
-    def __init__(self, source: RunSource, deliver: Callable[[Look | Lost], None]) -> None:
+    def __init__(self, source: LookSource, deliver: Callable[[RunLook | Lost], None]) -> None:
         self._source = source
         self._deliver = deliver
         self._is_over = threading.Event()
@@ -53,7 +53,7 @@ class Poller:
                 self._deliver(seen)
             self._is_due.wait(LOOK_EVERY_S)
 
-    def _look(self) -> Look | Lost:
+    def _look(self) -> RunLook | Lost:
         try:
             look = self._source.look()
         except (CommandError, OSError, ValueError) as error:  # ValueError: a file that is half written

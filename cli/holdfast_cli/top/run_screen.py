@@ -9,13 +9,13 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
 from holdfast_cli.top.background import LiveScreen
-from holdfast_cli.top.incidents.attention import attention
+from holdfast_cli.top.incidents.attention_panel import attention
 from holdfast_cli.top.poller import Lost
 from holdfast_cli.top.ranks.map_cells import MeshColour, known_colours
 from holdfast_cli.top.ranks.mesh_view import MeshView
+from holdfast_cli.top.ranks.rank_list import RankList
 from holdfast_cli.top.ranks.rank_order import RankOrder
-from holdfast_cli.top.ranks.rank_table import RankTable
-from holdfast_cli.top.run_source import Look
+from holdfast_cli.top.run_looks import RunLook
 from holdfast_cli.top.seen_numbers import SeenNumbers
 from holdfast_cli.top.summary_pane import (
     CURVES,
@@ -61,7 +61,7 @@ class RunScreen(LiveScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._look: Look | None = None
+        self._look: RunLook | None = None
         self._order = RankOrder()
         self._colour: MeshColour | None = None
         self._seen = SeenNumbers()
@@ -74,7 +74,7 @@ class RunScreen(LiveScreen):
         yield Static(id="numbers")
         yield Static(id="curves")
         yield Static(id="counts")
-        yield RankTable(id="table")
+        yield RankList(id="table")
         yield MeshView(id="mesh")
         yield Input(placeholder="number of a rank, or text in node, place, phase, state", id="filter", compact=True)
         yield Static(id="hints")
@@ -82,21 +82,21 @@ class RunScreen(LiveScreen):
     @property
     def chosen_rank(self) -> int | None:
         """The rank under the cursor."""
-        view = self.query_one(RankTable) if self._colour is None else self.query_one(MeshView)
+        view = self.query_one(RankList) if self._colour is None else self.query_one(MeshView)
         return view.rank_at(view.cursor)
 
     def on_mount(self) -> None:
         """Hide what has nothing to show yet."""
         for name in ("#connection", "#attention", "#mesh", "#filter"):
             self.query_one(name).display = False
-        self.query_one(RankTable).focus()
+        self.query_one(RankList).focus()
 
     def on_resize(self) -> None:
         """Fit what depends on the width."""
         self._show(self.query_one("#hints", Static), Text(self._hints(), "dim", no_wrap=True))
         self._draw_summary()
 
-    def show(self, look: Look) -> None:
+    def show(self, look: RunLook) -> None:
         """Show a newer state of the run."""
         self._look = look
         self._seen.see(look.status)
@@ -135,7 +135,7 @@ class RunScreen(LiveScreen):
         text = Text.assemble(one_line(rank_counts(judged)), (shown, "dim"))
         self.query_one("#counts", Static).update(text)
         if self._colour is None:
-            self.query_one(RankTable).show(judged, self._order)
+            self.query_one(RankList).show(judged, self._order)
         else:
             self.query_one(MeshView).show(judged, self._colour)
 
@@ -171,7 +171,7 @@ class RunScreen(LiveScreen):
             return
         views = [None, *known_colours(self._look.judged)]
         self._colour = views[(views.index(self._colour) + 1) % len(views)] if self._colour in views else None
-        table, mesh = self.query_one(RankTable), self.query_one(MeshView)
+        table, mesh = self.query_one(RankList), self.query_one(MeshView)
         table.display, mesh.display = self._colour is None, self._colour is not None
         (table if self._colour is None else mesh).focus()
         self._draw_ranks()
@@ -198,4 +198,4 @@ class RunScreen(LiveScreen):
 
     def _end_filter(self) -> None:
         self.query_one("#filter", Input).display = False
-        (self.query_one(RankTable) if self._colour is None else self.query_one(MeshView)).focus()
+        (self.query_one(RankList) if self._colour is None else self.query_one(MeshView)).focus()

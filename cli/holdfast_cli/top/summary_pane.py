@@ -4,17 +4,17 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from holdfast_base.text import clock
-from holdfast_cli.top.incidents.attention import Attention
+from holdfast_cli.top.incidents.attention_panel import AttentionPanel
 from holdfast_cli.top.poller import Lost
 from holdfast_cli.top.ranks.oddity import JudgedRanks, Oddity
-from holdfast_cli.top.run_source import Look
+from holdfast_cli.top.run_looks import RunLook
 from holdfast_cli.top.seen_numbers import SeenNumbers, sparkline
 from holdfast_cli.views.clean_text import one_line
 from holdfast_cli.views.phrases import kept_line, logged_line, phase_word
 from holdfast_cli.views.run_view import phase_style, progress_text
 from holdfast_core.texts.incident_lines import number_of
-from holdfast_proto.time_use import PRODUCTIVE
 from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.vocabulary import PRODUCTIVE
 
 _WHY_SHOWN = 3
 _LOSSES_SHOWN = 3
@@ -24,7 +24,7 @@ _LEAST_CURVE = 8
 """Columns of a curve that is worth drawing."""
 
 
-def header_text(look: Look, *, is_bad: bool = False) -> Text:
+def header_text(look: RunLook, *, is_bad: bool = False) -> Text:
     """Return the run, its state and how far it is. ``is_bad``: it does not train, whatever its state is called."""
     status = look.status
     style = "bold red" if is_bad else phase_style(status)
@@ -47,7 +47,7 @@ def connection_text(lost: Lost | None) -> Text:
     return Text.assemble((line, "bold black on yellow"), (f"\n{one_line(lost.reason)}", "yellow"))
 
 
-def attention_text(attention: Attention | None, *, is_short: bool = False) -> Text:
+def attention_text(attention: AttentionPanel | None, *, is_short: bool = False) -> Text:
     """Return what is wrong, why, and what comes next; an empty text if nothing is known to be wrong.
 
     ``is_short``: only the first reason, for a narrow terminal.
@@ -62,7 +62,7 @@ def attention_text(attention: Attention | None, *, is_short: bool = False) -> Te
     return text
 
 
-def numbers_text(look: Look) -> Text:
+def numbers_text(look: RunLook) -> Text:
     """Return the numbers of the optimizer and of memory, what is saved, and what has happened."""
     lines = [Text(line) for line in _number_lines(look) if line]
     if look.status.replicas_note:
@@ -70,7 +70,7 @@ def numbers_text(look: Look) -> Text:
     return Text("\n").join(lines)
 
 
-def _number_lines(look: Look) -> tuple[str, ...]:
+def _number_lines(look: RunLook) -> tuple[str, ...]:
     return look.numbers, one_line(logged_line(look.status)), kept_line(look.status), goodput_line(look.status)
 
 

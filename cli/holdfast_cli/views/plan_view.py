@@ -1,7 +1,7 @@
 """Tables of a plan or a search for people, and the same as JSON."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich import box
@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast_cli.views.plan_command import on_one_line, on_several_lines, places_to_set
-from holdfast_cli.views.plan_units import Unit, duration_unit, size_text, size_unit
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.planning.activations import block_bytes_per_token, microbatch_tokens
 from holdfast_trainer.planning.communication import LINK_EFFICIENCY
@@ -20,7 +19,7 @@ from holdfast_trainer.planning.parameters import parameter_count
 from holdfast_trainer.planning.plan import (
     USABLE_MEMORY,
     Plan,
-    RankMemory,
+    PlannedMemory,
     fits,
     largest,
     memory_plan,
@@ -29,6 +28,48 @@ from holdfast_trainer.planning.plan import (
 from holdfast_trainer.planning.search import Search
 from holdfast_trainer.planning.step_time import COMPUTE_EFFICIENCY
 from holdfast_trainer.planning.textbook import gpt_block_bytes, zero_bytes
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit and its size in bytes or seconds."""
+
+    name: str
+    size: float
+
+    def number(self, value: float) -> str:
+        """Return ``value`` in this unit, with three digits or two decimals, and never as a power of ten."""
+        scaled = value / self.size
+        if scaled >= 100 or not scaled:
+            return f"{scaled:,.0f}"
+        if scaled < 0.01:
+            return "<0.01"
+        return f"{scaled:.1f}" if scaled >= 10 else f"{scaled:.2f}"
+
+
+_SIZES = (Unit("TB", 1e12), Unit("GB", 1e9), Unit("MB", 1e6), Unit("KB", 1e3))
+_DURATIONS = (Unit("s", 1.0), Unit("ms", 1e-3), Unit("µs", 1e-6))
+
+
+def size_unit(sizes: Iterable[float]) -> Unit:
+    """Return the unit for a column of sizes in bytes: the largest has at least one before the point."""
+    return _fitting(_SIZES, max(sizes, default=0.0))
+
+
+def duration_unit(durations: Iterable[float]) -> Unit:
+    """Return the unit for a column of durations in seconds."""
+    return _fitting(_DURATIONS, max(durations, default=0.0))
+
+
+def size_text(size: float) -> str:
+    """Return a size in bytes with its unit, such as "8.22 MB"."""
+    unit = size_unit([size])
+    return f"{unit.number(size)} {unit.name}"
+
+
+def _fitting(units: tuple[Unit, ...], largest: float) -> Unit:
+    return next((unit for unit in units if largest >= unit.size), units[-1])
+
 
 _PARTS = {
     "parameters": "weights",
@@ -138,7 +179,7 @@ def search_as_json(search: Search, cluster: Cluster, command: Sequence[str]) -> 
     }
 
 
-def _memory_as_json(rank: RankMemory) -> dict[str, float]:
+def _memory_as_json(rank: PlannedMemory) -> dict[str, float]:
     parts = asdict(rank.state)
     return {"pp_index": rank.pp_index, **parts, "activations": rank.activations, "total": rank.total}
 
@@ -154,7 +195,7 @@ def _model_line(config: TrainerConfig) -> str:
     return f"{count / 1e9:.3g} billion parameters" if count >= 1e8 else f"{count:,} parameters"
 
 
-def _by_zero_stage(config: TrainerConfig) -> dict[int, RankMemory]:
+def _by_zero_stage(config: TrainerConfig) -> dict[int, PlannedMemory]:
     places = pipeline_places(config)
     found = {}
     for zero in range(4):
@@ -203,7 +244,7 @@ def _pipeline_table(plan: Plan) -> Table:
     return table
 
 
-def _memory_cells(rank: RankMemory, unit: Unit) -> list[str]:
+def _memory_cells(rank: PlannedMemory, unit: Unit) -> list[str]:
     parts = asdict(rank.state)
     return [*(unit.number(parts[part]) for part in _PARTS), unit.number(rank.activations), unit.number(rank.total)]
 

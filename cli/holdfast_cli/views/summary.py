@@ -7,8 +7,8 @@ from holdfast_cli.errors import (
     BadLossError,
     CheckpointsUnavailableError,
     CommandError,
-    ConfigurationError,
     LastCheckpointError,
+    SettingsError,
 )
 from holdfast_cli.views.phrases import measures, step_phrase
 from holdfast_core.texts.incident_lines import number_of
@@ -156,7 +156,7 @@ def ended_badly(status: RunStatus, logs: Path, checkpoints: str, *, auto: bool =
     left = _left(status, checkpoints, auto=auto)
     line += f"; {left}" if left else ""
     is_configuration = newest.verdict.kind == VERDICT_KIND_BAD_CONFIGURATION
-    return ConfigurationError(line) if is_configuration else CommandError(line)
+    return SettingsError(line) if is_configuration else CommandError(line)
 
 
 def _newest(usable: list[int], checkpoints: str) -> str:

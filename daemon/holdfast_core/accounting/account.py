@@ -7,10 +7,9 @@ passed until then. All times here are seconds since the start of the account.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast_core.accounting.phase_watch import Stretch, filled, seen_between
-from holdfast_core.accounting.step_split import stalled_s
+from holdfast_core.accounting.phase_watch import SeenStretch, filled, seen_between, stalled_s
 from holdfast_core.deadlines import Deadlines
-from holdfast_proto import time_use
+from holdfast_proto import vocabulary
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -26,7 +25,7 @@ def settle(book: store.TimeUse, spent_s: Mapping[str, float]) -> None:
 
 
 def outside_of_steps(
-    book: store.TimeUse, watched: Sequence[Stretch], until_s: float, deadlines: Deadlines, *, is_open: bool = False
+    book: store.TimeUse, watched: Sequence[SeenStretch], until_s: float, deadlines: Deadlines, *, is_open: bool = False
 ) -> dict[str, float]:
     """Return the uses of the time from the settled one to ``until_s``, in a run that no verdict has stopped.
 
@@ -36,31 +35,31 @@ def outside_of_steps(
     """
     since_s = settled_until_s(book)
     if book.reached_step < 0:
-        return {time_use.START_UP: until_s - since_s}
+        return {vocabulary.START_UP: until_s - since_s}
     seen, unseen_s = _seen(book, watched, since_s, until_s)
-    unseen = _undecided(book, watched, seen, since_s, until_s) if is_open else {time_use.IDLE: unseen_s}
-    stalled = stalled_s(seen.get(time_use.PRODUCTIVE, 0.0), deadlines)
+    unseen = _undecided(book, watched, seen, since_s, until_s) if is_open else {vocabulary.IDLE: unseen_s}
+    stalled = stalled_s(seen.get(vocabulary.PRODUCTIVE, 0.0), deadlines)
     if stalled:
-        seen[time_use.PRODUCTIVE] -= stalled
-        seen[time_use.DETECTION] = stalled
+        seen[vocabulary.PRODUCTIVE] -= stalled
+        seen[vocabulary.DETECTION] = stalled
     for use, seconds in unseen.items():
         seen[use] = seen.get(use, 0.0) + seconds
     return seen
 
 
 def _undecided(
-    book: store.TimeUse, watched: Sequence[Stretch], seen: Mapping[str, float], since_s: float, until_s: float
+    book: store.TimeUse, watched: Sequence[SeenStretch], seen: Mapping[str, float], since_s: float, until_s: float
 ) -> dict[str, float]:
     """Return the uses of the time in which nothing was seen, each as what was seen before it.
 
     Before the first look the run trained: the account is settled up to the end of a step.
     """
     whole, before_s = _seen(book, filled(watched, book.since_unix_s + until_s), since_s, until_s)
-    whole[time_use.PRODUCTIVE] = whole.get(time_use.PRODUCTIVE, 0.0) + before_s
+    whole[vocabulary.PRODUCTIVE] = whole.get(vocabulary.PRODUCTIVE, 0.0) + before_s
     return {use: max(0.0, seconds - seen.get(use, 0.0)) for use, seconds in whole.items()}
 
 
-def around_verdict(book: store.TimeUse, watched: Iterable[Stretch], until_s: float) -> dict[str, float]:
+def around_verdict(book: store.TimeUse, watched: Iterable[SeenStretch], until_s: float) -> dict[str, float]:
     """Return the uses of the time from the settled one to ``until_s``, if a verdict has stopped the run in it.
 
     Up to the last progress a step was under way, which is lost. Detection lasts from there to the verdict, and restart
@@ -70,16 +69,16 @@ def around_verdict(book: store.TimeUse, watched: Iterable[Stretch], until_s: flo
     progress_s = _within(book.progress_unix_s - book.since_unix_s, since_s, until_s)
     judged_s = _within(book.judged_unix_s - book.since_unix_s, progress_s, until_s)
     if book.reached_step < 0:
-        spent = {time_use.START_UP: progress_s - since_s}
+        spent = {vocabulary.START_UP: progress_s - since_s}
     else:
         spent, unseen_s = _seen(book, watched, since_s, progress_s)
-        cut_short_s = spent.pop(time_use.PRODUCTIVE, 0.0) + unseen_s
-        spent[time_use.REPEATED_STEPS] = cut_short_s
-    return {**spent, time_use.DETECTION: judged_s - progress_s, time_use.RESTART: until_s - judged_s}
+        cut_short_s = spent.pop(vocabulary.PRODUCTIVE, 0.0) + unseen_s
+        spent[vocabulary.REPEATED_STEPS] = cut_short_s
+    return {**spent, vocabulary.DETECTION: judged_s - progress_s, vocabulary.RESTART: until_s - judged_s}
 
 
 def _seen(
-    book: store.TimeUse, watched: Iterable[Stretch], since_s: float, until_s: float
+    book: store.TimeUse, watched: Iterable[SeenStretch], since_s: float, until_s: float
 ) -> tuple[dict[str, float], float]:
     """Return what was seen between two times, and the seconds in which nothing was."""
     seen = seen_between(watched, book.since_unix_s + since_s, book.since_unix_s + until_s)

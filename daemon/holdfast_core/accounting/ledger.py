@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast_core.accounting import account, phase_watch
-from holdfast_core.accounting.step_split import split_step, stalled_s
+from holdfast_core.accounting.phase_watch import split_step, stalled_s
 from holdfast_core.model import CoreState
 from holdfast_core.tick import Tick
-from holdfast_proto import time_use as uses
+from holdfast_proto import vocabulary as uses
 from holdfast_proto.v1 import store_pb2 as store
 
 CLOCK_SLACK_S = 5.0
@@ -223,7 +223,7 @@ def time_use(state: CoreState, now: float) -> Mapping[str, float]:
     All uses are in it, and they sum to the wall time. All are 0 before the account is open.
     """
     book = state.record.time_use
-    spent = dict.fromkeys(uses.USES, 0.0)
+    spent = dict.fromkeys(uses.TIME_USES, 0.0)
     for use, seconds in (*book.settled_s.items(), *_open_uses(state, book, now).items()):
         spent[use] += seconds
     return spent

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from holdfast_core.deadlines import Deadlines
-from holdfast_core.diagnosis.devices.causes import Diagnosis, Kind, Place
+from holdfast_core.diagnosis.devices.causes import CauseKind, Diagnosis, Place
 from holdfast_core.diagnosis.devices.counters import dump_of_counters
 from holdfast_core.diagnosis.devices.diagnosis import RecorderDumps
 from holdfast_core.diagnosis.hosts.different_groups import DifferentGroups, different_groups
@@ -144,7 +144,7 @@ class View:
         found = self.device_diagnosis
         if found is None:
             return False
-        shared = [one.call for one in found.causes if one.kind == Kind.GPU_OR_NETWORK and one.call is not None]
+        shared = [one.call for one in found.causes if one.kind == CauseKind.GPU_OR_NETWORK and one.call is not None]
         calls = [found.ranks[member].at.get((one.group, one.seq)) for one in shared for member in one.group[1]]
         return bool(calls) and all(call is not None and call.started is True for call in calls)
 

@@ -74,7 +74,7 @@ class SharedCall:
         return () if self.sides else (*self.missing, *self.unclear) or self.behind
 
 
-class Part(NamedTuple):
+class GraphPart(NamedTuple):
     """A part of the graph in which each node leads to each other one, or a single node."""
 
     ranks: tuple[int, ...]
@@ -109,18 +109,18 @@ class WaitForGraph:
                     self._edges[number[rank]].append(i)
             self._edges[i] = [number[rank] for rank in call.awaited if rank in number]
 
-    def ends(self) -> Iterator[Part]:
+    def ends(self) -> Iterator[GraphPart]:
         """Yield the parts that no edge leaves."""
         return map(self._part, terminal_components(self._edges))
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[GraphPart]:
         """Yield all parts."""
         return map(self._part, strong_components(self._edges))
 
-    def _part(self, nodes: list[int]) -> Part:
+    def _part(self, nodes: list[int]) -> GraphPart:
         size = len(self._ranks)
         ranks = sorted(self._ranks[node] for node in nodes if node < size)
-        return Part(tuple(ranks), tuple(self._calls[node - size] for node in sorted(nodes) if node >= size))
+        return GraphPart(tuple(ranks), tuple(self._calls[node - size] for node in sorted(nodes) if node >= size))
 
 
 def circle_through(start: int, calls: Sequence[SharedCall], inside: Collection[int]) -> list[int]:

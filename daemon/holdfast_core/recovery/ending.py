@@ -8,9 +8,9 @@ from holdfast_core.detectors.framework import RECOVERABLE
 from holdfast_core.recovery import standstills
 from holdfast_core.recovery.restart_patience import RestartPatience
 from holdfast_core.tick import Tick
-from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import ends_badly
 
 FINISHED = "finished"
 

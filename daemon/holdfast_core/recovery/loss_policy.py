@@ -22,9 +22,8 @@ from holdfast_core.reading.attention import bad_loss_incident
 from holdfast_core.recovery import loss_stop, response
 from holdfast_core.texts.render import write
 from holdfast_core.tick import Tick
-from holdfast_proto.loss_tiers import rule_of
-from holdfast_proto.step_quantities import GRADIENT
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import GRADIENT, rule_of
 
 LOSS = "loss"
 """Name of the loss among the quantities that are not finite."""

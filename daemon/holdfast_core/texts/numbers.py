@@ -1,8 +1,8 @@
 """Losses, gradients and samples that are not what they were."""
 
 from holdfast_core.naming import listed, ranks_named
-from holdfast_proto.step_quantities import GRADIENT
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import GRADIENT
 
 
 def loss_spike(verdict: store.Verdict) -> str:

@@ -12,7 +12,7 @@ from holdfast_daemon.console.pages.checkpoint_pages import release_checkpoint
 from holdfast_daemon.console.pages.incident_pages import find_incident
 from holdfast_daemon.console.pages.run_frame import refusals
 from holdfast_daemon.console.ranks.taken_stacks import TakenStacks
-from holdfast_daemon.console.serving.guard import RefusedRequestError
+from holdfast_daemon.console.serving.request_guard import RefusedRequestError
 from holdfast_daemon.console.watched import WatchedRun
 from holdfast_daemon.validation.rules import RefusedError, check_fault, check_seconds
 from holdfast_proto.message_json import enum_words

@@ -9,9 +9,9 @@ from holdfast_daemon.console.pages.run_frame import run_frame, short_frame, stal
 from holdfast_daemon.console.pages.step_rows import StepRows
 from holdfast_daemon.console.ranks.rank_cells import RankCells
 from holdfast_daemon.console.ranks.rank_table import RankReader
-from holdfast_daemon.console.serving.merge_patch import difference
+from holdfast_daemon.console.serving.browser_json import difference
 from holdfast_daemon.console.serving.streams import EndedError, Event, Feed
-from holdfast_daemon.console.watched import Watched, WatchedRun
+from holdfast_daemon.console.watched import WatchedDaemon, WatchedRun
 from holdfast_proto import run_files
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _MOST_FAREWELLS = 100
 class Boards:
     """All feeds of one console. Only its thread uses them."""
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: WatchedDaemon) -> None:
         self._watched = watched
         self._readers: dict[str, RankReader] = {}
         self._runs_shown: dict[str, Any] = {}
@@ -113,7 +113,7 @@ class Boards:
 class _RunBoard:
     """One run: frame, changes, and the rows of its steps."""
 
-    def __init__(self, watched: Watched, name: str, reader: RankReader) -> None:
+    def __init__(self, watched: WatchedDaemon, name: str, reader: RankReader) -> None:
         self._watched = watched
         self._name = name
         self._reader = reader
@@ -145,7 +145,7 @@ class _RunBoard:
 class _RanksBoard:
     """One colour of the ranks of one run."""
 
-    def __init__(self, watched: Watched, name: str, reader: RankReader, colour: str) -> None:
+    def __init__(self, watched: WatchedDaemon, name: str, reader: RankReader, colour: str) -> None:
         self._watched = watched
         self._name = name
         self._reader = reader
@@ -189,7 +189,7 @@ def _urgent(run: WatchedRun | None) -> object:
     return record.phase, record.incident_count, record.open_incident, record.standstill_incident
 
 
-def _known(watched: Watched, name: str) -> WatchedRun:
+def _known(watched: WatchedDaemon, name: str) -> WatchedRun:
     """Return a run. Raises EndedError, with the last event, if it is forgotten."""
     run = dict(watched.runs).get(name)
     if run is None:

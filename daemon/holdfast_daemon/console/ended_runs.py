@@ -13,15 +13,15 @@ from holdfast_core import coordinator
 from holdfast_core.model import CoreState, Logged, Telemetry
 from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.console.server import ConsoleServer
-from holdfast_daemon.console.watched import Watched
-from holdfast_daemon.history.reader import HistoryError, RunHistory
+from holdfast_daemon.console.console_server import ConsoleServer
+from holdfast_daemon.console.watched import WatchedDaemon
+from holdfast_daemon.daemon_options import DaemonOptions
+from holdfast_daemon.history.history_reader import HistoryError, RunHistory
 from holdfast_daemon.history.rows import StepRow
 from holdfast_daemon.incidents.archive import incidents_in_log, state_at_end
 from holdfast_daemon.leadership.outbox import StoreCounters
 from holdfast_daemon.leadership.requests import Requests
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
-from holdfast_daemon.options import DaemonOptions
 from holdfast_daemon.validation.intake import Refusals
 from holdfast_proto import run_files
 from holdfast_proto.message_json import from_json
@@ -124,7 +124,7 @@ def serve_ended(directory: Path, runs: Mapping[str, EndedRun]) -> ConsoleServer:
     ticks = TickMetrics(CollectorRegistry())
     started_unix_s = clock.now()
     return ConsoleServer(
-        Watched(
+        WatchedDaemon(
             options=options,
             runs=runs,
             clock=clock,

@@ -4,7 +4,7 @@ import logging
 from importlib.util import find_spec
 from typing import Protocol
 
-from holdfast_daemon.console.watched import Watched
+from holdfast_daemon.console.watched import WatchedDaemon
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def has_packages() -> bool:
     return all(find_spec(name) is not None for name in ("starlette", "uvicorn"))
 
 
-def start_console(watched: Watched) -> RunningConsole | None:
+def start_console(watched: WatchedDaemon) -> RunningConsole | None:
     """Return a console that serves; None, with one line in the log, if there is none. It never raises."""
     if not watched.options.console:
         return None
@@ -33,7 +33,7 @@ def start_console(watched: Watched) -> RunningConsole | None:
         log.warning("%s", MISSING)
         return None
     try:
-        from holdfast_daemon.console.server import ConsoleServer
+        from holdfast_daemon.console.console_server import ConsoleServer
 
         return ConsoleServer(watched)
     except Exception as error:  # noqa: BLE001 (no console is worth a run that nobody leads)

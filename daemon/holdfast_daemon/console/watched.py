@@ -7,10 +7,10 @@ from typing import Protocol
 
 from holdfast_core.model import CoreState
 from holdfast_daemon.clock import Clock
+from holdfast_daemon.daemon_options import DaemonOptions
 from holdfast_daemon.leadership.outbox import StoreCounters
 from holdfast_daemon.leadership.requests import Requests
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
-from holdfast_daemon.options import DaemonOptions
 from holdfast_daemon.validation.intake import Refusals
 
 
@@ -33,7 +33,7 @@ class WatchedRun(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class WatchedDaemon:
     """The daemon that a console belongs to."""
 
     options: DaemonOptions

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from holdfast_daemon.history.history_tables import QUANTITIES
 from holdfast_daemon.history.rows import Curve
-from holdfast_daemon.history.schema import QUANTITIES
 
 _Row: TypeAlias = tuple[int, float, int, float | None, float | None, float | None, int | None]
 """Last step, its Unix time, count, mean, lowest and highest of the finite values, first step that was not finite."""

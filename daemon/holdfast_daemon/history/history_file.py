@@ -10,14 +10,17 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from holdfast_core.model import CoreState
+from holdfast_core.reading.rank_means import own_time_sum
 from holdfast_core.recovery.ending import ENDED
-from holdfast_daemon.history import schema
+from holdfast_daemon.control.status import status_of
+from holdfast_daemon.history import history_tables
 from holdfast_daemon.history.rows import CheckpointRow, CountedStep, MetricRow, metric_stride
-from holdfast_daemon.history.status_fields import spec_fields, status_fields
 from holdfast_daemon.history.thinning import thin
 from holdfast_proto import run_files
+from holdfast_proto.message_json import to_json
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
@@ -25,7 +28,7 @@ log = logging.getLogger(__name__)
 MOST_SET_ASIDE = 3
 """Files of one run that a daemon sets aside. A disk that damages each new file must not fill up with them."""
 
-_STEP = f"INSERT OR IGNORE INTO steps VALUES ({', '.join('?' * (5 + len(schema.QUANTITIES)))})"
+_STEP = f"INSERT OR IGNORE INTO steps VALUES ({', '.join('?' * (5 + len(history_tables.QUANTITIES)))})"
 _GENERATION = (
     "INSERT INTO generations VALUES (?, ?, ?) "
     "ON CONFLICT DO UPDATE SET first_step = min(first_step, excluded.first_step)"
@@ -42,7 +45,7 @@ _STATE = _LAST.format(table="states", column="state")
 
 
 @dataclass
-class Batch:
+class StartRows:
     """Rows of one start of a run."""
 
     steps: list[CountedStep] = field(default_factory=list)
@@ -64,21 +67,21 @@ class HistoryFile:
         self._directory, self._run = directory, run
         self._set_aside = 0
 
-    def write(self, batches: Sequence[tuple[str, Batch]]) -> None:
+    def write(self, batches: Sequence[tuple[str, StartRows]]) -> None:
         """Write batches with their instances. Raises OSError, sqlite3.Error and, for impossible values, ValueError."""
         try:
             self._write(batches)
-        except (sqlite3.DatabaseError, schema.ForeignFileError) as error:
+        except (sqlite3.DatabaseError, history_tables.ForeignFileError) as error:
             if not _is_damage(error) or self._set_aside >= MOST_SET_ASIDE:
                 raise
             self._put_aside(error)
             self._write(batches)
 
-    def _write(self, batches: Sequence[tuple[str, Batch]]) -> None:
+    def _write(self, batches: Sequence[tuple[str, StartRows]]) -> None:
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        with contextlib.closing(schema.open_for_writing(self._path)) as connection:
+        with contextlib.closing(history_tables.open_for_writing(self._path)) as connection:
             with _transaction(connection):
                 for instance, batch in batches:
                     _write_batch(connection, instance, batch)
@@ -87,20 +90,20 @@ class HistoryFile:
 
     def _put_aside(self, error: Exception) -> None:
         self._set_aside += 1
-        why = f"version-{error.version}" if isinstance(error, schema.OtherVersionError) else "damaged"
+        why = f"version-{error.version}" if isinstance(error, history_tables.OtherVersionError) else "damaged"
         other = run_files.set_aside_history(self._directory, self._run, why, time.time_ns())
         self._path.rename(other)
         journal = self._path.with_name(f"{self._path.name}-journal")
         with contextlib.suppress(FileNotFoundError):  # a journal that stays would be played back into the new file
             journal.rename(other.with_name(f"{other.name}-journal"))
-        if isinstance(error, schema.OtherVersionError):
+        if isinstance(error, history_tables.OtherVersionError):
             log.warning("%s; it is now %s, and a new one begins", error, other.name)
         else:
             log.error("%s is damaged, and is now %s; a new one begins: %s", self._path, other.name, error)
 
 
 def _is_damage(error: Exception) -> bool:
-    if isinstance(error, schema.ForeignFileError):
+    if isinstance(error, history_tables.ForeignFileError):
         return True
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     # Tables that are missing are an SQLITE_ERROR: the head of the file is right, and the rest is not.
@@ -119,7 +122,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _write_batch(connection: sqlite3.Connection, instance: str, batch: Batch) -> None:
+def _write_batch(connection: sqlite3.Connection, instance: str, batch: StartRows) -> None:
     start = _start(connection, instance, batch)
     before = connection.total_changes
     connection.executemany(
@@ -158,7 +161,7 @@ def _packed(state: CoreState) -> bytes:
     return zlib.compress(kept.SerializeToString(), 1)
 
 
-def _start(connection: sqlite3.Connection, instance: str, batch: Batch) -> int:
+def _start(connection: sqlite3.Connection, instance: str, batch: StartRows) -> int:
     """Return the number of the start, and write its settings if they are known."""
     if batch.state is not None:
         created_unix_s = batch.state.spec.created_unix_s
@@ -174,3 +177,38 @@ def _start(connection: sqlite3.Connection, instance: str, batch: Batch) -> int:
     )
     found = connection.execute("SELECT number FROM starts WHERE instance = ?", (instance,)).fetchone()
     return int(found[0])
+
+
+SLOWEST_RANKS = 8
+"""Number of ranks that a history names: those that need most time of their own for a step."""
+
+
+def spec_fields(state: CoreState) -> dict[str, Any]:
+    """Return the settings of the run, and the number of its ranks."""
+    return {**to_json(state.spec), "world_size": state.world_size}
+
+
+def status_fields(state: CoreState, now: float) -> dict[str, Any]:
+    """Return the fields of the run's RunStatus without its ranks, and ``slowest_ranks`` and ``nodes``.
+
+    ``now``: Unix time.
+    """
+    status = status_of(state, now, store_up=True)
+    status.ClearField("ranks")  # before they are turned into JSON, because there may be thousands
+    status.ClearField("newest_incident")
+    status.ClearField("urgent_incident")
+    fields = to_json(status)
+    del fields["ranks"]
+    return {**fields, "slowest_ranks": _slowest(state), "nodes": list(state.record.nodes)}
+
+
+def _slowest(state: CoreState) -> list[dict[str, Any]]:
+    found = []
+    for name, node in state.nodes.items():
+        for rank in node.ranks:
+            own = own_time_sum(rank)
+            if own.parts and node.generation == state.record.generation:
+                found.append(
+                    {"rank": rank.rank, "node": name, "own_step_s": own.total / own.parts, "steps": rank.steps_done}
+                )
+    return sorted(found, key=lambda one: -float(str(one["own_step_s"])))[:SLOWEST_RANKS]

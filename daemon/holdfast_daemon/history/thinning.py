@@ -5,7 +5,7 @@ A step takes about 100 bytes, a bucket about 300. Work is done in parts, because
 
 import sqlite3
 
-from holdfast_daemon.history.schema import QUANTITIES
+from holdfast_daemon.history.history_tables import QUANTITIES
 
 STEPS_KEPT = 1_000_000
 """Newest steps of the newest start that keep rows of their own."""

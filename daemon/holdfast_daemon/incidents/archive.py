@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast_core.model import CoreState, Observation
-from holdfast_daemon.incidents import folder as incident_folder
-from holdfast_daemon.incidents.story import StoryError, parse_story, story_text
+from holdfast_daemon.incidents import incident_folder
+from holdfast_daemon.incidents.incident_folder import StoryError, parse_story, story_text
 from holdfast_daemon.replay.recorded_tick import difference, framed
 from holdfast_daemon.replay.recording import Excerpt, Recording
 from holdfast_proto import run_files

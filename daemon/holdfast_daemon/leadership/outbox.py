@@ -17,7 +17,7 @@ from holdfast_core.model import (
     Send,
     StepCounted,
 )
-from holdfast_daemon.history.writer import HistoryQueue
+from holdfast_daemon.history.history_writer import HistoryQueue
 from holdfast_daemon.incidents.archive import IncidentArchive, IncidentLog
 from holdfast_daemon.leadership.leadership import Leadership
 from holdfast_daemon.leadership.requests import Requests

@@ -11,7 +11,8 @@ from holdfast_core import coordinator
 from holdfast_core.model import CoreState, Observation
 from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.history.writer import HistoryWriter
+from holdfast_daemon.daemon_options import DaemonOptions
+from holdfast_daemon.history.history_writer import HistoryWriter
 from holdfast_daemon.incidents.archive import IncidentArchive, IncidentLog
 from holdfast_daemon.leadership.guarded_core import GuardedCore
 from holdfast_daemon.leadership.leadership import Leadership
@@ -20,7 +21,6 @@ from holdfast_daemon.leadership.requests import Requests
 from holdfast_daemon.leadership.run_store import LeadershipLostError, RunStore, holds_another_type
 from holdfast_daemon.leadership.tick_metrics import TICK_MS, TickMetrics
 from holdfast_daemon.notify.run_notifier import RunNotifier
-from holdfast_daemon.options import DaemonOptions
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ from holdfast_base.metric_family import counter, declared_in, gauge, histogram
 from holdfast_core.detectors.framework import RECOVERABLE
 from holdfast_core.naming import kind_name
 from holdfast_daemon.notify.delivery import OUTCOMES
-from holdfast_proto import step_quantities
+from holdfast_proto import vocabulary
 from holdfast_proto.message_json import enum_words
-from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import TIME_USES
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -76,7 +76,7 @@ NONFINITE = counter(
     "nonfinite_total",
     "run quantity",
     "Reports of NaN or infinity. Norms of skipped steps do not count.",
-    quantity=step_quantities.NONFINITE,
+    quantity=vocabulary.NONFINITE_QUANTITIES,
 )
 SUSPICIONS = counter(
     "suspicions_total",
@@ -154,7 +154,7 @@ RUN_TIME = counter(
     "run use",
     "Wall time of the run by use: productive, or lost to one cause. It counts since the run was created, also over a "
     "change of the leader. Each step that ends adds the time up to its end.",
-    use=USES,
+    use=TIME_USES,
 )
 LOST_TIME = counter(
     "lost_seconds_total",

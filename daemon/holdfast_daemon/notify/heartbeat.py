@@ -6,8 +6,8 @@ from pathlib import Path
 
 from holdfast_base.http_post import PingError, ping, ping_failure
 from holdfast_daemon.notify.delivery import DeliveryCounts
-from holdfast_proto.notify_words import HEARTBEAT
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import HEARTBEAT
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from holdfast_daemon.notify.channels.building import build, check, secret_files
 from holdfast_daemon.notify.delivery import DeliveryCounts, DeliveryQueue
 from holdfast_daemon.notify.grouping import Grouping
 from holdfast_daemon.notify.heartbeat import HeartbeatSender
+from holdfast_daemon.notify.message_text import RunWording
 from holdfast_daemon.notify.reported import Reported, ReportedSaver
-from holdfast_daemon.notify.watching import RunWatch
-from holdfast_daemon.notify.wording import RunWording
+from holdfast_daemon.notify.run_news import RunWatch
 from holdfast_proto import run_files
-from holdfast_proto.notify_words import HEARTBEAT
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import HEARTBEAT
 
 log = logging.getLogger(__name__)
 

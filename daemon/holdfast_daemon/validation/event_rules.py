@@ -41,9 +41,9 @@ from holdfast_proto.limits import (
     NAME_CHARACTERS,
     WITNESS_WORDS_CHARACTERS,
 )
-from holdfast_proto.step_quantities import MEANS, NONFINITE
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import MEAN_FIELDS, NONFINITE_QUANTITIES
 
 _LARGEST_EXIT_CODE = 255
 _REPORTS_PER_RANK = 16
@@ -79,12 +79,12 @@ def _step_summary(summary: store.StepSummary, world_size: int) -> None:
     check_seconds(summary.duration_s, "duration_s")
     check_unix_s(summary.ended_unix_s, "ended_unix_s")
     check_phase_times(summary.phase_s.keys(), summary.phase_s.values(), "phase_s")
-    for name in MEANS:
+    for name in MEAN_FIELDS:
         check_count(getattr(summary, name).count, f"{name}.count", _REPORTS_PER_RANK * world_size)
     check_length(summary.nonfinite, "nonfinite", MOST_RANKS)
     for bad in summary.nonfinite:
         check_rank(bad.rank, world_size, "nonfinite")
-        if bad.quantity not in NONFINITE:
+        if bad.quantity not in NONFINITE_QUANTITIES:
             raise RefusedError(f"nonfinite.quantity is {bad.quantity[:80]!r}")
         check_text(bad.module, "nonfinite.module")
         check_text(bad.parameter, "nonfinite.parameter")

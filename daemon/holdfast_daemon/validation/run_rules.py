@@ -34,9 +34,8 @@ from holdfast_daemon.validation.rules import (
     check_unix_s,
 )
 from holdfast_proto.limits import MOST_RANKS, NAME_CHARACTERS
-from holdfast_proto.loss_tiers import MOST_BUDGET
-from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import MOST_BUDGET, TIME_USES
 
 
 def check_spec(spec: store.RunSpec, run: str) -> None:
@@ -125,7 +124,7 @@ def _check_time_use(book: store.TimeUse) -> None:
     for field in ("since_unix_s", "progress_unix_s", "judged_unix_s", "ended_unix_s"):
         check_unix_s(getattr(book, field), f"time_use.{field}")
     for use, seconds in book.settled_s.items():
-        if use not in USES:
+        if use not in TIME_USES:
             raise RefusedError(f"time_use.settled_s has the unknown use {use[:80]!r}")
         check_seconds(seconds, "time_use.settled_s")
     for field in ("reached_step", "generation_step"):

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoints.claim import BadLossError, OtherRunError, claim, owners_of
+from holdfast_agent.checkpoints.claim import OtherRunError, UnclaimableError, claim, owners_of
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
-from holdfast_checkpoint.errors import CheckpointUnavailable
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnavailable
 from holdfast_checkpoint.format.bad_loss import BadLossRecord, bad_loss_name
 from holdfast_checkpoint.format.history import HistoryRecord
 from holdfast_checkpoint.store.directory import CheckpointDirectory
@@ -174,7 +174,9 @@ def test_after_a_bad_loss_a_start_must_say_where_to_continue(
     snapshots.commit(checkpoints, 10)
     snapshots.commit(checkpoints, 20)
     start(tmp_path).note_bad_loss(BadLossRecord(from_step=12, reason="NaN"))
-    with pytest.raises(BadLossError, match=r"of step 12 or later may hold the bad state: .* --continue-from 10, or"):
+    with pytest.raises(
+        UnclaimableError, match=r"of step 12 or later may hold the bad state: .* --continue-from 10, or"
+    ):
         start(tmp_path, instance="next")
     assert start(tmp_path, instance="next", continue_from=10).committed() == [10]
     assert start(tmp_path, instance="later").committed() == [10], "its line of training is a good one"
@@ -185,7 +187,7 @@ def test_after_a_bad_loss_a_person_may_still_trust_the_newest(
 ) -> None:
     snapshots.commit(checkpoints, 10)
     start(tmp_path).note_bad_loss(BadLossRecord(from_step=0, reason="NaN"))
-    with pytest.raises(BadLossError, match="--continue-from and a step that is good, or with --from-scratch"):
+    with pytest.raises(UnclaimableError, match="--continue-from and a step that is good, or with --from-scratch"):
         start(tmp_path, instance="next")
     assert start(tmp_path, instance="next", continue_from=10).committed() == [10]
     assert start(tmp_path, instance="later").committed() == [10]
@@ -206,7 +208,7 @@ def test_a_damaged_record_of_a_bad_loss_is_one(
     snapshots.commit(checkpoints, 10)
     start(tmp_path)
     (checkpoints.path / bad_loss_name(1)).write_bytes(b"?")
-    with pytest.raises(BadLossError):
+    with pytest.raises(UnclaimableError):
         start(tmp_path, instance="next")
 
 

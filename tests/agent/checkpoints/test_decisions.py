@@ -4,7 +4,7 @@ import pytest
 
 from holdfast_agent.checkpoints.restorer import reason_of
 from holdfast_agent.checkpoints.shard_saver import must_be_written
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.snapshot import Header, SlotState
 
 DAMAGED = CheckpointUnreadable("rank-00001.shard is damaged")

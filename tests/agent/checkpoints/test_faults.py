@@ -18,7 +18,7 @@ import pytest
 
 from holdfast_agent.checkpoints.workers import CheckpointWorkers
 from holdfast_base.processes import process_state
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import MANIFEST
 from holdfast_checkpoint.format.shard_index import index_path, load_index, shard_path
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.shard_index import index_path, shard_path
 from holdfast_checkpoint.format.slot_shard import write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory

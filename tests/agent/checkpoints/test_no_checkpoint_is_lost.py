@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
-from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable
+from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format import slot_shard as shard
 from holdfast_checkpoint.format.durable import remove_file
 from holdfast_checkpoint.format.history import folder_name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast_agent.checkpoints.worker import verify_share
-from holdfast_checkpoint.errors import CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import load_manifest
 from holdfast_checkpoint.format.shard_index import load_index, shard_path
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast_agent.checkpoints import inventory, known_checkpoints, shard_saver, worker, workers
+from holdfast_agent.checkpoints import known_checkpoints, restore_sources, shard_saver, worker, workers
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_proto.snapshot import Slot
 from tests.support.coroutines import end, until
 from tests.support.nodes import RecordedNode, make_node
@@ -181,7 +181,7 @@ def test_known_checkpoints_that_could_not_be_written_are_written_at_the_next_loo
 async def test_a_checkpoint_that_somebody_removes_is_reported_once_and_the_next_is_written(
     node: RecordedNode, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inventory, "REFRESH_S", 0.01)
+    monkeypatch.setattr(restore_sources, "REFRESH_S", 0.01)
     looking = asyncio.create_task(node.inventory.refresh(node.saver.report_loss))
     await expect_next_checkpoint(node, snapshots, 10)
     shutil.rmtree(node.inventory.primary.step_directory(10))

@@ -3,8 +3,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoints.inventory import CheckpointInventory
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnreadable
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot

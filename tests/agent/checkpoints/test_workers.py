@@ -18,7 +18,7 @@ import pytest
 
 from holdfast_agent.checkpoints.workers import CheckpointWorkers
 from holdfast_base.processes import lower_priority, process_state
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnreadable
 from holdfast_checkpoint.format.shard_index import load_index
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import DATA_OFFSET, MAGIC, Meta, Slot, SnapshotError, TensorEntry

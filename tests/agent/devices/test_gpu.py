@@ -4,13 +4,13 @@ from typing import Any
 import pytest
 
 from holdfast_agent.devices import probe
-from holdfast_agent.devices.driver_files import listed_gpus
-from holdfast_agent.devices.gpu import GONE, SEVERE_THROTTLES, THROTTLES, Sample, kernel_bus_id, merged, sample_of
+from holdfast_agent.devices.device_watch import listed_gpus
+from holdfast_agent.devices.gpu import GONE, SEVERE_THROTTLES, THROTTLES, GpuSample, kernel_bus_id, merged, sample_of
 
 ENTRY = {"index": 0, "uuid": "GPU-a", "bus_id": "00000000:41:00.0", "parts": ["MIG-a"], "temperature_celsius": 60}
 
 
-def sample(**changes: Any) -> Sample:
+def sample(**changes: Any) -> GpuSample:
     return sample_of({"gpus": [{**ENTRY, **changes}], "xids": []})
 
 
@@ -25,7 +25,7 @@ def test_a_gpu_that_the_driver_no_longer_reaches_keeps_what_was_known_of_it() ->
     gone = {key: ENTRY[key] for key in ("index", "uuid", "bus_id")}
     lost = merged(known, sample_of({"gpus": [{**gone, "gone": "lost"}]}))["GPU-a"]
     assert (lost.gone, lost.parts, dict(lost.readings), lost.throttles, lost.pids) == ("lost", ("MIG-a",), {}, (), None)
-    forgotten = merged({"GPU-a": lost}, Sample(()))["GPU-a"]
+    forgotten = merged({"GPU-a": lost}, GpuSample(()))["GPU-a"]
     assert (forgotten.index, forgotten.bus_id, forgotten.gone) == (0, "0000:41:00.0", "lost")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast_agent.devices.gpu import Gpu, Sample
+from holdfast_agent.devices.gpu import Gpu, GpuSample
 from holdfast_agent.devices.memory_release import await_release
 from holdfast_agent.devices.node_devices import NodeDevices
 from holdfast_agent.processes.rank import Rank
@@ -29,12 +29,12 @@ class Driver:
         self.devices.ask = self._answer
         self.asked = 0
         self._states = list(states)
-        self.devices.take(Sample((self._states[0],)))
+        self.devices.take(GpuSample((self._states[0],)))
 
     def _answer(self) -> None:
         self.asked += 1
         state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
-        asyncio.get_running_loop().call_soon(self.devices.take, Sample((state,)))
+        asyncio.get_running_loop().call_soon(self.devices.take, GpuSample((state,)))
 
 
 def ranks(reserved: int = 40 * GB) -> list[Rank]:
@@ -67,7 +67,7 @@ async def test_in_a_container_the_memory_in_use_has_to_fall() -> None:
 
 async def test_memory_that_the_old_ranks_had_given_up_before_is_not_waited_for() -> None:
     driver = Driver(gpu(45 * GB, pids=None), pids_are_ours=False)
-    driver.devices.take(Sample((gpu(5 * GB),)))
+    driver.devices.take(GpuSample((gpu(5 * GB),)))
     driver._states[0] = gpu(5 * GB)
     assert await await_release(driver.devices, ranks(), patience_s=PATIENCE_S)
 

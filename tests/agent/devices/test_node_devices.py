@@ -2,7 +2,7 @@
 
 import time
 
-from holdfast_agent.devices.gpu import Gpu, Sample
+from holdfast_agent.devices.gpu import Gpu, GpuSample
 from holdfast_agent.devices.node_devices import NodeDevices, gpus_of
 from holdfast_agent.devices.xids import Xid, xid_of
 from holdfast_agent.processes.rank import Rank
@@ -25,7 +25,7 @@ def kernel(number: int, bus: int, pid: int | None = None) -> Xid:
 
 def devices(*gpus: Gpu, pids_are_ours: bool = True) -> NodeDevices:
     found = NodeDevices(pids_are_ours=pids_are_ours)
-    found.take(Sample(gpus or (gpu(0), gpu(1))))
+    found.take(GpuSample(gpus or (gpu(0), gpu(1))))
     return found
 
 
@@ -43,7 +43,7 @@ def test_a_rank_that_reports_no_uuid_is_found_by_its_process_also_after_the_gpu_
     rank = on("", number=1)
     state = found.state_of(rank)
     assert state is not None and state.uuid == "GPU-1"
-    found.take(Sample((gpu(0), gpu(1, gone="lost"))))
+    found.take(GpuSample((gpu(0), gpu(1, gone="lost"))))
     state = found.state_of(rank)
     assert state is not None and state.fault.meaning == "the driver no longer reaches the GPU"
     assert found.state_of(on("")) is None
@@ -53,13 +53,13 @@ def test_a_gpu_that_is_lost_is_a_fatal_fault_since_it_was_first_seen_to_be() -> 
     found = devices(gpu(0), gpu(1, gone="lost"))
     state = found.state_of(on("GPU-1"))
     assert state is not None and state.fault.fatal and state.fault.unix_s > 0
-    found.take(Sample((gpu(0), gpu(1, gone="lost"))))
+    found.take(GpuSample((gpu(0), gpu(1, gone="lost"))))
     again = found.state_of(on("GPU-1"))
     assert again == state
-    found.take(Sample((gpu(0), gpu(1))))
+    found.take(GpuSample((gpu(0), gpu(1))))
     healthy = found.state_of(on("GPU-1"))
     assert healthy is not None and not healthy.HasField("fault")
-    found.take(Sample((gpu(0), gpu(1, gone="reset_required"))))
+    found.take(GpuSample((gpu(0), gpu(1, gone="reset_required"))))
     later = found.state_of(on("GPU-1"))
     assert later is not None and later.fault.unix_s > state.fault.unix_s
     assert later.fault.meaning == "the driver cannot use the GPU before a reset"
@@ -67,7 +67,7 @@ def test_a_gpu_that_is_lost_is_a_fatal_fault_since_it_was_first_seen_to_be() -> 
 
 def test_the_drivers_list_adds_gpus_and_takes_no_reading_away() -> None:
     found = devices(gpu(0, readings={"power_watts": 7.0}))
-    found.take_list(Sample((gpu(0), gpu(1))))
+    found.take_list(GpuSample((gpu(0), gpu(1))))
     assert dict(found.gpus["GPU-0"].readings) == {"power_watts": 7.0}
     assert found.gpu_of(on("GPU-1")) is not None
     found.forget_readings()
@@ -169,8 +169,8 @@ def utilization(found: NodeDevices, rank: Rank) -> tuple[float, int]:
 
 def test_samples_of_the_utilization_of_a_ranks_gpu_are_added_up() -> None:
     found = devices(used(0, 0.5), used(1, 1.0))
-    found.take(Sample((used(0, None), used(1, 0.75))))
-    found.take(Sample((used(1, 0.25),)))  # the probe may miss a GPU
+    found.take(GpuSample((used(0, None), used(1, 0.75))))
+    found.take(GpuSample((used(1, 0.25),)))  # the probe may miss a GPU
     assert utilization(found, on("GPU-0")) == (0.5, 1)
     assert utilization(found, on("GPU-1")) == (2.0, 3)
     found.forget_readings()
@@ -185,5 +185,5 @@ def test_of_a_part_of_a_gpu_the_utilization_is_unknown() -> None:
 
 def test_without_a_sample_the_utilization_is_unknown() -> None:
     found = NodeDevices()
-    found.take_list(Sample((gpu(0),)))
+    found.take_list(GpuSample((gpu(0),)))
     assert utilization(found, on("GPU-0")) == (0.0, 0)

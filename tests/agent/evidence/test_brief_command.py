@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent.evidence import busy_node
-from holdfast_agent.evidence.brief_command import CommandFailedError, output_of
-from holdfast_agent.evidence.busy_node import MOST_TIMES, stretched
+from holdfast_agent.evidence import brief_command
+from holdfast_agent.evidence.brief_command import MOST_TIMES, CommandFailedError, output_of, stretched
 from tests.support.coroutines import wait_until
 
 
@@ -24,7 +23,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file that shows the load of the node, on which nothing runs."""
     path = tmp_path / "loadavg"
     path.write_text("0.00 0.00 0.00 0/90 1000\n")
-    monkeypatch.setattr(busy_node, "_LOAD", path)
+    monkeypatch.setattr(brief_command, "_LOAD", path)
     return path
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast_agent.evidence.traceback_dump import parse
+from holdfast_agent.evidence.stacks import parse
 
 TEXT = """\
 Current thread 0x00007f477dffb6c0 (most recent call first):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.evidence import flight_dumps, served_dumps, stacks, worker_server
+from holdfast_agent.evidence import flight_dumps, stacks, worker_client
 from holdfast_agent.evidence.evidence_folder import MISSING, EvidenceFolder
-from holdfast_agent.evidence.worker_server import WorkerServerError, ask
+from holdfast_agent.evidence.worker_client import WorkerServerError, ask
 from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.rank import Rank
 from holdfast_base import processes
@@ -85,7 +85,7 @@ async def test_an_answer_that_is_none_is_refused_with_the_reason(answer: bytes, 
 
 
 async def test_an_answer_that_is_too_large_is_refused(socket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_server, "LARGEST_ANSWER_BYTES", 2**20)
+    monkeypatch.setattr(worker_client, "LARGEST_ANSWER_BYTES", 2**20)
     async with serving(socket, always(http(b"x" * (2**20 + 1)))):
         with pytest.raises(WorkerServerError, match="larger than 1 MiB"):
             await ask(socket, own_pid(), "ping", 10.0)
@@ -170,12 +170,12 @@ async def test_a_rank_that_has_named_no_recorder_yet_is_asked_for_the_generic_on
     recorders: list[common.Recorder], asked_for: list[str], socket: str, tmp_path: Path
 ) -> None:
     async with serving(socket, always(http(json.dumps(DUMP).encode()))) as asked:
-        missing = await served_dumps.fetch(rank_with(socket, *recorders), EvidenceFolder(tmp_path, "a"))
+        missing = await flight_dumps.fetch(rank_with(socket, *recorders), EvidenceFolder(tmp_path, "a"))
     assert (asked, missing) == (asked_for, {})
 
 
 async def test_a_rank_without_a_server_is_not_asked_and_that_is_no_reason(tmp_path: Path) -> None:
-    missing = await served_dumps.fetch(rank_with("", GLOO, NCCL), EvidenceFolder(tmp_path, "a"))
+    missing = await flight_dumps.fetch(rank_with("", GLOO, NCCL), EvidenceFolder(tmp_path, "a"))
     assert missing == {"rank-00004.flight_recorder.json": "", "rank-00004.flight_recorder_nccl.json": ""}
 
 
@@ -215,7 +215,7 @@ def hanging_rank(socket: str, way: str) -> Iterator[Rank]:
 async def test_a_rank_that_holds_its_interpreter_shows_its_recorder(
     socket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served_dumps, "SERVER_PATIENCE_S", 60.0)
+    monkeypatch.setattr(flight_dumps, "SERVER_PATIENCE_S", 60.0)
     with hanging_rank(socket, "gil_held") as rank:
         await flight_dumps.collect([rank], EvidenceFolder(tmp_path, "a"), Errors())
         with pytest.raises(WorkerServerError, match="did not answer"):

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from holdfast_checkpoint.codec import byte_planes
 from holdfast_checkpoint.codec.byte_planes import CHUNK_BYTES, ChunkTable
 from holdfast_checkpoint.codec.chunk import decode_chunk
+from holdfast_checkpoint.codec.codec_registry import PayloadError
 from holdfast_checkpoint.codec.planes import format_of
-from holdfast_checkpoint.codec.registry import PayloadError
 
 RANDOM = np.random.default_rng(7)
 FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex128", "complex64"]

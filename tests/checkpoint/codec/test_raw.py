@@ -4,7 +4,7 @@ import random
 import pytest
 
 from holdfast_checkpoint.codec import raw as raw_codec
-from holdfast_checkpoint.codec.registry import PayloadError
+from holdfast_checkpoint.codec.codec_registry import PayloadError
 
 PIECE = raw_codec._PIECE_BYTES
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_checkpoint.errors import CheckpointCommitted, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointCommitted, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.base_shard import Earlier
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest
 from holdfast_checkpoint.format.shard_index import index_path, load_index, shard_path

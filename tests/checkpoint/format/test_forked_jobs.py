@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnreadable
 from holdfast_checkpoint.format.forked_jobs import ForkedJobs
 
 JOBS = 40

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_checkpoint.errors import CheckpointUnreadable
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, ManifestShard, load_manifest
 from holdfast_checkpoint.format.sealed_json import seal
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.codec import byte_planes
 from holdfast_checkpoint.codec.chunk import encode_chunk
-from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
-from holdfast_checkpoint.format import direct_read, durable, slot_shard
-from holdfast_checkpoint.format.direct_read import DirectFile
+from holdfast_checkpoint.format import durable, shard_file, slot_shard
 from holdfast_checkpoint.format.durable import NewFile, write_file
 from holdfast_checkpoint.format.manifest import MANIFEST
+from holdfast_checkpoint.format.shard_file import DirectFile
 from holdfast_checkpoint.format.shard_index import ShardIndex, index_path, load_index, shard_path, slot_bytes_needed
 from holdfast_checkpoint.format.shard_writer import read_back
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
@@ -235,7 +235,7 @@ def test_file_is_read_from_the_disk_whatever_its_size_and_file_system(
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
     calls = SimpleNamespace(**vars(os) | {"open": open_file, "preadv": preadv})
-    monkeypatch.setattr(direct_read, "os", calls)
+    monkeypatch.setattr(shard_file, "os", calls)
     with DirectFile(tmp_path / "file") as file:
         assert file.read(nbytes + 1) == content
         for _ in range(40):

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_checkpoint.format.slot_tensors import SlotFile, TensorBytes
 from holdfast_proto.snapshot import TensorEntry
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_checkpoint.format import verification
 from holdfast_checkpoint.format.manifest import MANIFEST, load_manifest
 from holdfast_checkpoint.format.sealed_json import seal

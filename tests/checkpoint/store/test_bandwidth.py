@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_checkpoint.store.locations import PRIMARY, SECONDARY, open_objects
 from holdfast_checkpoint.store.object_store import Bandwidth, ObjectStore
 from holdfast_checkpoint.store.retries import Retries

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_checkpoint.errors import (
+from holdfast_checkpoint.checkpoint_errors import (
     CheckpointCommitted,
     CheckpointError,
     CheckpointUnavailable,

@@ -8,7 +8,7 @@ import pytest
 from fsspec.registry import _registry
 from typer.testing import CliRunner
 
-from holdfast_checkpoint.errors import (
+from holdfast_checkpoint.checkpoint_errors import (
     CheckpointCommitted,
     CheckpointError,
     CheckpointUnavailable,

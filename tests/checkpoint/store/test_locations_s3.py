@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_checkpoint.format.slot_shard import write_shard
 from holdfast_checkpoint.store.locations import PRIMARY, open_objects
 from holdfast_checkpoint.store.object_store import ObjectStore

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_checkpoint.store.locations import PRIMARY, open_objects
 from holdfast_checkpoint.store.multipart import PART_BYTES, etag_of, part_bytes
 from holdfast_checkpoint.store.object_store import ObjectStore

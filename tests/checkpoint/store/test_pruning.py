@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_checkpoint.errors import (
-    CheckpointUnavailable,
-)
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnavailable
 from holdfast_checkpoint.format.keeping import KEPT, PROVEN, keep, kept_reason, prove, release
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest
 from holdfast_checkpoint.format.shard_index import shard_path

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast_cli.analysis.rank_names import NoRankError, rank_in
+from holdfast_cli.analysis.dump_folder import NoRankError, rank_in
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from holdfast_cli.analysis.reading_note import reading_note
+from holdfast_cli.commands.analyze import reading_note
 
 
 class Terminal(io.StringIO):

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_cli.analysis.diagnosis_report import diagnose_dumps, nothing_pending
 from holdfast_cli.analysis.dump_folder import read_folder
-from holdfast_cli.analysis.report import diagnose_dumps, nothing_pending
-from holdfast_core.diagnosis.devices.causes import Cause, Confidence, Diagnosis, Kind
+from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Confidence, Diagnosis
 from tests.cli.analyze.recordings import Expectation, cases
 
 # What the words of the recordings are in the words of the diagnosis.
 SAME = {
-    Kind.NOTHING_PENDING: {"no_hang", "not_recorded", "unknown"},
-    Kind.MOVING: {"no_hang"},
-    Kind.STUCK_DEVICE: {"gpu_or_network"},
-    Kind.DEAD_RANK: {"missing_rank"},
+    CauseKind.NOTHING_PENDING: {"no_hang", "not_recorded", "unknown"},
+    CauseKind.MOVING: {"no_hang"},
+    CauseKind.STUCK_DEVICE: {"gpu_or_network"},
+    CauseKind.DEAD_RANK: {"missing_rank"},
 }
 
 # Cases in which the verdict names nobody wrongly, and falls short of what the files allow.
@@ -45,10 +45,10 @@ def is_right(diagnosis: Diagnosis, expectation: Expectation) -> bool:
 def may_be_named(cause: Cause, expectation: Expectation) -> set[int]:
     """Return the ranks that the files allow to name."""
     sides = expectation.undecided
-    if cause.kind == Kind.OPPOSITE_ORDER:
+    if cause.kind == CauseKind.OPPOSITE_ORDER:
         return {*expectation.culprits, *(rank for side in sides for rank in side)}
     # One rank against three or more is a hint: the majority can be wrong, and the verdict says how sure it is.
-    is_hint = cause.kind == Kind.MISMATCHED_CALL and cause.confidence == Confidence.LOW
+    is_hint = cause.kind == CauseKind.MISMATCHED_CALL and cause.confidence == Confidence.LOW
     most = max((len(side) for side in sides), default=0)
     odd = {side[0] for side in sides if len(side) == 1 and most >= 3} if is_hint else set()
     return {*expectation.culprits, *odd}
@@ -80,9 +80,7 @@ def test_the_page_has_the_number_of_recordings() -> None:
     nobody = sum(not diagnosis_of(folder).culprits for folder, _ in CASES.values())
     assert f"| recordings | {len(CASES)} |" in page
     assert f"| verdict right | {len(CASES) - len(WEAK)} |" in page
-    assert (
-        f"| verdict `unknown` or `nothing_pending` | {kinds.count(Kind.UNKNOWN) + kinds.count(Kind.NOTHING_PENDING)} |"
-        in page
-    )
+    unnamed = kinds.count(CauseKind.UNKNOWN) + kinds.count(CauseKind.NOTHING_PENDING)
+    assert f"| verdict `unknown` or `nothing_pending` | {unnamed} |" in page
     assert f"| ranks named | {len(CASES) - nobody} |" in page
     assert f"| falls short, and names nobody | {len(WEAK)} |" in page

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from holdfast_agent.evidence.recorder_dump import from_document
+from holdfast_cli.analysis.diagnosis_report import as_lines, as_object, diagnose_dumps, named_ranks, was_busy, world_of
 from holdfast_cli.analysis.dump_folder import Dumps
-from holdfast_cli.analysis.report import as_lines, as_object, diagnose_dumps, named_ranks, was_busy, world_of
 from holdfast_core.diagnosis.devices.causes import Confidence
 from tests.support.recorder_documents import SECOND_NS, START_NS, Document
 

@@ -16,8 +16,8 @@ from holdfast_checkpoint.format.keeping import keep
 from holdfast_checkpoint.format.manifest import MANIFEST, load_manifest
 from holdfast_checkpoint.format.shard_index import index_path, load_index, shard_path
 from holdfast_checkpoint.store.overview import FoundCheckpoint
+from holdfast_cli.checkpoints.checkpoint_folder import find_checkpoints
 from holdfast_cli.checkpoints.drill import differences
-from holdfast_cli.checkpoints.find import find_checkpoints
 from holdfast_cli.checkpoints.tables import checkpoint_as_json
 from holdfast_cli.main import app
 

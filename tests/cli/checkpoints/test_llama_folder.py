@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
 from holdfast_cli.main import app
-from holdfast_trainer.config import ModelConfig, build
-from holdfast_trainer.planning.settings_file import as_toml
+from holdfast_trainer.config import build
+from holdfast_trainer.config_sections import ModelConfig
+from holdfast_trainer.planning.settings import as_toml
 from holdfast_trainer.weights.llama_tensors import llama_tensors
 from holdfast_trainer.weights.weight_folder import find_weights
 from tests.support.llama_folders import MODEL, llama_weights, write_llama

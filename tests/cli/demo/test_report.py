@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from holdfast_cli.demo.demo import DemoOptions
+from holdfast_cli.commands.demo import DemoOptions
+from holdfast_cli.demo.demo_report import DemoReport, FaultReport, judge
 from holdfast_cli.demo.faults import Injected
-from holdfast_cli.demo.report import DemoReport, FaultReport, judge
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_FAILED, INCIDENT_STATE_RECOVERED, Incident, Verdict
 
 KILL = Injected("kill", 5, 40, 100.0)
@@ -88,10 +88,10 @@ def test_the_report_for_people() -> None:
 
 
 def test_too_few_steps_for_two_faults_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="--steps 10"):
+    with pytest.raises(SettingsError, match="--steps 10"):
         DemoOptions(steps=10, seed=0, keep=Path("unused"))
 
 
 def test_a_report_that_could_not_be_written_is_refused_before_the_runs() -> None:
-    with pytest.raises(ConfigurationError, match="--report /none/page"):
+    with pytest.raises(SettingsError, match="--report /none/page"):
         DemoOptions(steps=90, seed=0, report=Path("/none/page.html"))

@@ -116,7 +116,7 @@ def test_the_metrics_are_those_of_the_catalogue(folder: Path) -> None:
 
 def test_the_command_lets_the_run_have_the_cores_and_disks_first() -> None:
     script = (
-        "import os, psutil; from holdfast_cli.commands.guard import _yield_to_others; _yield_to_others();"
+        "import os, psutil; from holdfast_cli.commands.services import guard_service; guard_service._yield_to_others();"
         "print(os.getpriority(os.PRIO_PROCESS, 0), psutil.Process().ionice().ioclass == psutil.IOPRIO_CLASS_IDLE)"
     )
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.local_run.command_lines import guard_command
 from holdfast_cli.local_run.component import Component, ComponentSpec
-from holdfast_cli.local_run.guard_findings import GuardFindings
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
+from holdfast_cli.local_run.stack import GuardFindings
 from holdfast_cli.run_folder.paths import RunPaths
 from holdfast_proto.exit_codes import ExitCode
 
@@ -44,7 +44,7 @@ def test_a_run_without_a_guard_has_no_findings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("folder", "reason"), [("s3://bucket/x", "is a URL"), (__file__, "is a file")])
 def test_a_folder_that_no_guard_can_look_at_is_refused(folder: str, reason: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"--guard .* {reason}"):
+    with pytest.raises(SettingsError, match=f"--guard .* {reason}"):
         LocalRunOptions(run="r", command=("true",), guard=Path(folder))
 
 

@@ -10,12 +10,12 @@ from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from holdfast_cli.incidents.files import IncidentFiles
+from holdfast_cli.incidents.folder_files import IncidentFiles
 from holdfast_cli.incidents.story import incident_story
 from holdfast_cli.main import app
 from holdfast_core import coordinator
 from holdfast_core.model import Observation
-from holdfast_daemon.incidents import folder as incident_folder
+from holdfast_daemon.incidents import incident_folder
 from holdfast_daemon.replay.recording import Recording
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store

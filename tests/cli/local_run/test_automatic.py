@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.local_run import automatic
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.views.attachment import NEVER_ATTACHED, NO_AUTOMATIC_RANK, AttachmentWatch
 from holdfast_cli.views.summary import interrupted_line
 from holdfast_hooks.auto.arming import python_path
@@ -58,14 +58,14 @@ def test_checkpoints_that_nothing_would_restore_are_named(options: Options, monk
     monkeypatch.setattr(automatic, "usable_steps", lambda location, run: [100, 200])
     kept = options(auto=True)
     (kept.directory / kept.run / "checkpoints").mkdir(parents=True)
-    with pytest.raises(ConfigurationError, match="has a checkpoint of step 200, which --auto cannot restore"):
+    with pytest.raises(SettingsError, match="has a checkpoint of step 200, which --auto cannot restore"):
         automatic.without_state(kept)
     automatic.without_state(options(auto=True, from_scratch=True))
 
 
 @pytest.mark.parametrize(("given", "flag"), [({"adopt": True}, "--adopt"), ({"continue_from": 5}, "--continue-from")])
 def test_flags_that_ask_for_a_state_are_refused(options: Options, given: dict[str, object], flag: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"--auto restores nothing, and {flag} asks for it"):
+    with pytest.raises(SettingsError, match=f"--auto restores nothing, and {flag} asks for it"):
         options(auto=True, **given)
 
 

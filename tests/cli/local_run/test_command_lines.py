@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast_cli.local_run.command_lines import agent_command, daemon_command, guard_command
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.paths import RunPaths
 from tests.cli.test_commands import holdfast
 

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.local_run.component import FAILED_STARTS, LONGEST_BACKOFF_S, Component, ComponentSpec, next_backoff_s
-from holdfast_cli.local_run.component_keeper import ComponentKeeper
-from holdfast_cli.run_folder.processes import identify
+from holdfast_cli.errors import SettingsError
+from holdfast_cli.local_run.component import (
+    FAILED_STARTS,
+    LONGEST_BACKOFF_S,
+    Component,
+    ComponentKeeper,
+    ComponentSpec,
+    next_backoff_s,
+)
+from holdfast_cli.run_folder.run_processes import identify
 from tests.support.coroutines import wait_until
 
 
@@ -88,7 +94,7 @@ def test_a_component_that_calls_its_configuration_wrong_is_not_started_again(
 ) -> None:
     component = keeper.add(spec("import sys; print('holdfast: --node is taken', file=sys.stderr); sys.exit(78)"))
     wait_until(lambda: component.fatal, "the exit is noticed")
-    with pytest.raises(ConfigurationError, match=r"^--node is taken$"):
+    with pytest.raises(SettingsError, match=r"^--node is taken$"):
         keeper.raise_if_fatal()
     assert component.restarts == 0
 

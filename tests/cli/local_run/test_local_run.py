@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from holdfast_checkpoint.codec.registry import Compression
+from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_cli.control import rank_pids
-from holdfast_cli.errors import CommandError, ConfigurationError, InterruptionError
+from holdfast_cli.errors import CommandError, InterruptionError, SettingsError
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.command_lines import agent_command
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.local_run.redis_server import answers
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.local_run.store import connect
 from holdfast_cli.local_run.supervised_folder import SupervisedFolder
 from holdfast_cli.run_folder.ended import load_last_status, outcome_of
-from holdfast_cli.run_folder.ending import end_run
 from holdfast_cli.run_folder.paths import RunPaths
-from holdfast_cli.run_folder.processes import identify
 from holdfast_cli.run_folder.record import find_record, load_record
+from holdfast_cli.run_folder.run_end import end_run
+from holdfast_cli.run_folder.run_processes import identify
 from holdfast_proto import keys
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
@@ -218,7 +218,7 @@ def test_an_agent_that_calls_its_configuration_wrong_ends_the_start_with_its_lin
 ) -> None:
     complaint = "--checkpoints /nowhere: cannot be written"
     with (
-        pytest.raises(ConfigurationError) as caught,
+        pytest.raises(SettingsError) as caught,
         LocalRun(options(environment={"FAKE_AGENT_COMPLAINT": complaint})),
     ):
         pass
@@ -273,7 +273,7 @@ from pathlib import Path
 from holdfast_cli.local_run import command_lines
 from holdfast_cli.local_run.command_lines import agent_command
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 fakes, directory, memory = sys.argv[1:]
 command_lines.HOLDFAST = (sys.executable, fakes)
 options = LocalRunOptions(run="testing", command=("x",), directory=Path(directory), shm_directory=Path(memory))
@@ -341,5 +341,5 @@ def test_settings_that_make_no_sense_are_refused_with_the_flag_to_change(options
         ({"checkpoint_full_every": 0}, "--checkpoint-full-every"),
         ({"redis_url": "redis://:secret@host"}, "--redis-password-file"),
     ):
-        with pytest.raises(ConfigurationError, match=flag):
+        with pytest.raises(SettingsError, match=flag):
             options(**changes)

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.launcher_watch import Launcher, LauncherWatch
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.options import LocalRunOptions
-from holdfast_cli.run_folder.processes import identify
+from holdfast_cli.local_run.run_options import LocalRunOptions
+from holdfast_cli.run_folder.run_processes import identify
 from holdfast_cli.run_folder.sweep import sweep
 from holdfast_proto.rank_context import VARIABLE
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
@@ -102,7 +102,7 @@ def test_a_launcher_that_a_signal_ended_has_the_exit_code_that_shells_give() -> 
 
 
 def test_a_launcher_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="no-such-launcher cannot be run"):
+    with pytest.raises(SettingsError, match="no-such-launcher cannot be run"):
         Launcher(["no-such-launcher"], {})
 
 
@@ -110,7 +110,7 @@ class BrokenRun:
     """A run whose daemon has given up."""
 
     def look(self) -> RunStatus | None:
-        raise ConfigurationError("--metrics-port 80: taken")
+        raise SettingsError("--metrics-port 80: taken")
 
 
 def test_a_launcher_continues_when_we_cannot() -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.local_run.component import ComponentSpec
-from holdfast_cli.local_run.component_keeper import ComponentKeeper
+from holdfast_cli.errors import SettingsError
+from holdfast_cli.local_run.component import ComponentKeeper, ComponentSpec
 from holdfast_cli.local_run.redis_server import answers, find_server, server_command
 from holdfast_cli.local_run.store import check_url, connect
 from holdfast_cli.run_folder.paths import RunPaths, set_aside_redis_data
@@ -42,7 +41,7 @@ def test_without_a_server_on_the_path_the_embedded_one_is_taken(
 def test_without_any_server_the_error_names_the_three_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(SettingsError) as caught:
         find_server()
     message = str(caught.value)
     assert "--redis" in message
@@ -53,18 +52,18 @@ def test_without_any_server_the_error_names_the_three_ways(tmp_path: Path, monke
 
 @pytest.mark.parametrize("url", ["redis://:hunter2@host:1/0", "rediss://me:hunter2@host", "unix:///s?password=hunter2"])
 def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="--redis-password-file") as caught:
+    with pytest.raises(SettingsError, match="--redis-password-file") as caught:
         check_url(url)
     assert "hunter2" not in str(caught.value)
 
 
 def test_a_url_of_another_scheme_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="redis://"):
+    with pytest.raises(SettingsError, match="redis://"):
         check_url("http://host")
 
 
 def test_an_unreadable_password_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"--redis-password-file .*missing"):
+    with pytest.raises(SettingsError, match=r"--redis-password-file .*missing"):
         connect("redis://127.0.0.1:1", tmp_path / "missing")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.observed_nodes import membership
 from holdfast_cli.observed_nodes.membership import Membership
 from holdfast_cli.observed_nodes.store_view import StoreView
@@ -51,19 +51,19 @@ def test_the_first_node_begins_the_run_and_the_others_take_its_spec(join: Join, 
 
 def test_nodes_that_disagree_on_their_number_are_told_who_began(join: Join) -> None:
     join("a")
-    with pytest.raises(ConfigurationError, match="--nodes 3: a began run r with --nodes 2"):
+    with pytest.raises(SettingsError, match="--nodes 3: a began run r with --nodes 2"):
         join("b", nodes=3)
 
 
 def test_a_node_that_must_not_end_ranks_does_not_join_nodes_that_do(join: Join) -> None:
     join("a", on_hang=HANG_ACTION_ABORT)
-    with pytest.raises(ConfigurationError, match="--on-hang: a began run r with another value"):
+    with pytest.raises(SettingsError, match="--on-hang: a began run r with another value"):
         join("b")
 
 
 def test_two_nodes_cannot_have_one_name(join: Join) -> None:
     join("a")
-    with pytest.raises(ConfigurationError, match=r"a node a already observes run r: .* with --node"):
+    with pytest.raises(SettingsError, match=r"a node a already observes run r: .* with --node"):
         join("a")
 
 
@@ -80,7 +80,7 @@ def test_a_run_that_has_ended_is_not_joined(join: Join, store_server: StoreServe
     join("a")
     ended = CoordinatorState(run="r", phase=RUN_PHASE_FINISHED)
     store_server.client().set(keys.state("r"), ended.SerializeToString())
-    with pytest.raises(ConfigurationError, match="run r has ended, and is still observed by a"):
+    with pytest.raises(SettingsError, match="run r has ended, and is still observed by a"):
         join("b")
 
 
@@ -89,7 +89,7 @@ def test_a_run_that_holdfast_has_started_is_left_alone(join: Join, store_server:
     client.set(keys.spec("r"), RunSpec(run="r", nodes=1, command=["python"]).SerializeToString())
     client.sadd(keys.nodes("r"), "n")
     client.set(keys.node("r", "n"), NodeState(run="r", node="n").SerializeToString())
-    with pytest.raises(ConfigurationError, match="run r already runs on n with this Redis"):
+    with pytest.raises(SettingsError, match="run r already runs on n with this Redis"):
         join("a")
     assert RunSpec.FromString(bytes(client.get(keys.spec("r")) or b"")).command == ["python"]  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.automatic import rank_environment
 from holdfast_cli.local_run.launcher_watch import observed_node
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.observed_nodes import node_observation
 from holdfast_cli.observed_nodes.node_observation import NodeObservation, silence_line
 from holdfast_cli.settings.schema import ModeName

@@ -13,8 +13,8 @@ from google.protobuf.json_format import MessageToDict
 from typer.testing import CliRunner, Result
 
 from holdfast_cli.main import app
-from holdfast_cli.run_folder.processes import identify
 from holdfast_cli.run_folder.record import RunRecord
+from holdfast_cli.run_folder.run_processes import identify
 from holdfast_proto import run_files
 from holdfast_proto.v1.store_pb2 import Incident, Verdict
 from tests.cli.conftest import run_record

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser
 
 from holdfast_cli.reports.page import report_page
 from holdfast_cli.reports.redaction import redaction
-from holdfast_cli.reports.run_source import find_source, read_facts
+from holdfast_cli.reports.run_facts import find_source, read_facts
 from tests.support.console_browser import chromium
 from tests.support.histories import counted
 from tests.support.report_runs import TIME_USE_S, healthy_steps, hostile_incident, write_run

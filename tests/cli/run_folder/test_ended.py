@@ -6,7 +6,7 @@ import pytest
 
 from holdfast_cli.control import has_ended
 from holdfast_cli.run_folder.ended import as_left, load_incidents
-from holdfast_daemon.incidents.story import story_text
+from holdfast_daemon.incidents.incident_folder import story_text
 from holdfast_proto.run_files import incident_log
 from holdfast_proto.v1.common_pb2 import PHASE_UNSPECIFIED
 from holdfast_proto.v1.store_pb2 import (

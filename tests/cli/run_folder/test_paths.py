@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast_cli.commands import observe, run
-from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.errors import SettingsError
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.main import app
 from holdfast_cli.run_folder import paths
 from holdfast_cli.run_folder.paths import claim_dated_name
@@ -94,7 +94,7 @@ def below_a_file(folder: Path) -> Path:
 @pytest.mark.parametrize("place", [of_a_file, below_a_file])
 def test_a_place_that_cannot_hold_runs_is_an_error_that_names_it(tmp_path: Path, place: Callable[[Path], Path]) -> None:
     directory = place(tmp_path)
-    with pytest.raises(ConfigurationError, match=f"--directory {directory}: .*: name a folder"):
+    with pytest.raises(SettingsError, match=f"--directory {directory}: .*: name a folder"):
         claim_dated_name(directory)
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from holdfast_base import files
 from holdfast_cli.errors import CommandError
-from holdfast_cli.run_folder.ending import end_run
-from holdfast_cli.run_folder.processes import ProcessIdentity, identify, kill_all, marked_processes
 from holdfast_cli.run_folder.record import RunRecord, load_record
+from holdfast_cli.run_folder.run_end import end_run
+from holdfast_cli.run_folder.run_processes import ProcessIdentity, identify, kill_all, marked_processes
 from tests.cli.conftest import run_record
 
 

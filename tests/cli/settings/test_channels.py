@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.local_run.notify_spec import check_files
-from holdfast_cli.local_run.options import local_run_options
+from holdfast_cli.local_run.run_options import local_run_options
 from holdfast_cli.local_run.run_spec import run_spec
 from holdfast_cli.settings.file import parse_file
 from holdfast_cli.settings.resolving import Resolved, merge
@@ -113,7 +113,7 @@ def test_without_a_channel_nobody_is_notified() -> None:
     ],
 )
 def test_what_is_wrong_is_refused_with_its_line(text: str, line: str, part: str) -> None:
-    with pytest.raises(ConfigurationError) as error:
+    with pytest.raises(SettingsError) as error:
         resolved(text)
     assert part in str(error.value)
     assert str(error.value).startswith(f"/conf/holdfast.toml{line}: ")
@@ -136,7 +136,7 @@ def test_a_token_may_go_to_this_machine_or_encrypted(url: str) -> None:
     ],
 )
 def test_values_that_make_no_sense_are_refused_with_their_line(text: str, part: str) -> None:
-    with pytest.raises(ConfigurationError) as error:
+    with pytest.raises(SettingsError) as error:
         local_run_options(resolved(f"[notify]\n{text}\n"), run="r", command=("x",))
     assert part in str(error.value)
     assert "/conf/holdfast.toml:2" in str(error.value)
@@ -144,7 +144,7 @@ def test_values_that_make_no_sense_are_refused_with_their_line(text: str, part: 
 
 def test_files_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
     def problem(text: str) -> str:
-        with pytest.raises(ConfigurationError) as error:
+        with pytest.raises(SettingsError) as error:
             check_files(resolved(text, tmp_path))
         return str(error.value)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.main import app
 from holdfast_cli.run_folder.record import find_record
 from holdfast_proto.v1.control_pb2 import RunStatus

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from holdfast_cli.local_run.command_lines import daemon_command
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.main import app
 from holdfast_cli.run_folder.paths import RunPaths
 

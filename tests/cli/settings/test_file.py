@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast_checkpoint.codec.registry import Compression
-from holdfast_cli.errors import ConfigurationError
+from holdfast_checkpoint.codec.codec_registry import Compression
+from holdfast_cli.errors import SettingsError
 from holdfast_cli.settings.file import parse_file, read_file
 from holdfast_cli.settings.schema import PresetName
 
@@ -19,7 +19,7 @@ def values_of(text: str) -> dict[str, Any]:
 
 
 def refusal_of(text: str) -> str:
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(SettingsError) as caught:
         parse_file(text, FILE)
     message = str(caught.value)
     assert "\n" not in message
@@ -110,7 +110,7 @@ def test_an_unknown_key_or_section_is_refused_with_the_nearest_known_one(text: s
     ],
 )
 def test_a_refusal_names_the_line_in_every_section(text: str, line: int) -> None:
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(SettingsError) as caught:
         parse_file(text, FILE)
     assert str(caught.value).startswith(f"{FILE}:{line}: ")
 
@@ -162,7 +162,7 @@ def test_the_fix_for_a_password_is_that_of_the_setting() -> None:
 def test_a_link_to_nothing_is_not_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("holdfast.toml").symlink_to("gone.toml")
-    with pytest.raises(ConfigurationError, match=r"holdfast.toml: No such file"):
+    with pytest.raises(SettingsError, match=r"holdfast.toml: No such file"):
         read_file(None)
 
 
@@ -176,10 +176,10 @@ def test_without_a_file_there_are_no_settings(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"none.toml: No such file or directory: name a file"):
+    with pytest.raises(SettingsError, match=r"none.toml: No such file or directory: name a file"):
         read_file(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigurationError, match="not text in UTF-8"):
+    with pytest.raises(SettingsError, match="not text in UTF-8"):
         read_file(tmp_path / "binary.toml")
 
 
@@ -204,7 +204,7 @@ def test_a_foreign_file_that_nobody_named_starts_no_program_and_reads_no_secret(
     file = Path("holdfast.toml")
     file.write_text(SENSITIVE[key])
     file.chmod(0o646)
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(SettingsError) as caught:
         read_file(None)
     line = str(caught.value)
     assert f": {key} is refused, because it starts a program or reads a secret, and every user can write" in line
@@ -241,7 +241,7 @@ def test_a_file_is_foreign_if_another_user_owns_it_or_can_write_it(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "fstat", lambda _: status)
     if expected:
-        with pytest.raises(ConfigurationError, match=expected):
+        with pytest.raises(SettingsError, match=expected):
             read_file(None)
     else:
         assert read_file(None) is not None

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.errors import ConfigurationError, UsageError
+from holdfast_cli.errors import SettingsError, UsageError
 from holdfast_cli.settings.file import FileSettings, parse_file
 from holdfast_cli.settings.resolving import Origin, merge
 from holdfast_cli.settings.schema import RunSettings
@@ -77,7 +77,7 @@ def test_publish_names_the_flag_and_the_key_of_what_is_missing(field: str, flag:
 
 def test_a_run_of_several_nodes_is_not_started_on_one_machine() -> None:
     file = parse_file('[run]\nnodes = 4\ncommand = ["x"]\n', Path("f.toml"))
-    with pytest.raises(ConfigurationError, match=r"^f.toml: run.nodes = 4: .* use `holdfast publish`"):
+    with pytest.raises(SettingsError, match=r"^f.toml: run.nodes = 4: .* use `holdfast publish`"):
         merge("run", {}, file)
 
 

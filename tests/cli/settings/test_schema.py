@@ -3,12 +3,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, get_origin
 
-from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.local_run.run_spec import run_spec
 from holdfast_cli.settings.schema import LossActionName, RunSettings, schema, settings_of
 from holdfast_cli.settings.setting import FileSection
-from holdfast_proto.loss_tiers import DEFAULTS, TIER_WORDS, rule_of
 from holdfast_proto.v1.store_pb2 import LOSS_ACTION_STOP, RunSpec
+from holdfast_proto.vocabulary import DEFAULTS, TIER_WORDS, rule_of
 
 
 def test_every_setting_has_a_key_or_is_for_one_start() -> None:

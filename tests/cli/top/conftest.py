@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from holdfast_cli.run_folder.processes import identify
+from holdfast_cli.run_folder.run_processes import identify
 from holdfast_cli.top import poller
-from holdfast_cli.top.app import TopApp
-from holdfast_cli.top.run_source import RunSource
+from holdfast_cli.top.run_looks import LookSource
+from holdfast_cli.top.top_app import TopApp
 from holdfast_proto.v1 import control_pb2
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import StacksTaken
@@ -110,7 +110,7 @@ async def watching_local(
     assert me is not None
     identity = {"pid": me.pid, "start_ticks": me.start_ticks, "control": str(socket)}
     run_record(directory, run=status.run, **identity, **changes).save()
-    control, app = TopControl(status), TopApp(RunSource(folder, None, None))
+    control, app = TopControl(status), TopApp(LookSource(folder, None, None))
     async with served(control, socket), opened(app, size) as pilot:
         yield Watching(app, pilot, control, socket, contextlib.AsyncExitStack())
 
@@ -121,7 +121,7 @@ def watch(folder: Path) -> Watch:
     async def watching(status: RunStatus, size: tuple[int, int] = (80, 24), **others: Any) -> AsyncIterator[Watching]:
         socket = folder / "d.sock"
         control = TopControl(status)
-        app = TopApp(RunSource(folder, None, socket), **others)
+        app = TopApp(LookSource(folder, None, socket), **others)
         async with contextlib.AsyncExitStack() as stack:
             daemon = await stack.enter_async_context(contextlib.AsyncExitStack())
             await daemon.enter_async_context(served(control, socket))

@@ -15,12 +15,12 @@ from holdfast_cli.top.incidents.incident_list import IncidentsScreen
 from holdfast_cli.top.incidents.story_screen import StoryScreen
 from holdfast_cli.top.poller import Lost
 from holdfast_cli.top.ranks.rank_screen import RankScreen
-from holdfast_cli.top.run_source import Look, RunSource
+from holdfast_cli.top.run_looks import LookSource, RunLook
 from tests.cli.top.conftest import Watch
 from tests.cli.top.scenes import hung
 from tests.support.coroutines import until
 
-SCREENS: dict[str, Callable[[Look, RunSource], LiveScreen]] = {
+SCREENS: dict[str, Callable[[RunLook, LookSource], LiveScreen]] = {
     "rank": lambda look, source: RankScreen(11, look, source),
     "incidents": lambda look, source: IncidentsScreen(look),
     "story": lambda look, source: StoryScreen(look.status.newest_incident, look),
@@ -33,7 +33,7 @@ SCREENS: dict[str, Callable[[Look, RunSource], LiveScreen]] = {
 
 @pytest.mark.parametrize("open_screen", SCREENS.values(), ids=SCREENS)
 async def test_a_look_and_a_result_may_arrive_while_a_screen_opens_and_while_it_closes(
-    watch: Watch, open_screen: Callable[[Look, RunSource], LiveScreen], monkeypatch: pytest.MonkeyPatch
+    watch: Watch, open_screen: Callable[[RunLook, LookSource], LiveScreen], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poller, "LOOK_EVERY_S", 3600.0)  # what arrives is what the test sends
     first = hung()

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast_cli.run_folder.record import RunRecord
-from holdfast_cli.top.app import TopApp
 from holdfast_cli.top.dialogs import HELP
+from holdfast_cli.top.top_app import TopApp
 from holdfast_proto.v1.control_pb2 import StopRunRequest, TakeCheckpointRequest
 from tests.cli.conftest import run_record
 from tests.cli.top.conftest import TopControl, Watch, Watching, opened

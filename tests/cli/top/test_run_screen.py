@@ -6,7 +6,7 @@ import pytest
 from textual.widgets import Static
 
 from holdfast_cli.top.ranks.mesh_view import MeshView
-from holdfast_cli.top.ranks.rank_table import RankTable
+from holdfast_cli.top.ranks.rank_list import RankList
 from holdfast_core.texts.advice import advice_line, next_line
 from holdfast_proto.v1.control_pb2 import RANK_HEALTH_OK, RunSettings
 from holdfast_proto.v1.store_pb2 import (
@@ -28,7 +28,7 @@ RED = "color(1)"
 
 
 def ranks_of(top: Watching) -> list[int]:
-    return top.app.screen.query_one(RankTable).shown_ranks
+    return top.app.screen.query_one(RankList).shown_ranks
 
 
 async def test_a_run_is_shown_from_its_start_and_followed(watch: Watch) -> None:
@@ -119,7 +119,7 @@ async def test_the_cursor_stays_with_its_rank_when_the_order_changes(watch: Watc
     async with watch(wide()) as top:
         await top.shows("32 ranks")
         await top.press("down", "down", "down")
-        table = top.app.screen.query_one(RankTable)
+        table = top.app.screen.query_one(RankList)
         assert table.rank_at(table.cursor) == 3
         top.control.status = hung()
         await top.shows("culprit: no")

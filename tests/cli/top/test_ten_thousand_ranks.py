@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast_cli.top.ranks.oddity import JudgedRanks
-from holdfast_cli.top.ranks.rank_table import RankTable
+from holdfast_cli.top.ranks.rank_list import RankList
 from holdfast_proto.v1.common_pb2 import RECORDER_SOURCE_BACKEND
 from tests.cli.top.conftest import Watch
 from tests.cli.top.scenes import wide
@@ -38,7 +38,7 @@ async def test_an_update_draws_only_what_is_seen(watch: Watch, described: list[i
         described.clear()
         top.control.status = killed(7777, status)
         await top.shows("dead: SIGKILL")
-        assert top.app.screen.query_one(RankTable).shown_ranks[0] == 7777
+        assert top.app.screen.query_one(RankList).shown_ranks[0] == 7777
         assert len(set(described)) < 100
         await top.press("end")
         await top.shows("9999  node-1249")

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast_cli.commands import top as command
 from holdfast_cli.main import app
-from holdfast_cli.top.app import TopApp
+from holdfast_cli.top.top_app import TopApp
 from tests.cli.conftest import run_record
 from tests.cli.top.scenes import wide
 

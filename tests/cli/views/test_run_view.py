@@ -6,9 +6,8 @@ import pytest
 from rich.console import Console
 
 from holdfast_cli.views.conditions import Condition, condition
-from holdfast_cli.views.display import LineDisplay, LiveDisplay, display_for
+from holdfast_cli.views.display import HEARTBEAT_S, LineDisplay, LiveDisplay, changes, display_for
 from holdfast_cli.views.phrases import progress_line
-from holdfast_cli.views.plain import HEARTBEAT_S, changes
 from holdfast_cli.views.run_view import Surroundings, phase_style, progress_text, render
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1.common_pb2 import PHASE_EVAL, LoggedNumber

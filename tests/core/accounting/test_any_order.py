@@ -10,11 +10,11 @@ import pytest
 
 from holdfast_core.accounting.ledger import settled_time_use, time_use
 from holdfast_core.model import StopRequest
-from holdfast_daemon.replay.core_codec import decode_state, encode_state
+from holdfast_daemon.replay.recorded_tick import decode_state, encode_state
 from holdfast_daemon.validation.run_rules import check_record
-from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import TIME_USES
 from tests.support.core_world import World
 
 PHASES = (
@@ -124,7 +124,7 @@ def test_the_uses_sum_to_the_wall_time_and_what_is_settled_stays(seed: int) -> N
     story = Story(seed)
     world = story.world
     world.tick()
-    settled, book, latest = dict.fromkeys(USES, 0.0), store.TimeUse(), world.now
+    settled, book, latest = dict.fromkeys(TIME_USES, 0.0), store.TimeUse(), world.now
     for _ in range(ACTS):
         story.go()
         spent, after = time_use(world.state, world.now), settled_time_use(world.state)
@@ -134,7 +134,7 @@ def test_the_uses_sum_to_the_wall_time_and_what_is_settled_stays(seed: int) -> N
         kept = all(after.get(use, 0.0) >= seconds for use, seconds in settled.items())
         assert kept or story.is_emptied
         settled = dict(after)
-        assert tuple(spent) == USES
+        assert tuple(spent) == TIME_USES
         assert min(spent.values()) >= 0.0
         latest = max(latest, world.now)
         wall_s = math.fsum(spent.values())

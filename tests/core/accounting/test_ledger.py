@@ -9,9 +9,9 @@ from holdfast_core import coordinator
 from holdfast_core.accounting.ledger import goodput_ratio, settled_time_use, time_use
 from holdfast_core.model import Observation, StopRequest
 from holdfast_daemon.validation.run_rules import check_record
-from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import TIME_USES
 from tests.support.core_world import TICK_S, World
 
 CREATED_UNIX_S = 999_990.0
@@ -44,7 +44,7 @@ def step(world: World, count: int = 1, *, seconds: float = 1.0, **phases: float)
 def used(world: World) -> dict[str, float]:
     """Return the uses that have seconds, and check that all of them sum to the wall time."""
     spent = time_use(world.state, world.now)
-    assert tuple(spent) == USES
+    assert tuple(spent) == TIME_USES
     assert min(spent.values()) >= 0.0
     ended = world.state.record.time_use.ended_unix_s or world.now
     assert math.fsum(spent.values()) == pytest.approx(ended - CREATED_UNIX_S, rel=1e-9)

@@ -11,7 +11,7 @@ from holdfast_daemon.console.pages.run_frame import run_frame
 from holdfast_daemon.console.ranks.rank_table import RankReader
 from holdfast_daemon.console.watched import WatchedRun
 from holdfast_daemon.control.status import status_of
-from holdfast_daemon.metrics_collector import ranks_by_state
+from holdfast_daemon.run_metrics import ranks_by_state
 from holdfast_daemon.validation.intake import Refusals
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import control_pb2 as control

@@ -15,8 +15,8 @@ from holdfast_core.recovery.loss_policy import is_finite_loss
 from holdfast_core.texts.advice import next_line
 from holdfast_daemon.validation.rules import RefusedError
 from holdfast_daemon.validation.run_rules import check_spec
-from holdfast_proto.loss_tiers import DEFAULTS, TIER_WORDS, rule_of
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import DEFAULTS, TIER_WORDS, rule_of
 from tests.support.core_world import World
 
 BUDGET = 10

@@ -10,7 +10,7 @@ from holdfast_proto.v1 import store_pb2 as store
 ACTS = store.RunSpec(mode=store.MODE_ACT, ranks_per_node=4)
 OBSERVES = store.RunSpec(mode=store.MODE_OBSERVE)
 ABORTS = store.RunSpec(mode=store.MODE_OBSERVE, on_hang=store.HANG_ACTION_ABORT)
-RUNBOOK = Path(__file__).parents[4] / "docs" / "runbook.md"
+RUNBOOK = Path(__file__).parents[3] / "docs" / "runbook.md"
 
 
 def test_every_kind_has_an_advice_and_a_section_that_exists() -> None:

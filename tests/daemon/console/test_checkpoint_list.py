@@ -17,7 +17,7 @@ from holdfast_checkpoint.format.verification import (
     write_verification,
 )
 from holdfast_checkpoint.store.histories import FolderPlace, Histories
-from holdfast_daemon.history.history_file import Batch, HistoryFile
+from holdfast_daemon.history.history_file import HistoryFile, StartRows
 from holdfast_daemon.history.rows import CheckpointRow
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.console_server import SimulatedConsole
@@ -116,7 +116,7 @@ def test_of_steps_that_nodes_report_the_sizes_are_those_of_their_commits(
         spec.checkpoint_directory = place
         state = replace(console.run.state, spec=spec)
         row = CheckpointRow(1, step, unix_s, 1000, stored_bytes, 0.5)
-        HistoryFile(console.directory, "llama-7b").write([(instance, Batch(checkpoints=[row], state=state))])
+        HistoryFile(console.directory, "llama-7b").write([(instance, StartRows(checkpoints=[row], state=state))])
 
     commit("first", str(folder), 10, 300, 1_790_000_000.0)
     commit("second", str(folder), 10, 400, 1_790_000_100.0)

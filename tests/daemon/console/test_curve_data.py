@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_daemon.console.app import STATIC
+from holdfast_daemon.console.console_app import STATIC
 from tests.support.programs import needs
 
 pytestmark = needs("node")

@@ -13,9 +13,9 @@ from holdfast_core.model import Logged
 from holdfast_daemon.console.ended_runs import MAY_RUN_S, NothingKeptError, read_ended
 from holdfast_daemon.console.pages.run_frame import run_frame
 from holdfast_daemon.console.ranks.rank_table import RankReader
-from holdfast_daemon.history.history_file import Batch, HistoryFile
+from holdfast_daemon.history.history_file import HistoryFile, StartRows
+from holdfast_daemon.history.history_tables import LOGGED, MEMORY
 from holdfast_daemon.history.rows import MetricRow, checkpoint_row
-from holdfast_daemon.history.schema import LOGGED, MEMORY
 from holdfast_daemon.incidents.archive import IncidentLog
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
@@ -39,7 +39,7 @@ def trained() -> SimulatedRun:
 
 def keep(directory: Path, run: SimulatedRun) -> None:
     """Write what the daemon of a run writes."""
-    HistoryFile(directory, "r").write([(INSTANCE, Batch(state=run.state, state_unix_s=run.now))])
+    HistoryFile(directory, "r").write([(INSTANCE, StartRows(state=run.state, state_unix_s=run.now))])
     for incident in run.incidents.values():
         IncidentLog(directory, "r").append(incident)
 
@@ -87,7 +87,7 @@ def test_a_run_that_was_ended_before_its_daemon_knew_ends_as_it_was_left(tmp_pat
     time_use = {"productive": 20.0, "detection": 42.0}
     last = control.RunStatus(outcome="stopped by an operator", time_use_s=time_use, now_unix_s=run.now + 42.0)
     commit = store.Event(generation=1, checkpoint_committed=store.CheckpointCommitted(step=41))
-    HistoryFile(tmp_path, "r").write([(INSTANCE, Batch(checkpoints=[checkpoint_row(commit)]))])
+    HistoryFile(tmp_path, "r").write([(INSTANCE, StartRows(checkpoints=[checkpoint_row(commit)]))])
     frame = run_frame(read_ended(tmp_path, "r", run.now, last=last, is_over=True), RankReader(), 2e9)
     assert (frame["state"], frame["outcome"], frame["health"]) == ("stopped", "stopped by an operator", "ended")
     assert (frame["wall_s"], frame["time_use_s"]["detection"], frame["newest_checkpoint"]) == (62.0, 42.0, 41)
@@ -115,7 +115,9 @@ def address(tmp_path: Path) -> Iterator[str]:
     run = trained()
     for step in range(40):
         rows = [MetricRow(f"{LOGGED}my/reward", 1, step, 1.0, 0.1 * step), MetricRow(MEMORY, 1, step, 1.0, 2.0**31)]
-        HistoryFile(tmp_path, "r").write([(INSTANCE, Batch(steps=[counted(step, loss=2.0, step_s=0.5)], metrics=rows))])
+        HistoryFile(tmp_path, "r").write(
+            [(INSTANCE, StartRows(steps=[counted(step, loss=2.0, step_s=0.5)], metrics=rows))]
+        )
     run.judge(1, state=store.INCIDENT_STATE_FAILED)
     run.end("rank 1 fails each time", store.RUN_PHASE_FAILED)
     run.report(logged={"my/reward": Logged(3.9, 39, 0, 1)})

@@ -2,7 +2,7 @@
 
 import re
 
-from holdfast_daemon.console.app import STATIC
+from holdfast_daemon.console.console_app import STATIC
 from holdfast_hooks.faults.catalogue import CATALOGUE
 
 

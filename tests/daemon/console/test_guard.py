@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast_daemon.console.serving import guard
-from holdfast_daemon.console.serving.guard import Guard
+from holdfast_daemon.console.serving import request_guard
+from holdfast_daemon.console.serving.request_guard import Guard
 
 SCOPE: dict[str, Any] = {
     "type": "http",
@@ -28,7 +28,7 @@ async def begin(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "SEND_PATIENCE_S", 0.01)
+    monkeypatch.setattr(request_guard, "SEND_PATIENCE_S", 0.01)
     dropped: list[Any] = []
 
     async def never(message: Any) -> None:

@@ -15,11 +15,11 @@ from holdfast_checkpoint.format.bad_loss import BadLossRecord, bad_loss_name
 from holdfast_checkpoint.format.shard_index import step_directory
 from holdfast_core.model import Logged
 from holdfast_daemon.console.ranks import rank_table
-from holdfast_daemon.console.serving.guard import RefusedRequestError
+from holdfast_daemon.console.serving.request_guard import RefusedRequestError
 from holdfast_daemon.console.serving.static_files import StaticFolder
 from holdfast_proto import run_files
-from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import TIME_USES
 from tests.support.console_server import PAST_STEPS, SimulatedConsole, keep_evidence
 
 RUN = "/api/runs/llama-7b"
@@ -58,7 +58,7 @@ def test_the_list_of_runs_and_the_page_of_one(console: SimulatedConsole) -> None
     assert (row["run"], row["state"], row["state_text"], row["health"]) == ("llama-7b", "running", "trains", "ok")
     assert (row["step"], row["steps_until"], row["ranks"], row["incidents"]) == (9, 10_000, 8, 1)
     assert row["goodput_ratio"] == pytest.approx(0.95)
-    assert set(frame["time_use_s"]) == set(USES)
+    assert set(frame["time_use_s"]) == set(TIME_USES)
     seconds = frame["time_use_s"]
     assert frame["goodput_ratio"] == round(seconds["productive"] / sum(seconds.values()), 4)
     assert frame["wall_s"] == pytest.approx(sum(frame["time_use_s"].values()), abs=0.5)

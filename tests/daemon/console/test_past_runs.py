@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from holdfast_core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.console.pages.past_runs import past_runs
-from holdfast_daemon.history.history_file import Batch, HistoryFile
+from holdfast_daemon.history.history_file import HistoryFile, StartRows
 from holdfast_proto import run_files
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.console_browser import PHONE, Theme, chromium, keep_screenshot, new_context, watched_page
@@ -26,7 +26,7 @@ def write_end(directory: Path, run: str, instance: str, outcome: str, phase: "st
     write_steps(directory, (counted(step, step_s=0.5) for step in range(10)), run, instance)
     made = SimulatedRun(run_name=run)
     made.end(outcome, phase)
-    batch = Batch(state=made.state, state_unix_s=ENDED_UNIX_S)
+    batch = StartRows(state=made.state, state_unix_s=ENDED_UNIX_S)
     HistoryFile(directory, run).write([(instance, batch)])
 
 
@@ -78,9 +78,9 @@ def test_a_damaged_history_is_left_out(tmp_path: Path) -> None:
 def test_a_start_that_was_refused_is_no_past_run(tmp_path: Path) -> None:
     write_end(tmp_path, "a", "ran", "finished", FINISHED)
     refused, failed = SimulatedRun(run_name="a"), SimulatedRun(run_name="b")
-    HistoryFile(tmp_path, "a").write([("refused", Batch(state=refused.state, state_unix_s=ENDED_UNIX_S))])
+    HistoryFile(tmp_path, "a").write([("refused", StartRows(state=refused.state, state_unix_s=ENDED_UNIX_S))])
     failed.end("no node came", FAILED)
-    HistoryFile(tmp_path, "b").write([("failed", Batch(state=failed.state, state_unix_s=ENDED_UNIX_S))])
+    HistoryFile(tmp_path, "b").write([("failed", StartRows(state=failed.state, state_unix_s=ENDED_UNIX_S))])
     assert set(ends(tmp_path)) == {"a ran", "b failed"}
     # It may still begin.
     assert ends(tmp_path, a="refused")["a refused"]["current"]

@@ -14,7 +14,7 @@ from holdfast_daemon.console import boards
 from holdfast_daemon.console.ranks import rank_table
 from holdfast_daemon.console.ranks.rank_cells import COLOURS, MOST_CHANGES, MOST_ODD, RankCells
 from holdfast_daemon.console.ranks.rank_table import RankReader
-from holdfast_daemon.console.watched import Watched
+from holdfast_daemon.console.watched import WatchedDaemon
 from tests.support.simulated_run import SimulatedRun
 
 
@@ -129,7 +129,7 @@ def test_no_rank_is_behind_before_the_usual_time_of_a_step_is_known() -> None:
 def test_a_further_page_takes_no_change_from_the_first(tmp_path: Path) -> None:
     run = SimulatedRun(ranks=8)
     named = SimpleNamespace(runs={"r": run}, clock=Clock(), options=SimpleNamespace(directory=tmp_path))
-    watched = cast(Watched, named)
+    watched = cast(WatchedDaemon, named)
     ranks = boards._RanksBoard(watched, "r", RankReader(), "health")
     frames = boards._RunBoard(watched, "r", RankReader())
     ((_, first),), ((_, shown),) = ranks._first(True), frames._first(True)

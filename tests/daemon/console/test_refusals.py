@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast_daemon.console.serving import guard
-from holdfast_daemon.console.serving.guard import MOST_BODY_BYTES
+from holdfast_daemon.console.serving import request_guard
+from holdfast_daemon.console.serving.request_guard import MOST_BODY_BYTES
 from tests.support.console_server import SimulatedConsole
 
 READ = [
@@ -252,7 +252,7 @@ def test_the_secrets_are_in_no_archive_and_no_log(console: SimulatedConsole, cap
 def test_a_body_that_does_not_come_keeps_no_connection(
     console: SimulatedConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "BODY_PATIENCE_S", 0.2)
+    monkeypatch.setattr(request_guard, "BODY_PATIENCE_S", 0.2)
     connection = http.client.HTTPConnection("127.0.0.1", console.port, timeout=30)
     connection.putrequest("POST", "/api/login")
     connection.putheader("Origin", f"http://127.0.0.1:{console.port}")

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console import starting
-from holdfast_daemon.console.watched import Watched
+from holdfast_daemon.console.watched import WatchedDaemon
 from holdfast_proto import run_files
 from holdfast_proto.endpoint import read_endpoint
 from tests.support.console_server import simulated_console
@@ -24,9 +24,9 @@ from tests.support.shells import options
 from tests.support.store_server import StoreServer
 
 
-def watched(tmp_path: Path, **settings: Any) -> Watched:
+def watched(tmp_path: Path, **settings: Any) -> WatchedDaemon:
     given = dataclasses.replace(options(tmp_path, "unix:///none"), **settings)
-    return cast(Watched, SimpleNamespace(options=given, runs={}, loop=None, clock=Clock(), ended=False))
+    return cast(WatchedDaemon, SimpleNamespace(options=given, runs={}, loop=None, clock=Clock(), ended=False))
 
 
 def test_without_the_packages_one_line_says_how_to_get_them(

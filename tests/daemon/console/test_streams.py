@@ -11,7 +11,7 @@ from holdfast_daemon.console.boards import MOST_PAGES
 from holdfast_daemon.console.serving import streams
 from holdfast_daemon.console.serving.streams import QUEUED, EndedError, Event, Feed
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.console.test_merge_patch import applied, without_null
+from tests.daemon.console.test_browser_json import applied, without_null
 from tests.support.console_server import SimulatedConsole
 from tests.support.coroutines import wait_until
 from tests.support.event_stream import EventStream

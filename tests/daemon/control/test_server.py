@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 from holdfast_base.redis_client import connect
 from holdfast_core import coordinator
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.console.watched import Watched
-from holdfast_daemon.control import server as control
-from holdfast_daemon.control.server import ControlService
+from holdfast_daemon.console.watched import WatchedDaemon
+from holdfast_daemon.control import control_server as control
+from holdfast_daemon.control.control_server import ControlService
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto import keys
@@ -297,7 +297,7 @@ async def test_the_daemon_says_how_it_is_itself(folder: Path) -> None:
     shell = idle_shell(folder)
     shell.state, shell.leadership.leads, shell.store_up = coordinator.begin(SPEC), True, True
     clock, shells = Clock(), {shell.run_name: shell}
-    watched = Watched(
+    watched = WatchedDaemon(
         options=options(folder, "unix:///none"),
         runs=shells,
         clock=clock,

@@ -4,11 +4,11 @@ import pytest
 
 from holdfast_core.model import StopRequest
 from holdfast_daemon.control.status import status_of
-from holdfast_proto.time_use import USES
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import OWN_TIME_SOURCE_HOST, OWN_TIME_SOURCE_NONE
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RankExit
+from holdfast_proto.vocabulary import TIME_USES
 from tests.support.core_world import World
 
 
@@ -21,7 +21,7 @@ def test_the_uses_of_time_sum_to_the_wall_time_and_the_end_stops_both() -> None:
     world.until("starting")
     world.train(3, step_s=0.5, tick_s=0.5)
     seen = status(world)
-    assert tuple(sorted(seen.time_use_s)) == tuple(sorted(USES))
+    assert tuple(sorted(seen.time_use_s)) == tuple(sorted(TIME_USES))
     assert seen.time_use_s["productive"] == pytest.approx(1.5)
     assert seen.wall_s == pytest.approx(world.now - 999_990.0)
     world.tick(StopRequest())

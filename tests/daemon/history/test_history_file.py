@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.history import history_file, schema, thinning
-from holdfast_daemon.history.history_file import Batch, HistoryFile
-from holdfast_daemon.history.reader import RunHistory
+from holdfast_daemon.history import history_file, history_tables, thinning
+from holdfast_daemon.history.history_file import HistoryFile, StartRows
+from holdfast_daemon.history.history_reader import RunHistory
 from holdfast_proto import run_files
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
@@ -50,7 +50,7 @@ def test_a_new_run_of_the_same_name_has_rows_of_its_own(tmp_path: Path) -> None:
 
 def test_settings_and_status_come_back_as_plain_fields(tmp_path: Path) -> None:
     state = trained().state
-    HistoryFile(tmp_path, "r").write([("i", Batch(state=state, state_unix_s=5.0))])
+    HistoryFile(tmp_path, "r").write([("i", StartRows(state=state, state_unix_s=5.0))])
     history = RunHistory(run_files.history(tmp_path, "r"))
     (start,) = history.starts()
     assert (start.spec["mode"], start.spec["preset"], start.spec["world_size"]) == ("act", "fast", 4)
@@ -63,7 +63,7 @@ def test_settings_and_status_come_back_as_plain_fields(tmp_path: Path) -> None:
 def test_the_settings_fill_in_a_start_of_which_only_steps_were_known(tmp_path: Path) -> None:
     history = write_steps(tmp_path, [counted(0, loss=1.0)])
     assert history.starts()[0].spec == {}
-    HistoryFile(tmp_path, "r").write([("i", Batch(state=trained().state, state_unix_s=5.0))])
+    HistoryFile(tmp_path, "r").write([("i", StartRows(state=trained().state, state_unix_s=5.0))])
     write_steps(tmp_path, [counted(1, loss=1.0)])
     (start,) = history.starts()
     assert start.spec["run"] == "r"
@@ -77,7 +77,7 @@ def test_the_slowest_ranks_are_named(tmp_path: Path) -> None:
     for rank in node.ranks:
         rank.device_own_s, rank.device_steps = 10.0 + rank.rank, 10
     state = replace(state, nodes={name: node})
-    HistoryFile(tmp_path, "r").write([("i", Batch(state=state, state_unix_s=5.0))])
+    HistoryFile(tmp_path, "r").write([("i", StartRows(state=state, state_unix_s=5.0))])
     final = RunHistory(run_files.history(tmp_path, "r")).final("i")
     assert final is not None
     assert [one["rank"] for one in final["slowest_ranks"]] == [3, 2, 1, 0]
@@ -88,7 +88,7 @@ def test_a_status_that_cannot_be_made_costs_no_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(history_file, "status_fields", lambda state, now: {"step_s": math.nan})
-    batch = Batch(steps=[counted(0, loss=1.0)], state=trained().state, state_unix_s=5.0)
+    batch = StartRows(steps=[counted(0, loss=1.0)], state=trained().state, state_unix_s=5.0)
     HistoryFile(tmp_path, "r").write([("i", batch)])
     history = RunHistory(run_files.history(tmp_path, "r"))
     assert history.curve("i", "loss").mean == [1.0]
@@ -102,9 +102,9 @@ def test_the_status_of_an_ended_run_is_not_replaced_by_a_later_one(tmp_path: Pat
     record.CopyFrom(state.record)
     record.phase, record.outcome = store.RUN_PHASE_FINISHED, "finished"
     file, ended = HistoryFile(tmp_path, "r"), replace(state, record=record)
-    file.write([("i", Batch(state=state, state_unix_s=1.0))])
-    file.write([("i", Batch(state=ended, state_unix_s=2.0))])
-    file.write([("i", Batch(state=replace(ended, nodes={}), state_unix_s=3.0))])
+    file.write([("i", StartRows(state=state, state_unix_s=1.0))])
+    file.write([("i", StartRows(state=ended, state_unix_s=2.0))])
+    file.write([("i", StartRows(state=replace(ended, nodes={}), state_unix_s=3.0))])
     final = RunHistory(run_files.history(tmp_path, "r")).final("i")
     assert final is not None
     assert (final["outcome"], final["history_unix_s"]) == ("finished", 2.0)
@@ -155,12 +155,12 @@ def test_the_history_of_another_version_is_set_aside_under_what_it_is(
 def test_a_disk_that_damages_every_file_does_not_fill_up(tmp_path: Path) -> None:
     file, path = HistoryFile(tmp_path, "r"), run_files.history(tmp_path, "r")
     for _ in range(3):
-        file.write([("i", Batch(steps=[counted(0, loss=1.0)]))])
+        file.write([("i", StartRows(steps=[counted(0, loss=1.0)]))])
         path.write_bytes(b"not a database " * 100)
-    file.write([("i", Batch(steps=[counted(0, loss=1.0)]))])
+    file.write([("i", StartRows(steps=[counted(0, loss=1.0)]))])
     path.write_bytes(b"not a database " * 100)
     with pytest.raises(sqlite3.DatabaseError):
-        file.write([("i", Batch(steps=[counted(0, loss=1.0)]))])
+        file.write([("i", StartRows(steps=[counted(0, loss=1.0)]))])
     assert len(list(path.parent.glob("r.damaged-*.sqlite"))) == 3
 
 
@@ -171,7 +171,7 @@ def test_two_daemons_that_create_the_file_together_set_nothing_aside(
     write_steps(tmp_path, [counted(0, loss=1.0)])
     # What a daemon does that saw the empty file just before another one created the tables.
     with sqlite3.connect(path, isolation_level=None) as connection:
-        connection.executescript(f"BEGIN EXCLUSIVE; {schema._TABLES} COMMIT;")
+        connection.executescript(f"BEGIN EXCLUSIVE; {history_tables._TABLES} COMMIT;")
     connection.close()
     assert write_steps(tmp_path, [counted(1, loss=1.0)]).curve("i", "loss").step == [0, 1]
     assert not list(path.parent.glob("*.damaged-*"))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.history.history_file import Batch, HistoryFile
-from holdfast_daemon.history.reader import HistoryError, RunHistory
+from holdfast_daemon.history.history_file import HistoryFile, StartRows
+from holdfast_daemon.history.history_reader import HistoryError, RunHistory
+from holdfast_daemon.history.history_tables import LOGGED, MEMORY
 from holdfast_daemon.history.rows import CheckpointRow, MetricRow, counted_step, metric_stride
-from holdfast_daemon.history.schema import LOGGED, MEMORY
 from holdfast_proto import run_files
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA
@@ -84,7 +84,7 @@ def test_a_metric_has_a_curve_that_a_restart_cuts_as_the_others(tmp_path: Path) 
     write_steps(tmp_path, [counted(step, 2, loss=2.0) for step in range(6, 9)])
     rows = [MetricRow(f"{LOGGED}a,b", 1, step, float(step), float(step)) for step in range(0, 10, 3)]
     rows += [MetricRow(f"{LOGGED}a,b", 2, 7, 70.0, None), MetricRow(MEMORY, 2, 8, 80.0, 5.0)]
-    HistoryFile(tmp_path, "r").write([("i", Batch(metrics=rows))])
+    HistoryFile(tmp_path, "r").write([("i", StartRows(metrics=rows))])
     curve = history.curve("i", f"{LOGGED}a,b")
     assert (curve.step, curve.mean, curve.nonfinite) == ([0, 3, 7], [0.0, 3.0, None], [7])
     assert history.curve("i", MEMORY).mean == [5.0]
@@ -96,7 +96,7 @@ def test_a_metric_of_a_long_run_has_fewer_rows(tmp_path: Path) -> None:
     assert [metric_stride(step) for step in steps] == [1, 1, 10, 10, 100, 10_000]
     history = write_steps(tmp_path, [counted(step, loss=1.0) for step in (0, 6_000)])
     rows = [MetricRow(MEMORY, 1, step, 1.0, float(step)) for step in range(4_998, 5_020)]
-    HistoryFile(tmp_path, "r").write([("i", Batch(metrics=rows))])
+    HistoryFile(tmp_path, "r").write([("i", StartRows(metrics=rows))])
     curve = history.curve("i", MEMORY, points=10_000)
     assert (curve.step, curve.mean) == ([4_998, 4_999, 5_000, 5_010], [4_998.0, 4_999.0, 5_009.0, 5_019.0])
 
@@ -107,7 +107,7 @@ def test_a_history_of_before_has_no_metrics_and_no_state_until_it_is_written(tmp
         connection.executescript("DROP TABLE metrics; DROP TABLE states;")
     assert history.curve("i", MEMORY).step == []
     assert history.kept_state("i") is None
-    HistoryFile(tmp_path, "r").write([("i", Batch(metrics=[MetricRow(MEMORY, 1, 0, 1.0, 5.0)]))])
+    HistoryFile(tmp_path, "r").write([("i", StartRows(metrics=[MetricRow(MEMORY, 1, 0, 1.0, 5.0)]))])
     assert history.curve("i", MEMORY).mean == [5.0]
 
 
@@ -137,7 +137,7 @@ def test_the_tail_continues_after_a_row(tmp_path: Path) -> None:
 
 def test_checkpoints_come_back(tmp_path: Path) -> None:
     row = CheckpointRow(1, 50, 9.0, 2000, 1000, 0.25)
-    HistoryFile(tmp_path, "r").write([("i", Batch(checkpoints=[row, row]))])
+    HistoryFile(tmp_path, "r").write([("i", StartRows(checkpoints=[row, row]))])
     assert RunHistory(run_files.history(tmp_path, "r")).checkpoints("i") == [row]
 
 

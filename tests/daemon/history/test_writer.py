@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.history import writer
+from holdfast_daemon.history import history_writer
 from holdfast_daemon.history.history_file import HistoryFile
-from holdfast_daemon.history.reader import RunHistory
-from holdfast_daemon.history.writer import HistoryQueue, HistoryWriter
+from holdfast_daemon.history.history_reader import RunHistory
+from holdfast_daemon.history.history_writer import HistoryQueue, HistoryWriter
 from holdfast_proto import run_files
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -42,7 +42,7 @@ def by_hand(directory: Path) -> HistoryQueue:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the last batch for longer than any disk takes."""
-    monkeypatch.setattr(writer, "CLOSE_S", 60.0)
+    monkeypatch.setattr(history_writer, "CLOSE_S", 60.0)
 
 
 def test_rows_are_on_disk_when_the_writer_has_closed(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_standby_has_no_thread_and_no_file(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_is_logged_once_and_the_rows_wait(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "RETRY_S", 0.0)
+    monkeypatch.setattr(history_writer, "RETRY_S", 0.0)
     blocker = tmp_path / "history"
     blocker.write_text("a file in place of the folder")
     queue = by_hand(tmp_path)
@@ -83,7 +83,7 @@ def test_a_folder_that_cannot_be_is_logged_once_and_the_rows_wait(
 
 
 def test_rows_wait_for_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "RETRY_S", 0.0)
+    monkeypatch.setattr(history_writer, "RETRY_S", 0.0)
     with mounted_tmpfs(tmp_path / "disk", "1m") as disk:
         filler = disk / "filler"
         filler.write_bytes(bytes((1 << 20) - (64 << 10)))
@@ -119,7 +119,7 @@ def test_a_failed_batch_is_not_tried_again_immediately(tmp_path: Path) -> None:
 
 
 def test_too_many_rows_that_wait_are_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "MOST_WAITING", 10)
+    monkeypatch.setattr(history_writer, "MOST_WAITING", 10)
     (tmp_path / "history").write_text("")
     queue = by_hand(tmp_path)
     for step in range(12):
@@ -129,7 +129,7 @@ def test_too_many_rows_that_wait_are_dropped_and_counted(tmp_path: Path, monkeyp
 
 
 def test_what_the_script_logs_leaves_room_for_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "MOST_WAITING", 10)
+    monkeypatch.setattr(history_writer, "MOST_WAITING", 10)
     world, queue = World(), by_hand(tmp_path)
     world.until("starting")
     world.train(1)
@@ -202,7 +202,7 @@ def test_new_values_of_what_the_script_logs_are_kept_and_memory_now_and_then(tmp
 
 
 def test_no_row_waits_for_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "EVERY_S", 0.0)
+    monkeypatch.setattr(history_writer, "EVERY_S", 0.0)
     histories = HistoryWriter(tmp_path)
     queue = histories.queue("r")
     entered, answers = threading.Event(), threading.Event()

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from holdfast_base.redis_client import connect
 from holdfast_core.model import Action, SaveIncident, Send
-from holdfast_daemon.history.writer import HistoryWriter
+from holdfast_daemon.history.history_writer import HistoryWriter
 from holdfast_daemon.incidents.archive import IncidentArchive, IncidentLog
 from holdfast_daemon.leadership.leadership import Leadership
 from holdfast_daemon.leadership.outbox import Outbox, Outlets, StoreCounters

@@ -6,10 +6,10 @@ import pytest
 
 from holdfast_base import redis_client
 from holdfast_core.model import CheckpointAnswered
-from holdfast_daemon.incidents.folder import read_recording
-from holdfast_daemon.incidents.replay import replay
+from holdfast_daemon.incidents.incident_folder import read_recording
 from holdfast_daemon.leadership import run_shell
 from holdfast_daemon.leadership.run_store import RunStore
+from holdfast_daemon.replay.replaying import replay
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import PATIENCE_S, until

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from holdfast_base import redis_client
-from holdfast_daemon.leadership import runs as runs_module
-from holdfast_daemon.leadership.runs import Runs
+from holdfast_daemon.leadership import known_runs as runs_module
+from holdfast_daemon.leadership.known_runs import Runs
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto import keys
 from tests.support.coroutines import end, until

@@ -17,9 +17,9 @@ from holdfast_core import coordinator
 from holdfast_core.model import CoreState
 from holdfast_core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.notify.channels.building import build, secret_files
+from holdfast_daemon.notify.message_text import RunWording
+from holdfast_daemon.notify.run_news import FRESH_S
 from holdfast_daemon.notify.run_notifier import Notifiers, RunNotifier
-from holdfast_daemon.notify.watching import FRESH_S
-from holdfast_daemon.notify.wording import RunWording
 from holdfast_proto import run_files
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import wait_until

@@ -1,6 +1,6 @@
 """Secrets in what a rank said last do not reach chat, mail and webhooks."""
 
-from holdfast_daemon.notify.wording import RunWording
+from holdfast_daemon.notify.message_text import RunWording
 from holdfast_proto.v1 import store_pb2 as store
 
 SAID = 'RuntimeError("no login: password=SECRET-1, https://me:SECRET-2@host.example/q?token=SECRET-3")'

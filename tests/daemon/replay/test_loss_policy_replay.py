@@ -6,10 +6,10 @@ import pytest
 
 from holdfast_core import coordinator
 from holdfast_core.model import CoreState, Observation
-from holdfast_daemon.incidents import folder as incident_folder
-from holdfast_daemon.incidents.folder import read_recording
-from holdfast_daemon.incidents.replay import replay
+from holdfast_daemon.incidents import incident_folder
+from holdfast_daemon.incidents.incident_folder import read_recording
 from holdfast_daemon.replay.recording import Recording
+from holdfast_daemon.replay.replaying import replay
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
 

@@ -11,13 +11,12 @@ import pytest
 
 from holdfast_core import coordinator
 from holdfast_core.model import CoreState, Observation
-from holdfast_daemon.incidents import folder as incident_folder
+from holdfast_daemon.incidents import incident_folder
 from holdfast_daemon.incidents.archive import IncidentArchive
-from holdfast_daemon.incidents.folder import RecordingError, read_recording
-from holdfast_daemon.incidents.replay import replay
-from holdfast_daemon.incidents.story import STORY, parse_story
+from holdfast_daemon.incidents.incident_folder import STORY, RecordingError, parse_story, read_recording
 from holdfast_daemon.replay.recorded_tick import unframed
 from holdfast_daemon.replay.recording import STRETCH_S, Excerpt, Recording
+from holdfast_daemon.replay.replaying import replay
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast_core.model import CheckpointRequest, StopRequest
-from holdfast_daemon.replay.core_codec import decode_request, decode_state, encode_request, encode_state
+from holdfast_daemon.replay.recorded_tick import decode_request, decode_state, encode_request, encode_state
 from holdfast_daemon.replay.state_codec import Codec, CodecError
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store

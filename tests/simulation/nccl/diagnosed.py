@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from holdfast_agent.evidence.recorder_dump import from_document
 from holdfast_cli.analysis.host_place import place_of
-from holdfast_core.diagnosis.devices.causes import Diagnosis, Evidence, Kind
+from holdfast_core.diagnosis.devices.causes import CauseKind, Diagnosis, Evidence
 from holdfast_core.diagnosis.devices.diagnosis import diagnose
 from tests.simulation.nccl.cases import Case
 
-_TWO_SIDED = (Kind.MISMATCHED_CALL, Kind.OPPOSITE_ORDER)
+_TWO_SIDED = (CauseKind.MISMATCHED_CALL, CauseKind.OPPOSITE_ORDER)
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def named(case: Case) -> Named:
     """Return whom the core names."""
     found = diagnosis_of(case)
     both = {rank for cause in found.causes if cause.kind in _TWO_SIDED for rank in cause.suspects}
-    kind = found.causes[0].kind if found.causes else Kind.NOTHING_PENDING
+    kind = found.causes[0].kind if found.causes else CauseKind.NOTHING_PENDING
     return Named(kind.value, tuple(sorted(both.union(found.culprits))))
 
 

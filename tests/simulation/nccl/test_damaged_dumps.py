@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast_agent.evidence.recorder_dump import NoDumpError, from_document
+from holdfast_cli.analysis.diagnosis_report import as_lines, as_object, diagnose_dumps
 from holdfast_cli.analysis.dump_folder import Dumps
-from holdfast_cli.analysis.report import as_lines, as_object, diagnose_dumps
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
 from tests.simulation.nccl.cases import one_case
 

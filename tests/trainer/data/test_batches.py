@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast_trainer.config import DataConfig, ParallelConfig, TrainConfig, TrainerConfig
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import DataConfig, ParallelConfig, TrainConfig
 from holdfast_trainer.data import corpus
-from holdfast_trainer.data.batches import Batches, fingerprint, permuted, sample_window
-from holdfast_trainer.data.documents import document_spans
+from holdfast_trainer.data.batches import Batches, document_spans, fingerprint, permuted, sample_window
 from holdfast_trainer.data.sources import in_validation_part
 from holdfast_trainer.parallel.context_parallel import zigzag_positions
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.config import DataConfig
+from holdfast_trainer.config_sections import DataConfig
 from holdfast_trainer.data import corpus
 from holdfast_trainer.data.corpus import Corpus
 from holdfast_trainer.data.recipe import Recipe

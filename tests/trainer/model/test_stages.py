@@ -1,6 +1,7 @@
 import pytest
 
-from holdfast_trainer.config import ModelConfig, ParallelConfig, TrainerConfig
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import ModelConfig, ParallelConfig
 from holdfast_trainer.model.stages import balanced_cut, block_cost, head_cost, held_stages, stage_layers, stage_ranks
 
 

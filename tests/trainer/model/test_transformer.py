@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from holdfast_trainer.config import ModelConfig
+from holdfast_trainer.config_sections import ModelConfig
 from holdfast_trainer.model.transformer import Transformer, rotary_table, rotate
 
 CPU = torch.device("cpu")

@@ -5,10 +5,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from holdfast_trainer.config import ModelConfig
+from holdfast_trainer.config_sections import ModelConfig
 from holdfast_trainer.moe.balance import collect_expert_statistics, weigh_balance_loss
-from holdfast_trainer.moe.experts import Experts, MixtureOfExperts, rows_per_expert, swiglu
-from holdfast_trainer.moe.grouped_product import can_group, grouped_swiglu
+from holdfast_trainer.moe.experts import Experts, MixtureOfExperts, can_group, grouped_swiglu, rows_per_expert, swiglu
 
 CONFIG = ModelConfig(dim=16, hidden=24, experts=4, experts_per_token=2)
 SAMPLES, SEQUENCE = 3, 8

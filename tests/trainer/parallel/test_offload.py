@@ -5,7 +5,7 @@ import torch
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from holdfast_trainer.config import MemoryConfig, PrecisionConfig
+from holdfast_trainer.config_sections import MemoryConfig, PrecisionConfig
 from holdfast_trainer.model.transformer import Transformer
 from holdfast_trainer.parallel.offload import move_buffers, offload_optimizer, state_device
 from holdfast_trainer.precision.loss_scaling import LossScaler

@@ -4,7 +4,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from holdfast_trainer.config import DataConfig, ModelConfig, TrainerConfig
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import DataConfig, ModelConfig
 from holdfast_trainer.model.transformer import Block, rotary_table
 from holdfast_trainer.planning.activations import saved_by_block
 

@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.config import ModelConfig, TrainConfig, TrainerConfig
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import ModelConfig, TrainConfig
 from holdfast_trainer.planning.activations import block_bytes_per_token
 from holdfast_trainer.planning.hardware import GPUS, Cluster
 from holdfast_trainer.planning.plan import make_plan, pipeline_places

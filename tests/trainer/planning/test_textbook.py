@@ -4,14 +4,14 @@ from functools import partial
 
 import pytest
 
-from holdfast_trainer.config import ParallelConfig, TrainConfig, TrainerConfig
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import ParallelConfig, TrainConfig
 from holdfast_trainer.planning.hardware import GPUS, Cluster
 from holdfast_trainer.planning.parameters import parameter_count, rank_parameters
 from holdfast_trainer.planning.pipeline_schedule import bubble_share, microbatches_in_flight
 from holdfast_trainer.planning.plan import pipeline_places
-from holdfast_trainer.planning.presets import PRESETS
 from holdfast_trainer.planning.search import search
-from holdfast_trainer.planning.settings import load_search
+from holdfast_trainer.planning.settings import PRESETS, load_search
 from holdfast_trainer.planning.textbook import gpt_block_bytes, zero_bytes
 
 

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from holdfast_trainer.config import PrecisionConfig
+from holdfast_trainer.config_sections import PrecisionConfig
 from holdfast_trainer.precision import skipped_step
 from holdfast_trainer.precision.loss_scaling import LossScaler, make_loss_scaler
 from holdfast_trainer.precision.skipped_step import SkippingSGD

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.config import ModelConfig, TrainerConfig, build
+from holdfast_trainer.config import TrainerConfig, build
+from holdfast_trainer.config_sections import ModelConfig
 from holdfast_trainer.weights.llama_config import as_llama_config, model_settings
 from tests.support.llama_folders import MODEL, edit_config, write_llama
 

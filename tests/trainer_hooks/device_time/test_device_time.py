@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.device_time.group_calls import COLLECTIVES, MESSAGES
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.v1 import common_pb2 as common

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast_hooks.device_time.separation import FIRST_UNKNOWN_STEPS, NOT_YET, WINDOW_STEPS, Separation
+from holdfast_hooks.device_time.device_time import FIRST_UNKNOWN_STEPS, NOT_YET, WINDOW_STEPS, Separation
 from holdfast_proto.v1 import common_pb2 as common
 
 EVENTS = (common.OWN_TIME_SOURCE_EVENTS, "")

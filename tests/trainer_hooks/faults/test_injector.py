@@ -13,7 +13,7 @@ import torch
 from holdfast_hooks import Phase
 from holdfast_hooks.faults import CATALOGUE, Fault, Injector, check, random_faults
 from holdfast_hooks.faults.corruption import flip_bit
-from holdfast_hooks.faults.effect import Site
+from holdfast_hooks.faults.fault import Site
 from holdfast_hooks.telemetry import timeline as timeline_module
 from holdfast_hooks.telemetry.timeline import Timeline
 from tests.support.coroutines import wait_until

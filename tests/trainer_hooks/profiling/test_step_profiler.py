@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from holdfast_hooks.once import OnceLog
-from holdfast_hooks.profiling import give_way, profile_files
+from holdfast_hooks.hook_errors import OnceLog
+from holdfast_hooks.profiling import profile_files, torch_profile
 from holdfast_hooks.profiling.step_profiler import StepProfiler
 from holdfast_proto.v1.session_pb2 import ProfileDone, ProfileSteps
 from tests.support.coroutines import PATIENCE_S, wait_until
@@ -136,7 +136,7 @@ def test_a_profiler_that_the_script_starts_meanwhile_works_and_ends_ours(loop: L
 
 
 def test_a_profiler_of_another_thread_waits_until_ours_has_ended(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(give_way, "_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(torch_profile, "_PATIENCE_S", PATIENCE_S)
     events: list[str] = []
 
     def own() -> None:
@@ -188,8 +188,8 @@ print(loop.end().problem)
 def test_a_profile_that_just_ends_keeps_its_trace_however_long_another_thread_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(give_way, "_PATIENCE_S", 0.0)
-    way = give_way.GiveWay(torch, lambda: None)
+    monkeypatch.setattr(torch_profile, "_PATIENCE_S", 0.0)
+    way = torch_profile.GiveWay(torch, lambda: None)
     assert way.claim()
     thread = threading.Thread(target=way._make_room)
     thread.start()
@@ -201,7 +201,7 @@ def test_a_profile_that_just_ends_keeps_its_trace_however_long_another_thread_wa
 
 def test_a_forked_child_profiles_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[bool] = []
-    way = give_way.GiveWay(torch, lambda: ended.append(True))
+    way = torch_profile.GiveWay(torch, lambda: ended.append(True))
     monkeypatch.setattr(way, "_pid", -1)
     way._make_room()
     assert not ended

@@ -11,11 +11,11 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.progress import progress_poll
-from holdfast_hooks.progress.flight_recorder import find_dump
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
+from holdfast_hooks.progress.recorders.recorder import find_dump
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch.distributed.distributed_c10d as c10d
 from torch._C import _distributed_c10d as bindings
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.progress.device_poll import DevicePoll
 
 

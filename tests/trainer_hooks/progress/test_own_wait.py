@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.progress.own_wait import OwnWait
 from holdfast_hooks.telemetry.timeline import Timeline

@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_proto.v1.common_pb2 import DIRECTION_SEND
 

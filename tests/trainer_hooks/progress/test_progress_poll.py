@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.progress import progress_poll as progress
-from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError
 from holdfast_hooks.progress.point_to_point import PointToPointRecord, SeqShift
-from holdfast_hooks.progress.progress_poll import Group, ProgressPoll
-from holdfast_hooks.progress.settling import Settling
+from holdfast_hooks.progress.progress_poll import Group, ProgressPoll, Settling
+from holdfast_hooks.progress.recorders.recorder import RecorderUnavailableError
 
 
 class Recorder:

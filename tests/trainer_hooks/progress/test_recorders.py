@@ -10,11 +10,15 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch._C import _distributed_c10d as bindings
 
-from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError
+from holdfast_hooks.progress.device_poll import QuietWatch
 from holdfast_hooks.progress.group_making import MAKERS, groups_being_made, is_making_groups, watch_makers
 from holdfast_hooks.progress.recorders.groups import DeviceGroups
-from holdfast_hooks.progress.recorders.quiet import QuietWatch
-from holdfast_hooks.progress.recorders.recorder import BackendRecorder, NcclRecorder, torch_version
+from holdfast_hooks.progress.recorders.recorder import (
+    BackendRecorder,
+    NcclRecorder,
+    RecorderUnavailableError,
+    torch_version,
+)
 from holdfast_proto.v1 import common_pb2 as common
 from tests.trainer_hooks.progress.device_world import Backend, DeviceWorld, Group, numbers
 from tests.trainer_hooks.progress.making import blocked_makers, making

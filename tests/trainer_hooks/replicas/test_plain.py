@@ -6,11 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.replicas.pieces import PIECE_BYTES
 from holdfast_hooks.replicas.plain import SAMPLE, PlainParameters
-from holdfast_hooks.replicas.replica_check import ReplicaCheck
-from holdfast_hooks.replicas.sets import held_parameters
+from holdfast_hooks.replicas.replica_check import ReplicaCheck, held_parameters
 from holdfast_proto.v1.session_pb2 import StepRecord
 
 EVERY_STEP = 1e9

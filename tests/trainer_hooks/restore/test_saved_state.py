@@ -10,7 +10,7 @@ from holdfast_checkpoint.format.manifest import MANIFEST, describe
 from holdfast_checkpoint.format.shard_index import ShardIndex, index_path, shard_path
 from holdfast_checkpoint.format.shard_writer import ShardWriter
 from holdfast_hooks import ConfigurationError
-from holdfast_hooks.restore.merge import merge
+from holdfast_hooks.restore.reshard import merge
 from holdfast_hooks.restore.saved_state import SavedState
 from holdfast_proto.snapshot import TensorEntry
 

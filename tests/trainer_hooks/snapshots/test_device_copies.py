@@ -12,7 +12,7 @@ from torch.optim import optimizer as torch_optimizer
 from holdfast_hooks.snapshots import snapshot_taker
 from holdfast_hooks.snapshots.device_copies import CopyEvent, DeviceCopy
 from holdfast_hooks.snapshots.slot_layout import SlotTensors
-from holdfast_hooks.state.encoding import Image, Part
+from holdfast_hooks.state.encoding import Image, TensorPart
 from holdfast_proto.snapshot import Slot, SlotState
 from holdfast_proto.v1.session_pb2 import SnapshotTaken
 
@@ -223,7 +223,9 @@ def test_a_rank_whose_copies_are_late_asks_for_a_third_slot(
 ) -> None:
     weight = torch.empty(3, device="meta")
     rank = bench({}, late=lambda taken: None, snapshot_every=2)
-    monkeypatch.setattr(rank.snapshots, "capture", lambda: Image({}, (Part("w", weight, weight, (3,), (0,)),), ()))
+    monkeypatch.setattr(
+        rank.snapshots, "capture", lambda: Image({}, (TensorPart("w", weight, weight, (3,), (0,)),), ())
+    )
     rank.end(0)
     request = rank.desk.next_request()
     assert request.slots == 3

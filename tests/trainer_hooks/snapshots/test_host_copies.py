@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from holdfast_hooks.snapshots import host_copies
-from holdfast_hooks.snapshots.copy_threads import end_copy_threads
-from holdfast_hooks.snapshots.host_copies import HostCopies
+from holdfast_hooks.snapshots.host_copies import HostCopies, end_copy_threads
 
 ELEMENTS = 50_001
 

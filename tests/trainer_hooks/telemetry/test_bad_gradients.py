@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import holdfast_hooks
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.telemetry import bad_gradients, own_gradients
 from holdfast_hooks.telemetry.bad_gradients import BadGradients
 from holdfast_hooks.telemetry.own_gradients import OwnGradientWatch

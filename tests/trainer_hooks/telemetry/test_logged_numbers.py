@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_hooks.telemetry.logged_numbers import LoggedNumbers
 from holdfast_proto.limits import LOGGED_NAME_CHARACTERS, MOST_LOGGED_NAMES

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.data.corpus import Corpus
-from holdfast_trainer.data.documents import document_spans
 from holdfast_trainer.data.prefetch import Prefetch
 from holdfast_trainer.data.tokenizer import Tokens
 from holdfast_trainer.parallel.context_parallel import zigzag_positions
@@ -169,3 +168,15 @@ def fingerprint(epochs: Sequence[int], windows: Sequence[int], tokens: Tokens) -
         digest.update(epoch.to_bytes(8) + window.to_bytes(8))
     digest.update(tokens.data)
     return digest.digest()
+
+
+def document_spans(tokens: Tensor, end: int) -> Tensor:
+    """Return what each token may see: int64 [samples, sequence, 2], from int64 ``tokens`` [samples, sequence].
+
+    The two numbers are the place in the sample where the token's document begins, and the place of the token itself.
+    ``end`` is the token that ends a document, and belongs to it.
+    """
+    places = torch.arange(tokens.shape[1]).expand_as(tokens)
+    begins = torch.where(tokens == end, places + 1, 0).roll(1, dims=1)
+    begins[:, 0] = 0  # the last token has come round
+    return torch.stack([begins.cummax(dim=1).values, places], dim=-1)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.config import DataConfig
+from holdfast_trainer.config_sections import DataConfig
 from holdfast_trainer.data.overlap import Overlap, cached_overlap
 from holdfast_trainer.data.recipe import Recipe
 from holdfast_trainer.data.token_file import TokenSpan, survey

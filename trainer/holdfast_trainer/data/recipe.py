@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.config import DataConfig
+from holdfast_trainer.config_sections import DataConfig
 from holdfast_trainer.data import sources
 from holdfast_trainer.data.sources import Document, NamedFiles
 from holdfast_trainer.data.token_file import TokenSpan, open_token_file

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from holdfast_trainer.config import ModelConfig, ParallelConfig, TrainerConfig
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import ModelConfig, ParallelConfig
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 
-from holdfast_trainer.config import ModelConfig
+from holdfast_trainer.config_sections import ModelConfig
 from holdfast_trainer.moe.balance import BalanceLoss
 from holdfast_trainer.moe.experts import MixtureOfExperts
 

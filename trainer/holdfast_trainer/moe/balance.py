@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from holdfast_trainer.config import ModelConfig
+from holdfast_trainer.config_sections import ModelConfig
 from holdfast_trainer.moe.routing import Routing
 
 

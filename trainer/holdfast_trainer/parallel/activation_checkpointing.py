@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from holdfast_trainer.config import MemoryConfig
+from holdfast_trainer.config_sections import MemoryConfig
 from holdfast_trainer.moe.experts import Experts
 
 _logger = logging.getLogger("holdfast_trainer")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from holdfast_trainer.config import ParallelConfig
+from holdfast_trainer.config_sections import ParallelConfig
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 from torch.optim import Optimizer
 
-from holdfast_trainer.config import MemoryConfig
+from holdfast_trainer.config_sections import MemoryConfig
 from holdfast_trainer.precision.skipped_step import SkipsOnHost
 
 _HOST = torch.device("cpu")

@@ -1,7 +1,10 @@
 """Builds this rank's parts of the model from a configuration. Read it from top to bottom."""
 
+from collections.abc import Mapping
+
 import torch
-from torch.distributed.tensor import Placement, Replicate, Shard
+from torch import nn
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -11,7 +14,9 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from holdfast_trainer.config import ParallelConfig, TrainerConfig
+from holdfast_hooks.state.sharding import local_part
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import ParallelConfig
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.model.stages import Stage, held_stages
 from holdfast_trainer.model.transformer import Transformer
@@ -22,8 +27,7 @@ from holdfast_trainer.parallel.mesh import Mesh
 from holdfast_trainer.parallel.offload import move_buffers, state_device
 from holdfast_trainer.parallel.zero import apply_fully_sharded
 from holdfast_trainer.precision.fp8 import convert_to_fp8, require_fp8
-from holdfast_trainer.weights.loading import load_weights
-from holdfast_trainer.weights.weight_folder import find_weights
+from holdfast_trainer.weights.weight_folder import StoredWeight, find_weights, opened
 
 
 def parallelize(config: TrainerConfig, mesh: Mesh, device: torch.device) -> ModelParts:
@@ -111,3 +115,31 @@ def apply_tensor_parallel(model: Transformer, mesh: Mesh, config: ParallelConfig
     # No rank sends the weights to the others: each rank fills in its own part later.
     parallelize_module(model, mesh.axis("tp"), plan, src_data_rank=None)
     model.tie()
+
+
+@torch.no_grad()
+def load_weights(parts: ModelParts, stored: Mapping[str, StoredWeight]) -> None:
+    """Copy the ``stored`` tensors, by the names of our parameters, into this rank's parts of the model.
+
+    Values become the type of the parameter. Raises ConfigurationError, which names the file, if one cannot be read.
+    """
+    in_file: dict[StoredWeight, list[nn.Parameter]] = {}
+    for name, parameter in parts.named_parameters():
+        in_file.setdefault(stored[name], []).append(parameter)
+    for path in sorted({weight.path for weight in in_file}):
+        with opened(path, "pt") as file:
+            for weight, parameters in in_file.items():
+                if weight.path == path:
+                    for parameter in parameters:
+                        _read(file.get_slice(weight.name), parameter)
+
+
+def _read(tensor: object, parameter: nn.Parameter) -> None:
+    """Copy this rank's part of a tensor in a file. ``tensor`` is a slice of safetensors: it reads what it is asked."""
+    if isinstance(parameter, DTensor):
+        local, _, start = local_part(parameter)
+    else:
+        local, start = parameter.detach(), (0,) * parameter.ndim
+    if local.numel():
+        region = tuple(slice(first, first + length) for first, length in zip(start, local.shape, strict=True))
+        local.copy_(tensor[region])  # type: ignore[index]

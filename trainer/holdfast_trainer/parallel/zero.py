@@ -19,7 +19,8 @@ from functools import partial
 
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from holdfast_trainer.config import ParallelConfig, TrainerConfig
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import ParallelConfig
 from holdfast_trainer.model.transformer import Transformer
 from holdfast_trainer.parallel.mesh import Mesh
 from holdfast_trainer.parallel.offload import offload_policy

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from holdfast_trainer import flops
-from holdfast_trainer.config import PrecisionConfig
+from holdfast_trainer.config_sections import PrecisionConfig
 
 _BITS = 8
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuKind:
     """One kind of GPU, and the links of a usual machine with it. Rates are those of one direction."""
 
     device_name: str
@@ -24,13 +24,13 @@ class Gpu:
 
 # Memory and NVLink (half of the figure for both directions) from NVIDIA's data sheets; networks as in DGX systems.
 GPUS = {
-    "b200": Gpu("B200", 180e9, 8.0e12, node_gbps=7200, network_gbps=400),
-    "h200": Gpu("H200", 141e9, 4.8e12, node_gbps=3600, network_gbps=400),
-    "h100": Gpu("H100 80GB HBM3", 80e9, 3.35e12, node_gbps=3600, network_gbps=400),
-    "a100": Gpu("A100-SXM4-80GB", 80e9, 2.0e12, node_gbps=2400, network_gbps=200),
-    "a100-40gb": Gpu("A100-SXM4-40GB", 40e9, 1.55e12, node_gbps=2400, network_gbps=200),
-    "v100": Gpu("Tesla V100-SXM2-32GB", 32e9, 0.9e12, node_gbps=1200, network_gbps=100),
-    "l40s": Gpu("L40S", 48e9, 0.864e12, node_gbps=256, network_gbps=100),
+    "b200": GpuKind("B200", 180e9, 8.0e12, node_gbps=7200, network_gbps=400),
+    "h200": GpuKind("H200", 141e9, 4.8e12, node_gbps=3600, network_gbps=400),
+    "h100": GpuKind("H100 80GB HBM3", 80e9, 3.35e12, node_gbps=3600, network_gbps=400),
+    "a100": GpuKind("A100-SXM4-80GB", 80e9, 2.0e12, node_gbps=2400, network_gbps=200),
+    "a100-40gb": GpuKind("A100-SXM4-40GB", 40e9, 1.55e12, node_gbps=2400, network_gbps=200),
+    "v100": GpuKind("Tesla V100-SXM2-32GB", 32e9, 0.9e12, node_gbps=1200, network_gbps=100),
+    "l40s": GpuKind("L40S", 48e9, 0.864e12, node_gbps=256, network_gbps=100),
 }
 
 
@@ -38,7 +38,7 @@ GPUS = {
 class Cluster:
     """GPUs of one kind, ``gpus_per_node`` in each machine. Ranks fill one node after the other."""
 
-    gpu: Gpu
+    gpu: GpuKind
     gpus_per_node: int
     node_gbps: float
     network_gbps: float

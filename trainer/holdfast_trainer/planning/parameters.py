@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast_trainer.config import ModelConfig, TrainerConfig
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import ModelConfig
 from holdfast_trainer.model.stages import Stage
 
 

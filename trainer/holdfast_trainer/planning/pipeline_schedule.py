@@ -1,6 +1,6 @@
 """The costs of a pipeline schedule: idle time, and microbatches whose activations wait for their backward pass."""
 
-from holdfast_trainer.config import ParallelConfig
+from holdfast_trainer.config_sections import ParallelConfig
 
 
 def bubble_share(config: ParallelConfig) -> float:

@@ -22,7 +22,7 @@ Places = Sequence[Sequence[Stage]]
 
 
 @dataclass(frozen=True)
-class RankMemory:
+class PlannedMemory:
     """The memory of each rank at one place of the pipeline, in bytes on the device."""
 
     pp_index: int
@@ -42,7 +42,7 @@ class Plan:
     """The needs and costs of a layout."""
 
     config: TrainerConfig
-    memory: tuple[RankMemory, ...]
+    memory: tuple[PlannedMemory, ...]
     """Memory of the ranks at each place of the pipeline. All ranks of a place need the same."""
     bubble_share: float
     slowest: int
@@ -53,7 +53,7 @@ class Plan:
     """Model's operations as a share of the peak of all GPUs, from 0 to 1."""
 
     @property
-    def largest(self) -> RankMemory:
+    def largest(self) -> PlannedMemory:
         """Memory at the place of the pipeline that needs the most."""
         return largest(self.memory)
 
@@ -68,10 +68,10 @@ def pipeline_places(config: TrainerConfig) -> Places:
     ]
 
 
-def memory_plan(config: TrainerConfig, places: Places) -> tuple[RankMemory, ...]:
+def memory_plan(config: TrainerConfig, places: Places) -> tuple[PlannedMemory, ...]:
     """Return the memory of the ranks at each place of the pipeline."""
     return tuple(
-        RankMemory(
+        PlannedMemory(
             pp_index,
             state_memory(config, rank_parameters(config, stages)),
             rank_activations(config, stages, pp_index),
@@ -80,12 +80,12 @@ def memory_plan(config: TrainerConfig, places: Places) -> tuple[RankMemory, ...]
     )
 
 
-def largest(memory: Sequence[RankMemory]) -> RankMemory:
+def largest(memory: Sequence[PlannedMemory]) -> PlannedMemory:
     """Return the memory of the place that needs the most."""
     return max(memory, key=lambda rank: rank.total)
 
 
-def fits(memory: Sequence[RankMemory], cluster: Cluster) -> bool:
+def fits(memory: Sequence[PlannedMemory], cluster: Cluster) -> bool:
     """Return whether the rank with the largest need fits in the memory of a GPU."""
     return largest(memory).total <= USABLE_MEMORY * cluster.gpu.memory_bytes
 

@@ -1,16 +1,65 @@
 """The settings of a plan: a preset of the model, the trainer's file, and its flags on the command line."""
 
+import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.config import ParallelConfig, TrainerConfig, build, explain, read_file
-from holdfast_trainer.planning.presets import PRESETS
+from holdfast_trainer.config import TrainerConfig, build, explain, read_file
+from holdfast_trainer.config_sections import ModelConfig, ParallelConfig
 from holdfast_trainer.planning.search import Settings
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model, the tokens in one of its samples, and the samples in an optimizer step."""
+
+    model: ModelConfig
+    sequence: int
+    global_batch: int
+
+
+# Shapes and batches of Llama 2 (Touvron et al., 2023), of Llama 3 (8b, 405b; Grattafiori et al., 2024), and of GPT-3 as
+# Narayanan et al. ("Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021) train it.
+# 405b has Llama 3's 16 million tokens in a step, and 8b has Llama 2's 4 million. GPT's two matrices of 4 x dim in a
+# feed-forward part become SwiGLU's three of 8/3 x dim: as many parameters.
+PRESETS = {
+    "7b": Preset(
+        ModelConfig(dim=4096, layers=32, heads=32, kv_heads=32, hidden=11008, vocabulary=32000),
+        sequence=4096,
+        global_batch=1024,
+    ),
+    "8b": Preset(
+        ModelConfig(dim=4096, layers=32, heads=32, kv_heads=8, hidden=14336, vocabulary=128256, rope_theta=500_000),
+        sequence=8192,
+        global_batch=512,
+    ),
+    "13b": Preset(
+        ModelConfig(dim=5120, layers=40, heads=40, kv_heads=40, hidden=13824, vocabulary=32000),
+        sequence=4096,
+        global_batch=1024,
+    ),
+    "70b": Preset(
+        ModelConfig(dim=8192, layers=80, heads=64, kv_heads=8, hidden=28672, vocabulary=32000),
+        sequence=4096,
+        global_batch=1024,
+    ),
+    "175b": Preset(
+        ModelConfig(dim=12288, layers=96, heads=96, kv_heads=96, hidden=32768, vocabulary=51200),
+        sequence=2048,
+        global_batch=1536,
+    ),
+    "405b": Preset(
+        ModelConfig(dim=16384, layers=126, heads=128, kv_heads=8, hidden=53248, vocabulary=128256, rope_theta=500_000),
+        sequence=8192,
+        global_batch=2048,
+    ),
+}
 
 
 def load_layout(path: Path | None, preset: str | None, flags: Sequence[str]) -> TrainerConfig:
@@ -68,3 +117,32 @@ def _split(flags: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         key, equals, value = flag.removeprefix("--parallel.").partition("=")
         layout[key] = value if equals else next(remaining, "")
     return layout, others
+
+
+def as_toml(config: TrainerConfig) -> str:
+    """Return the file with all settings of the model and the layout, and of the rest those that are not the default."""
+    settings = config.model_dump(mode="json", exclude_defaults=True)
+    for section in ("model", "parallel"):
+        settings[section] = getattr(config, section).model_dump(mode="json")
+    ordered = {section: settings[section] for section in TrainerConfig.model_fields if settings.get(section)}
+    return "\n".join(
+        "\n".join([f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items()), ""])
+        for section, values in ordered.items()
+    )
+
+
+def _toml(value: object) -> str:
+    # Strings, numbers and booleans are the same in JSON and TOML, but for two things: TOML knows no surrogate pairs,
+    # with which JSON escapes characters above U+FFFF, and wants U+007F escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def write_settings(config: TrainerConfig, path: Path) -> None:
+    """Write the file to ``path``. Raises ConfigurationError if it exists, or cannot be written."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(as_toml(config))
+    except FileExistsError:
+        raise ConfigurationError(f"--write {path}: the file exists: name another, or remove it") from None
+    except OSError as error:
+        raise ConfigurationError(f"--write {path}: {error.strerror}: name a file in a folder that exists") from None

@@ -3,7 +3,7 @@
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from holdfast_trainer.config import PrecisionConfig
+from holdfast_trainer.config_sections import PrecisionConfig
 
 _COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from holdfast_trainer.config import PrecisionConfig
+from holdfast_trainer.config_sections import PrecisionConfig
 from holdfast_trainer.precision.skipped_step import skip_step_if
 
 _GROWTH = 2.0

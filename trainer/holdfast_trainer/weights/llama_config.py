@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast_hooks import ConfigurationError
 
 if TYPE_CHECKING:
-    from holdfast_trainer.config import ModelConfig
+    from holdfast_trainer.config_sections import ModelConfig
 
 CONFIG_FILE = "config.json"
 KEY = "model.init_from"

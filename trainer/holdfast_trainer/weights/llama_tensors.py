@@ -6,7 +6,7 @@ Both rotate the pairs (i, i + head_dim / 2) of a head. So no row of a query or k
 import re
 from dataclasses import dataclass
 
-from holdfast_trainer.config import ModelConfig
+from holdfast_trainer.config_sections import ModelConfig
 
 EMBEDDING, HEAD = "embedding.weight", "head.weight"
 IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")

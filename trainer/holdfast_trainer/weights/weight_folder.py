@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeGuard
 from safetensors import SafetensorError, safe_open
 
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.config import ModelConfig
+from holdfast_trainer.config_sections import ModelConfig
 from holdfast_trainer.weights.llama_config import KEY, model_settings, read_json
 from holdfast_trainer.weights.llama_tensors import EMBEDDING, HEAD, IGNORED, llama_tensors
 

@@ -124,9 +124,9 @@ def _tell(what: str) -> None:
     if is_child_of_rank():  # a worker that was forked has the wrapped functions, too
         return
     try:
-        from holdfast_hooks.auto import automatic_session
+        import importlib
 
-        getattr(automatic_session, what)()
+        getattr(importlib.import_module(_SESSION), what)()  # by its name, because it imports this module
     except Exception as error:  # noqa: BLE001 - the script must train on without us
         say(f"rank {os.environ.get('RANK', '0')} is not attached: {error!r}")
 

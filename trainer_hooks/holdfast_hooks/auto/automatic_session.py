@@ -4,11 +4,12 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NoReturn
 
 from holdfast_hooks.auto import takeover
 from holdfast_hooks.auto.arming import RANK_PROCESS, is_child_of_rank, say
-from holdfast_hooks.auto.exit_watch import ExitWatch
 from holdfast_hooks.auto.signs_of_training import SignsOfTraining
 from holdfast_hooks.hooks import Hooks
 from holdfast_hooks.identity import Identity
@@ -131,3 +132,27 @@ def _identity() -> Identity:
     if (launched.rank, launched.world_size) == (rank, world_size):
         return launched
     return replace(launched, rank=rank, world_size=world_size, local_rank=rank, local_world_size=0)
+
+
+class ExitWatch:
+    """Replaces ``sys.exit`` by a function that notes the code and calls it."""
+
+    def __init__(self) -> None:
+        self._exit: Callable[..., NoReturn] = sys.exit
+        self.has_failed = False
+        """Whether the main thread has called ``sys.exit`` with a code other than 0."""
+
+    def install(self) -> None:
+        """Begin to note."""
+        self._exit = sys.exit
+        sys.exit = self._noted_exit
+
+    def uninstall(self) -> None:
+        """Put the former function back, unless something else has replaced ours."""
+        if sys.exit == self._noted_exit:
+            sys.exit = self._exit
+
+    def _noted_exit(self, status: object = None, /) -> NoReturn:
+        if threading.current_thread() is threading.main_thread():  # else it ends one thread only
+            self.has_failed = status not in (None, 0)
+        self._exit(status)

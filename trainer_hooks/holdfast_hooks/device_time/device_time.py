@@ -7,17 +7,115 @@ collectives. There the GPU's waiting is mixed into its work, and the time stays 
 
 import logging
 import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.capture_gate import GATE
-from holdfast_hooks.device_time.data_parallel import DataParallelModels
 from holdfast_hooks.device_time.gpu_marks import CudaMarks, GpuMarks
 from holdfast_hooks.device_time.group_calls import GroupCalls
 from holdfast_hooks.device_time.own_spans import OwnSpans
-from holdfast_hooks.device_time.separation import NOT_YET, Answer, Separation
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.phases import Phase
+from holdfast_hooks.state.bucket_order import wrappers
 from holdfast_hooks.telemetry.timeline import Moment, Timeline
 from holdfast_proto.v1 import common_pb2 as common
+
+# Judges from the newest steps whether a rank's own work on its GPU is separated from its waiting.
+#
+# A rank is compared with others if the time of half of its steps is known (the detector `straggler`). So that decides
+# here, too, over stretches of at least WINDOW_STEPS steps. The first answer comes earlier: some loops begin with steps
+# that nobody can separate, while wrappers are looked for.
+
+WINDOW_STEPS = 8
+"""Steps of a stretch, at least."""
+FIRST_UNKNOWN_STEPS = 3
+"""Steps at the start of a loop that may be unknown although later ones are not."""
+
+Answer = tuple["common.OwnTimeSource", str]
+"""The source of a rank's own time; with OWN_TIME_SOURCE_NONE the reason, else nothing."""
+
+NOT_YET: Answer = (common.OWN_TIME_SOURCE_UNSPECIFIED, "")
+_EVENTS: Answer = (common.OWN_TIME_SOURCE_EVENTS, "")
+
+
+class Separation:
+    """The answer for one rank. It is one value, so that a thread that reads it never sees a half."""
+
+    def __init__(self) -> None:
+        self.answer = NOT_YET
+        self._known = 0
+        self._unknown = 0
+        self._is_final = False
+
+    def look(self, known_steps: int, unknown_steps: int, why_unknown: str) -> None:
+        """Take in how many steps of the loop are known and unknown so far, and why the newest unknown one is."""
+        known, unknown = known_steps - self._known, unknown_steps - self._unknown
+        if self.answer == NOT_YET:
+            if not known and unknown <= FIRST_UNKNOWN_STEPS:
+                return
+            is_separated = known > 0
+        elif known + unknown < WINDOW_STEPS:
+            return
+        else:
+            is_separated = known >= unknown
+        self._known, self._unknown = known_steps, unknown_steps
+        if self._is_final:
+            return
+        if is_separated:
+            self.answer = _EVENTS
+        elif self.answer[0] != common.OWN_TIME_SOURCE_NONE:  # the first reason stays: it may change in each step
+            self.answer = (common.OWN_TIME_SOURCE_NONE, why_unknown)
+
+    def fail(self, why: str) -> None:
+        """Note that nothing is measured from now on."""
+        self._is_final = True
+        self.answer = (common.OWN_TIME_SOURCE_NONE, why)
+
+
+# Finds where the backward pass of DistributedDataParallel ends and its wait for other ranks begins.
+#
+# Its reducer sends each bucket of gradients in a stream of its own while the backward pass continues. The current
+# stream waits for them after the last gradient. So the rank's own work ends with the last gradient: that of the
+# first trained parameter, mostly. Whatever comes after it, up to the next phase, is not counted.
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+
+class DataParallelModels:
+    """The models that DistributedDataParallel wraps in this process, with a hook on one parameter of each."""
+
+    def __init__(self, on_last_gradient: Callable[[], None]) -> None:
+        self._on_last_gradient = on_last_gradient
+        self._handles: list[RemovableHandle] = []
+        self.groups: set[str] = set()
+        """Names of the groups whose unseen calls are those of a reducer."""
+
+    def find(self) -> None:
+        """Follow all wrappers of the process, once."""
+        self.follow(wrappers())
+
+    def follow(self, wrappers: Iterable[Any]) -> None:
+        """Put the hooks on the models of wrappers."""
+        for wrapper in wrappers:
+            first = next((one for one in wrapper.module.parameters() if one.requires_grad), None)
+            # At the start of a forward pass, buffers are sent by a call of C++, for which the current stream waits.
+            sends_buffers = wrapper.broadcast_buffers and any(True for _ in wrapper.module.buffers())
+            if first is None or sends_buffers:
+                continue
+            self._handles.append(first.register_post_accumulate_grad_hook(self._after_gradient))
+            self.groups.add(wrapper.process_group.group_name)
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self.groups = set()
+
+    def _after_gradient(self, _parameter: object) -> None:
+        self._on_last_gradient()
+
 
 _log = logging.getLogger("holdfast_hooks")
 

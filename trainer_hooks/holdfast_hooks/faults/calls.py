@@ -4,8 +4,7 @@ import sys
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from holdfast_hooks.faults.effect import Site
-from holdfast_hooks.faults.fault import Fault
+from holdfast_hooks.faults.fault import Fault, Site
 
 if TYPE_CHECKING:
     import torch

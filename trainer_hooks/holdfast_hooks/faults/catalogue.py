@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast_hooks.faults import calls, clock_jump, corruption, process, slow, stuck
-from holdfast_hooks.faults.effect import Strike
-from holdfast_hooks.faults.fault import Fault
+from holdfast_hooks.faults import calls, corruption, process, stuck
+from holdfast_hooks.faults.fault import Fault, Strike
 from holdfast_hooks.phases import Phase
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class FaultKind:
     """One kind of fault."""
 
     strike: Strike
@@ -32,87 +31,87 @@ class Kind:
 
 _FOR_A_WHILE = ("duration_s",)
 
-CATALOGUE: Mapping[str, Kind] = {
-    "kill": Kind(strike=process.kill, what="SIGKILL", verdict="dead rank"),
-    "segfault": Kind(strike=process.segfault, what="reads address 0", verdict="dead rank"),
-    "stop": Kind(strike=process.stop, what="SIGSTOP: every thread stops", verdict="hung collective: stopped"),
-    "out-of-memory": Kind(
+CATALOGUE: Mapping[str, FaultKind] = {
+    "kill": FaultKind(strike=process.kill, what="SIGKILL", verdict="dead rank"),
+    "segfault": FaultKind(strike=process.segfault, what="reads address 0", verdict="dead rank"),
+    "stop": FaultKind(strike=process.stop, what="SIGSTOP: every thread stops", verdict="hung collective: stopped"),
+    "out-of-memory": FaultKind(
         strike=process.out_of_memory, what="allocates until it fails, below a lowered limit", verdict="dead rank"
     ),
-    "exception": Kind(strike=process.raise_exception, what="raises RuntimeError", verdict="dead rank"),
-    "exit-0": Kind(strike=process.exit_0, what="leaves too early, with exit code 0", verdict="dead rank"),
-    "infinite-loop": Kind(
+    "exception": FaultKind(strike=process.raise_exception, what="raises RuntimeError", verdict="dead rank"),
+    "exit-0": FaultKind(strike=process.exit_0, what="leaves too early, with exit code 0", verdict="dead rank"),
+    "infinite-loop": FaultKind(
         strike=stuck.infinite_loop, takes=_FOR_A_WHILE, what="computes forever", verdict="hung collective: user code"
     ),
-    "gil-held": Kind(
+    "gil-held": FaultKind(
         strike=stuck.gil_held,
         takes=_FOR_A_WHILE,
         what="waits in C and holds the interpreter's lock",
         verdict="hung collective: GIL held",
     ),
-    "deadlock": Kind(
+    "deadlock": FaultKind(
         strike=stuck.deadlock,
         takes=_FOR_A_WHILE,
         what="waits for a lock that another thread holds",
         verdict="hung collective: lock",
     ),
-    "data-stall": Kind(
+    "data-stall": FaultKind(
         strike=stuck.data_stall,
         takes=_FOR_A_WHILE,
         phase=Phase.DATA,
         what="waits for a batch that does not come",
         verdict="data stall",
     ),
-    "frozen-disk": Kind(
+    "frozen-disk": FaultKind(
         strike=stuck.frozen_disk,
         takes=_FOR_A_WHILE,
         what="reads from a file that does not answer",
         verdict="hung collective: pipe",
     ),
-    "slow": Kind(
-        strike=slow.SlowPasses,
+    "slow": FaultKind(
+        strike=stuck.SlowPasses,
         takes=("factor", "duration_s"),
         what="each forward and backward pass takes factor times as long",
         verdict="straggler",
     ),
-    "skipped-collective": Kind(
+    "skipped-collective": FaultKind(
         strike=calls.Skipped,
         needs_calls=True,
         what="skips one collective",
         verdict="hung collective or mismatched order",
     ),
-    "extra-collective": Kind(
+    "extra-collective": FaultKind(
         strike=calls.Extra,
         needs_calls=True,
         what="makes one collective twice",
         verdict="hung collective or mismatched order",
     ),
-    "wrong-shape": Kind(
+    "wrong-shape": FaultKind(
         strike=calls.WrongShape,
         needs_calls=True,
         what="one collective on longer tensors",
         verdict="dead rank or mismatched order",
     ),
-    "wrong-order": Kind(
+    "wrong-order": FaultKind(
         strike=calls.WrongOrder,
         needs_calls=True,
         what="swaps two collectives of two groups",
         verdict="mismatched order",
     ),
-    "lost-message": Kind(
+    "lost-message": FaultKind(
         strike=calls.LostMessage,
         needs_calls=True,
         what="a point-to-point message is never sent",
         verdict="hung collective or transport",
     ),
-    "nan-gradient": Kind(
+    "nan-gradient": FaultKind(
         strike=corruption.NanGradient,
         takes=("seed",),
         needs_model=True,
         what="a NaN in its own gradient, before any reduction",
         verdict="non-finite numbers",
     ),
-    "bit-flip": Kind(
+    "bit-flip": FaultKind(
         strike=corruption.flip_bit,
         takes=("seed",),
         needs_model=True,
@@ -120,8 +119,8 @@ CATALOGUE: Mapping[str, Kind] = {
         what="one bit of one weight, as this rank holds it",
         verdict="silent corruption",
     ),
-    "clock-jump": Kind(
-        strike=clock_jump.ClockJump,
+    "clock-jump": FaultKind(
+        strike=process.ClockJump,
         takes=_FOR_A_WHILE,
         what="its wall clock jumps by the duration, back if that is negative",
         verdict="none",
@@ -129,7 +128,7 @@ CATALOGUE: Mapping[str, Kind] = {
 }
 
 
-def check(fault: Fault) -> Kind:
+def check(fault: Fault) -> FaultKind:
     """Return the kind of ``fault``. Raises ValueError with one line that names the setting that is wrong."""
     kind = CATALOGUE.get(fault.kind)
     if kind is None:

@@ -3,8 +3,7 @@
 import random
 from typing import TYPE_CHECKING
 
-from holdfast_hooks.faults.effect import Site
-from holdfast_hooks.faults.fault import Fault
+from holdfast_hooks.faults.fault import Fault, Site
 from holdfast_hooks.state.sharding import is_dtensor
 
 if TYPE_CHECKING:

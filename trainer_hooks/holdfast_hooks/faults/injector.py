@@ -1,18 +1,24 @@
 """Waits for the step and phase of a rank's faults, and strikes."""
 
 import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from holdfast_hooks.faults.calls import missing_name
 from holdfast_hooks.faults.catalogue import CATALOGUE, check
-from holdfast_hooks.faults.effect import Effect, Site
-from holdfast_hooks.faults.fault import Fault
+from holdfast_hooks.faults.fault import Effect, Fault, Site
 from holdfast_hooks.identity import Identity
-from holdfast_hooks.telemetry.timeline import Moment
+from holdfast_hooks.telemetry.timeline import Moment, Timeline
 
-if TYPE_CHECKING:
-    from holdfast_hooks.hooks import Hooks
+
+class Attached(Protocol):
+    """The hooks that ``attach`` returns. They know nothing of faults, so that no run loads this package for nothing."""
+
+    _timeline: Timeline
+    _state: Mapping[str, Any]
+    _undo: ExitStack
 
 
 class Injector:
@@ -32,7 +38,7 @@ class Injector:
         """Where the timeline's moments go to next; None while they do not come here."""
 
     @classmethod
-    def into(cls, hooks: "Hooks") -> "Injector":
+    def into(cls, hooks: Attached) -> "Injector":
         """Return an injector for a process that has called ``attach``, whether or not an agent has started it."""
         injector = cls(Site(hooks._timeline, hooks._state), Identity.from_environment().rank)  # noqa: SLF001 - same package
         hooks._undo.callback(injector.disarm)  # noqa: SLF001

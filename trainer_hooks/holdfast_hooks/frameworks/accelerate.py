@@ -20,8 +20,8 @@ from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
 
 import holdfast_hooks
-from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.frameworks.held_training import HeldTraining
+from holdfast_hooks.hook_errors import ConfigurationError
 from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.state.sampling import Sampling
 from holdfast_proto.rank_context import RankContext

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import holdfast_hooks
-from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.frameworks.lightning_data import EpochData
 from holdfast_hooks.frameworks.lightning_loops import FitSteps, missing_names
 from holdfast_hooks.frameworks.lightning_state import TrainerProgress, state_of, why_not_saved
+from holdfast_hooks.hook_errors import ConfigurationError
 from holdfast_hooks.hooks import Hooks
 from holdfast_hooks.identity import Identity
 from holdfast_hooks.phases import Phase

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import holdfast_hooks
-from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.hook_errors import ConfigurationError
 from holdfast_hooks.hooks import Hooks
 from holdfast_hooks.phases import Phase
 from holdfast_proto.limits import MOST_WITNESS_WORDS, WITNESS_WORDS_CHARACTERS
@@ -90,7 +90,7 @@ def tell_agent(context: str, worker_exceptions: Mapping[int, BaseException]) -> 
 
     Raises ValueError if the context is not valid, and RpcError if no agent answers.
     """
-    from holdfast_hooks.session.own_grpc import grpc  # first: it decides how gRPC is imported
+    from holdfast_hooks.session.link import grpc  # first: it decides how gRPC is imported
     from holdfast_proto.v1.session_pb2_grpc import RankAgentStub
 
     observed = RankContext.from_environment({VARIABLE: context}, rank=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 from holdfast_base.threads import show_name
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.profiling.profile_files import ProfileFileError, expect_room
 from holdfast_hooks.profiling.torch_profile import OtherProfilerError, TorchProfile, prepare
 from holdfast_proto.limits import MOST_PROFILED_STEPS

@@ -8,9 +8,9 @@ threads. If a call was pending, it most likely waited for that: this is the comm
 import threading
 from time import monotonic
 
-from holdfast_hooks.once import OnceLog
+from holdfast_base.files import ProcFile
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.proc_file import ProcFile
 from holdfast_hooks.telemetry.timeline import Timeline
 
 _TRAINING = (Phase.FORWARD_BACKWARD, Phase.OPTIMIZER)

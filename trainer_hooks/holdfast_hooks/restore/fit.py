@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.hook_errors import ConfigurationError
 from holdfast_hooks.snapshots.slot_layout import dtype_name
 from holdfast_hooks.state import random_states
-from holdfast_hooks.state.encoding import Image, Part
+from holdfast_hooks.state.encoding import Image, TensorPart
 from holdfast_proto.snapshot import TensorEntry
 
 _FIX = "use another run name, or another checkpoint directory"
@@ -29,7 +29,7 @@ def _form_of_entry(entry: TensorEntry) -> _Form:
     return _Form(entry.dtype, entry.shape, entry.global_shape)
 
 
-def _form_of_part(part: Part) -> _Form:
+def _form_of_part(part: TensorPart) -> _Form:
     return _Form(dtype_name(part.local), tuple(part.local.shape), part.global_shape)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast_checkpoint.format.manifest import load_committed_indexes
 from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor
-from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.hook_errors import ConfigurationError
 from holdfast_hooks.state.tree import with_names
 from holdfast_proto.snapshot import StateTree
 

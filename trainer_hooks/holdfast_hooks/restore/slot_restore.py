@@ -11,7 +11,7 @@ from holdfast_hooks.snapshots.slot_layout import as_tensor
 from holdfast_hooks.snapshots.slot_reads import fill
 from holdfast_hooks.state import bucket_order, random_states
 from holdfast_hooks.state.counterparts import Counterparts, named_parameters
-from holdfast_hooks.state.encoding import Image, Part, Stateful, decode_state, encode_state
+from holdfast_hooks.state.encoding import Image, Stateful, TensorPart, decode_state, encode_state
 from holdfast_hooks.state.sharding import distribute_like, is_dtensor
 from holdfast_proto.snapshot import Slot, SnapshotError, TensorEntry
 
@@ -117,7 +117,7 @@ class _Targets:
                 target.copy_(as_tensor(slot.buffer, entry, entry.offset))
 
 
-def _is_own(live: Part) -> bool:
+def _is_own(live: TensorPart) -> bool:
     """Whether a live tensor's elements are in memory in order and without gaps, so that it can be filled in place."""
     return live.local.is_contiguous()
 

@@ -2,19 +2,49 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast_base.files import replace_file
-from holdfast_hooks.faults.fault import Fault
-from holdfast_hooks.faults.injector import Injector
-from holdfast_hooks.faults.prospects import Prospects
 from holdfast_hooks.profiling.step_profiler import StepProfiler
-from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError
-from holdfast_hooks.progress.recorders.recorder import FullDumpRefusedError, GenericRecorder, Recorder
-from holdfast_hooks.step_commands import StepCommands
+from holdfast_hooks.progress.recorders.recorder import (
+    FullDumpRefusedError,
+    GenericRecorder,
+    Recorder,
+    RecorderUnavailableError,
+)
+from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.run_files import flight_recorder_dump
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import fault_pb2
 from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
+
+if TYPE_CHECKING:
+    from holdfast_hooks.faults.requested_faults import RequestedFaults
+
+
+class StepCommands:
+    """Commands of one kind by the step at whose end they are due. The reporter places, the training thread takes.
+
+    No lock decides whether a command came in time. The training thread writes ``timeline.boundary`` first and takes
+    the command second. The reporter places the command first and reads ``boundary`` second. So whichever thread comes
+    second sees what the other one did, and if both remove a command only one of them gets it.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self.due: dict[int, bool] = {}
+        """By step; empty almost always."""
+
+    def place(self, step: int) -> bool:
+        """Place a command for the end of ``step``; return False if that step is over (reporter thread)."""
+        self.due[step] = True
+        too_late = self._timeline.boundary >= step
+        return not (too_late and self.due.pop(step, False))
+
+    def take(self, step: int) -> bool:
+        """Remove the command for the end of ``step``; return whether there was one (training thread)."""
+        return self.due.pop(step, False)
+
 
 Outcome = tuple[bool, str]
 """Whether a command was accepted, and the reason or the result in words."""
@@ -29,8 +59,7 @@ class RankCommands:
         snapshots: commands for a snapshot at the end of a step, pinned for a checkpoint.
         stops: commands to leave the loop at the end of a step.
         refusal: returns why this rank takes no snapshots, or "" if it does.
-        injector: the faults of this rank; None if the run allows none.
-        prospects: what the training loop has done so far, for faults; None if the run allows none.
+        faults: those that operators request of this rank; None if the run allows none.
         recorders: returns the recorders that the rank's groups use.
         profiler: profiles steps of this rank.
     """
@@ -43,8 +72,7 @@ class RankCommands:
         snapshots: StepCommands,
         stops: StepCommands,
         refusal: Callable[[], str],
-        injector: Injector | None = None,
-        prospects: Prospects | None = None,
+        faults: "RequestedFaults | None" = None,
         recorders: Callable[[], Sequence[Recorder]] = lambda: (),
         profiler: StepProfiler | None = None,
     ) -> None:
@@ -53,11 +81,9 @@ class RankCommands:
         self._snapshots = snapshots
         self._stops = stops
         self._refusal = refusal
-        self._injector = injector
-        self._prospects = prospects
+        self._faults = faults
         self._recorders = recorders
         self._profiler = profiler
-        self._accepted_faults: list[Fault] = []
 
     def execute(self, command: RankCommand) -> CommandAck:
         """Carry ``command`` out, or place it for the training thread; return the answer."""
@@ -69,10 +95,9 @@ class RankCommands:
         return CommandAck(id=command.id, accepted=accepted, detail=detail)
 
     def answered(self) -> None:
-        """Arm the accepted faults, now that their answers are sent: this rank may not live to send more."""
-        if self._injector is not None and self._accepted_faults:
-            accepted, self._accepted_faults = self._accepted_faults, []
-            self._injector.lie_in_wait(accepted)
+        """Strike with the accepted faults from now on: their answers are sent."""
+        if self._faults is not None:
+            self._faults.answered()
 
     def _outcome(self, command: RankCommand) -> Outcome:
         match command.WhichOneof("kind"):
@@ -91,15 +116,12 @@ class RankCommands:
                 return False, f"unknown command {kind}"
 
     def _accept_fault(self, fault: fault_pb2.Fault) -> Outcome:
-        if self._injector is None or self._prospects is None:
+        if self._faults is None:
             return False, "this run allows no faults: start it with --allow-faults"
         try:
-            accepted = self._injector.accept(Fault.from_message(fault))
-            awaited = [waits_for for one in accepted if (waits_for := self._prospects.waits_for(one))]
+            return True, self._faults.accept(fault)
         except ValueError as error:
             return False, str(error)
-        self._accepted_faults += accepted
-        return True, "; ".join(awaited)
 
     def _capture_evidence(self, directory: Path) -> Outcome:
         """Write the dump of each recorder in use into a file of its own: their group ids collide."""

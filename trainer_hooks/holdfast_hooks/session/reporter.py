@@ -8,7 +8,7 @@ from queue import Empty
 from time import monotonic
 
 from holdfast_base.threads import show_name
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.profiling.step_profiler import StepProfiler
 from holdfast_hooks.session.link import ENDING_S, Link
 from holdfast_hooks.session.rank_commands import RankCommands

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from holdfast_hooks.gpu_work import GpuPoint, on_gpu
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.state.counterparts import parameters_of
-from holdfast_hooks.state.encoding import Part, Stateful
+from holdfast_hooks.state.encoding import Stateful, TensorPart
 from holdfast_hooks.state.sharding import is_dtensor, local_part
 from holdfast_proto.snapshot import SnapshotError
 
@@ -31,7 +31,7 @@ class DeviceCopy(NamedTuple):
     """A tensor on a device, and the tensor in a slot to copy it to."""
 
     place: "torch.Tensor"
-    part: Part
+    part: TensorPart
 
 
 class CopyEvent(Protocol):

@@ -9,11 +9,36 @@ Frozen parameters and buffers are the same in every snapshot: they cost only a c
 
 import contextlib
 import ctypes
-from concurrent.futures import Future
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from holdfast_hooks.snapshots.copy_threads import copy_threads, number_of_threads
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+"""By process and number of threads. A forked process inherits an entry and none of its threads: it makes its own."""
+
+
+def copy_threads() -> ThreadPoolExecutor:
+    """Return the threads of this process, which start with their first work."""
+    key = os.getpid(), number_of_threads()
+    if key not in _pools:
+        _pools[key] = ThreadPoolExecutor(key[1], f"holdfast-copies-{key[0]}")
+    return _pools[key]
+
+
+def end_copy_threads() -> None:
+    """End the threads of this process. A later copy starts new ones."""
+    mine = [key for key in _pools if key[0] == os.getpid()]
+    for key in mine:
+        _pools.pop(key).shutdown()
+
+
+def number_of_threads() -> int:
+    """Return the number of these threads, that of torch's own."""
+    import torch
+
+    return torch.get_num_threads()
+
 
 _BATCH_BYTES = 4 << 20
 """Bytes that a thread copies before it asks for more."""

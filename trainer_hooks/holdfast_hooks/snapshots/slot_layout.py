@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast_hooks.snapshots.device_copies import DeviceCopy
 from holdfast_hooks.snapshots.host_copies import HostCopies
-from holdfast_hooks.state.encoding import Image, Part
+from holdfast_hooks.state.encoding import Image, TensorPart
 from holdfast_hooks.state.sharding import is_dtensor, writer_of
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, StateTree, TensorEntry, align
 
@@ -76,7 +76,7 @@ def dtype_name(tensor: "torch.Tensor") -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _entry(part: Part, offset: int) -> TensorEntry:
+def _entry(part: TensorPart, offset: int) -> TensorEntry:
     local = part.local
     return TensorEntry(
         name=part.name,
@@ -109,7 +109,7 @@ class SlotTensors:
             tensor if tensor is None else _Place(tensor, tensor.data_ptr(), tensor.nbytes) for tensor in tensors
         ]
 
-    def copy(self, parts: Iterable[Part]) -> list[DeviceCopy]:
+    def copy(self, parts: Iterable[TensorPart]) -> list[DeviceCopy]:
         """Copy the tensors in host memory that differ from their places; return the copies left to the device."""
         left: list[DeviceCopy] = []
         with HostCopies() as copies:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast_hooks.snapshots.copy_threads import copy_threads
+from holdfast_hooks.snapshots.host_copies import copy_threads
 from holdfast_proto.snapshot import SnapshotError, TensorEntry
 
 if TYPE_CHECKING:

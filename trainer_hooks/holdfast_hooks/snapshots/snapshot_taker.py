@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast_hooks.gpu_work import gpu_of
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots.device_copies import CudaCopyStream, DeviceCopies, DeviceCopy, Landing
 from holdfast_hooks.snapshots.slot_desk import LEAST_SLOTS, GrantedSlots, SlotDesk

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast_hooks.state.encoding import Image, Part, Stateful
+from holdfast_hooks.state.encoding import Image, Stateful, TensorPart
 from holdfast_hooks.state.named_optimizer import ByName
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class Counterparts:
         self._parts = {part.name: part for part in live.parts}
         self._parameters = {name: parameters for name, value in state.items() if (parameters := parameters_of(value))}
 
-    def part(self, name: str) -> Part | None:
+    def part(self, name: str) -> TensorPart | None:
         """Return the live tensor of this name, or None."""
         return self._parts.get(name)
 

@@ -39,7 +39,7 @@ class Stateful(Protocol):
         """Load a state that :meth:`state_dict` returned."""
 
 
-class Part(NamedTuple):
+class TensorPart(NamedTuple):
     """A tensor of the state, or this rank's part of it."""
 
     name: str
@@ -56,7 +56,7 @@ class Image:
     """An encoded state. The parts are the live tensors: copy them before training continues."""
 
     tree: StateTree
-    parts: tuple[Part, ...]
+    parts: tuple[TensorPart, ...]
     empty: tuple[str, ...]
     """Names of containers that are empty, perhaps only until the first step."""
 
@@ -87,7 +87,7 @@ def decode_state(tree: StateTree, tensor: Callable[[str, Any], Any]) -> Any:
 
 class _Encoder:
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[TensorPart] = []
         self.empty: list[str] = []
         torch = sys.modules.get("torch")
         self._tensor_types = () if torch is None else (torch.Tensor, torch.nn.Parameter)
@@ -136,10 +136,10 @@ class _Encoder:
 
     def _encode_tensor(self, kind: str, tensor: Any, name: str) -> dict[str, int]:
         if kind == "dtensor":
-            part = Part(name, tensor, *local_part(tensor))
+            part = TensorPart(name, tensor, *local_part(tensor))
         else:
             shape = tuple(tensor.shape)
-            part = Part(name, tensor, tensor, shape, (0,) * len(shape))
+            part = TensorPart(name, tensor, tensor, shape, (0,) * len(shape))
         self.parts.append(part)
         return {kind: len(self.parts) - 1}
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.hook_errors import ConfigurationError
 from holdfast_hooks.state.sampling import Sampling, freeze_random, thaw_random
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from time import time_ns
 from typing import Any
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.state.counterparts import named_parameters
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
-from holdfast_hooks.telemetry.gradient_sums import deferred, local_sum
-from holdfast_hooks.telemetry.own_gradients import OwnGradients, OwnGradientWatch
+from holdfast_hooks.telemetry.own_gradients import OwnGradients, OwnGradientWatch, deferred, local_sum
 from holdfast_proto.v1.session_pb2 import BadGradient, StepRecord
 
 NUMBERS = ("loss", "grad_norm")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast_hooks.proc_file import ProcFile
+from holdfast_base.files import ProcFile
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_proto.v1.session_pb2 import MemoryStatus
 

@@ -17,10 +17,10 @@ from itertools import pairwise
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.state.sharding import is_dtensor
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
-from holdfast_hooks.telemetry.gradient_sums import deferred
+from holdfast_hooks.telemetry.own_gradients import deferred
 from holdfast_proto.v1.session_pb2 import NonFiniteOrigin, StepRecord
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
-from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.hook_errors import ConfigurationError
 
 
 class LastWords:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.telemetry.deferred import DeferredNumbers, to_number
 from holdfast_proto.limits import LOGGED_NAME_CHARACTERS, MOST_LOGGED_NAMES
 from holdfast_proto.v1.common_pb2 import LoggedNumber

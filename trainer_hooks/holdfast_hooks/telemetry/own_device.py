@@ -20,9 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.gpu_work import gpu_of
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import ConfigurationError, OnceLog
 from holdfast_hooks.state.counterparts import named_parameters
 
 _NODES = ("nvidiactl", "kfd", "dxg")

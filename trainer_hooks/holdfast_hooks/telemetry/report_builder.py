@@ -3,19 +3,19 @@
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from holdfast_hooks.device_time.device_time import DeviceTime
-from holdfast_hooks.once import OnceLog
+from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.progress.device_poll import DevicePoll
 from holdfast_hooks.progress.group_making import groups_being_made, watch_makers
 from holdfast_hooks.progress.own_wait import OwnWait
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
-from holdfast_hooks.session.worker_server import WorkerServer
-from holdfast_hooks.telemetry.backlog import Backlog
+from holdfast_hooks.session.own_worker_server import WorkerServer
 from holdfast_hooks.telemetry.bad_gradients import NUMBERS
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_hooks.telemetry.device_memory import RankMemory
@@ -24,6 +24,42 @@ from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import RecordPart, StepSample, Timeline
 from holdfast_proto.v1.common_pb2 import ChannelProgress, GroupProgress, Progress
 from holdfast_proto.v1.session_pb2 import MemoryStatus, Report, SnapshotTaken, StepRecord
+
+Item = TypeVar("Item")
+
+
+class Backlog(Generic[Item]):
+    """A bounded queue from one thread, mostly the training thread, to the reporter. If full, it drops the oldest item.
+
+    It needs no lock: each operation on the deque is atomic, and only the thread that appends counts dropped items.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._items: deque[Item] = deque()
+        self._capacity = capacity
+        self.dropped_total = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def append(self, item: Item) -> None:
+        """Add an item (from one thread only)."""
+        if len(self._items) >= self._capacity:
+            self._drop_oldest()
+        self._items.append(item)
+
+    def pop(self) -> Item | None:
+        """Remove and return the oldest item, or None (reporter thread)."""
+        try:
+            return self._items.popleft()
+        except IndexError:
+            return None
+
+    def _drop_oldest(self) -> None:
+        # None if the reporter has taken everything since the length was read. Then nothing is lost.
+        if self.pop() is not None:
+            self.dropped_total += 1
+
 
 STEPS_PER_REPORT = 512
 _SETTLED_AFTER_STEPS = 2

@@ -11,7 +11,7 @@ from textual.widgets.option_list import Option
 
 from holdfast_cli.top.background import LiveScreen
 from holdfast_cli.top.incidents.story_screen import StoryScreen
-from holdfast_cli.top.run_source import Look
+from holdfast_cli.top.run_looks import RunLook
 from holdfast_cli.views.clean_text import cleaned, one_line
 from holdfast_core.texts.incident_lines import incident_line
 from holdfast_proto.v1.store_pb2 import Incident
@@ -22,7 +22,7 @@ class IncidentsScreen(LiveScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,i", "dismiss", show=False)]
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: RunLook) -> None:
         super().__init__()
         self._look = look
         self._shown: list[Incident] = []
@@ -37,7 +37,7 @@ class IncidentsScreen(LiveScreen):
         """Show what is known."""
         self.show(self._look)
 
-    def show(self, look: Look) -> None:
+    def show(self, look: RunLook) -> None:
         """Show the incidents of a newer state of the run."""
         self._look = look
         incidents = sorted(look.incidents, key=lambda incident: -incident.detected_unix_s)

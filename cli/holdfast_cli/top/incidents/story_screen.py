@@ -12,11 +12,11 @@ from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widgets import Static
 
-from holdfast_cli.incidents.files import IncidentFiles, read_files
+from holdfast_cli.incidents.folder_files import IncidentFiles, read_files
 from holdfast_cli.incidents.story import incident_story
 from holdfast_cli.top.background import LiveScreen, in_background
 from holdfast_cli.top.incidents.evidence_screens import EvidenceScreen
-from holdfast_cli.top.run_source import Look
+from holdfast_cli.top.run_looks import RunLook
 from holdfast_cli.views.clean_text import cleaned, one_line
 from holdfast_proto import run_files
 from holdfast_proto.v1.store_pb2 import Incident
@@ -41,7 +41,7 @@ class StoryScreen(LiveScreen):
         Binding("r", "rank", show=False),
     ]
 
-    def __init__(self, incident: Incident, look: Look) -> None:
+    def __init__(self, incident: Incident, look: RunLook) -> None:
         super().__init__()
         self._incident = incident
         self._look = look
@@ -84,7 +84,7 @@ class StoryScreen(LiveScreen):
         else:
             self.notify("this incident names no rank", markup=False)
 
-    def show(self, look: Look) -> None:
+    def show(self, look: RunLook) -> None:
         """Show a newer state of the same incident."""
         self._look = look
         newest = next((one for one in look.incidents if one.id == self._incident.id), self._incident)

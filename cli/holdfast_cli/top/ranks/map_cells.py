@@ -3,7 +3,7 @@
 from enum import Enum
 
 from holdfast_cli.top.ranks.oddity import JudgedRank, JudgedRanks, Oddity
-from holdfast_cli.top.ranks.rank_table import STYLES
+from holdfast_cli.top.ranks.rank_list import STYLES
 from holdfast_core.texts.incident_lines import enum_phrase
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.common_pb2 import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.text import Text
 
 from holdfast_cli.rank_logs.log_tail import LogTail
-from holdfast_cli.top.run_source import Look
+from holdfast_cli.top.run_looks import RunLook
 from holdfast_cli.views.clean_text import one_line, some_lines
 from holdfast_proto import run_files
 
@@ -35,7 +35,7 @@ class RankLog:
         return self.generations[at] if 0 <= at < len(self.generations) else None
 
 
-def read_log(look: Look, rank: int, wanted: int | None) -> RankLog:
+def read_log(look: RunLook, rank: int, wanted: int | None) -> RankLog:
     """Return the end of a rank's log. ``wanted``: a generation; None: the newest. Reads files."""
     record, newest = look.target.record, look.status.generation
     if record is None:
@@ -70,7 +70,7 @@ def generations_with_log(directory: Path, rank: int, newest: int) -> tuple[int, 
     return tuple(one for one in begun if run_files.rank_log(directory, one, rank).is_file())
 
 
-def log_text(log: RankLog, look: Look, rank: int) -> Text:
+def log_text(log: RankLog, look: RunLook, rank: int) -> Text:
     """Return a log with its heading: which generation it is of, and which others have one."""
     text = Text(f"\nlog of generation {log.generation}", "bold")
     if log.lines:

@@ -16,7 +16,7 @@ from holdfast_cli.top.fault_screen import FaultWanted
 from holdfast_cli.top.ranks.rank_log import RankLog, log_text, read_log
 from holdfast_cli.top.ranks.rank_speeds import RankSpeeds
 from holdfast_cli.top.ranks.rank_stack import ShownStack, live_stack, saved_stack, stack_text
-from holdfast_cli.top.run_source import Look, RunSource
+from holdfast_cli.top.run_looks import LookSource, RunLook
 from holdfast_cli.views.clean_text import cleaned, one_line
 from holdfast_cli.views.phrases import memory_word, recorder_line
 from holdfast_core.texts.incident_lines import incident_line, outcome_line
@@ -41,7 +41,7 @@ class RankScreen(LiveScreen):
         Binding("x", "inject", show=False),
     ]
 
-    def __init__(self, rank: int, look: Look, source: RunSource, generation: int | None = None) -> None:
+    def __init__(self, rank: int, look: RunLook, source: LookSource, generation: int | None = None) -> None:
         super().__init__()
         self._rank = rank
         self._look = look
@@ -65,7 +65,7 @@ class RankScreen(LiveScreen):
         self.query_one("#rank", VerticalScroll).focus()
         self.show(self._look)
 
-    def show(self, look: Look) -> None:
+    def show(self, look: RunLook) -> None:
         """Show the rank in a newer state of the run."""
         self._look = look
         self.query_one("#rank-facts", Static).update(rank_facts(look, self._rank))
@@ -116,7 +116,7 @@ class RankScreen(LiveScreen):
         self.query_one("#rank-stack", Static).update(stack_text(stack))
 
 
-def rank_facts(look: Look, number: int) -> Group:
+def rank_facts(look: RunLook, number: int) -> Group:
     """Return all fields of a rank and the newest incident that names it."""
     found = next((rank for rank in look.judged.ranks if rank.number == number), None)
     if found is None:
@@ -151,7 +151,7 @@ def _speeds(speeds: RankSpeeds, number: int) -> Iterator[tuple[str, str]]:
         yield "use of the GPU", f"{use:.0%} of the time"
 
 
-def _incident_lines(look: Look, number: int) -> list[Text]:
+def _incident_lines(look: RunLook, number: int) -> list[Text]:
     incidents = [one for one in (*look.incidents, look.status.newest_incident) if number in one.verdict.culprits]
     newest = max(incidents, key=lambda incident: incident.detected_unix_s, default=None)
     if newest is None:

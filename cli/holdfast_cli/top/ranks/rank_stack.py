@@ -9,7 +9,7 @@ from rich.text import Text
 from holdfast_base.text import clock
 from holdfast_cli.errors import CommandError
 from holdfast_cli.live.stack_groups import stack_lines
-from holdfast_cli.top.run_source import Look, RunSource, reason_of
+from holdfast_cli.top.run_looks import LookSource, RunLook, reason_of
 from holdfast_cli.views.clean_text import one_line, some_lines
 from holdfast_daemon.incidents.evidence_files import open_evidence
 from holdfast_proto import run_files
@@ -27,7 +27,7 @@ class ShownStack:
     text: str = ""
 
 
-def saved_stack(look: Look, rank: int) -> ShownStack:
+def saved_stack(look: RunLook, rank: int) -> ShownStack:
     """Return the newest stack in the evidence on this machine. Reads files."""
     record = look.target.record
     if record is None:
@@ -46,7 +46,7 @@ def saved_stack(look: Look, rank: int) -> ShownStack:
     return ShownStack("no stack of this rank in the evidence: k takes one now")
 
 
-def live_stack(source: RunSource, rank: int) -> ShownStack:
+def live_stack(source: LookSource, rank: int) -> ShownStack:
     """Take the stack of a rank now. Blocks until its agent has answered."""
     try:
         found = source.take_stacks(rank)

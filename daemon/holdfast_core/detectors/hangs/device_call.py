@@ -15,7 +15,7 @@ from holdfast_core.detectors.hangs.mismatched_order import different_calls
 from holdfast_core.detectors.hangs.root_ranks import root_verdict
 from holdfast_core.detectors.hangs.transport import transport_verdict
 from holdfast_core.detectors.view import View
-from holdfast_core.diagnosis.devices.causes import Cause, Confidence, Diagnosis, Kind
+from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Confidence, Diagnosis
 from holdfast_core.diagnosis.devices.diagnosis_text import next_step, reasons_of, verdict_of
 from holdfast_core.diagnosis.hosts.wait_graph import ArrivedCall, MissedCall
 from holdfast_core.diagnosis.operations import MismatchedCall
@@ -23,14 +23,14 @@ from holdfast_core.diagnosis.wait_for_graph import SharedCall
 from holdfast_proto.v1 import store_pb2 as store
 
 _KINDS = {
-    Kind.MISSING_RANK: store.VERDICT_KIND_HUNG_COLLECTIVE,
-    Kind.DEAD_RANK: store.VERDICT_KIND_HUNG_COLLECTIVE,
-    Kind.STUCK_DEVICE: store.VERDICT_KIND_HUNG_COLLECTIVE,
-    Kind.INSIDE_CALL: store.VERDICT_KIND_HUNG_COLLECTIVE,
-    Kind.MISMATCHED_CALL: store.VERDICT_KIND_MISMATCHED_ORDER,
-    Kind.OPPOSITE_ORDER: store.VERDICT_KIND_MISMATCHED_ORDER,
-    Kind.GPU_OR_NETWORK: store.VERDICT_KIND_TRANSPORT,
-    Kind.UNKNOWN: store.VERDICT_KIND_STANDSTILL,
+    CauseKind.MISSING_RANK: store.VERDICT_KIND_HUNG_COLLECTIVE,
+    CauseKind.DEAD_RANK: store.VERDICT_KIND_HUNG_COLLECTIVE,
+    CauseKind.STUCK_DEVICE: store.VERDICT_KIND_HUNG_COLLECTIVE,
+    CauseKind.INSIDE_CALL: store.VERDICT_KIND_HUNG_COLLECTIVE,
+    CauseKind.MISMATCHED_CALL: store.VERDICT_KIND_MISMATCHED_ORDER,
+    CauseKind.OPPOSITE_ORDER: store.VERDICT_KIND_MISMATCHED_ORDER,
+    CauseKind.GPU_OR_NETWORK: store.VERDICT_KIND_TRANSPORT,
+    CauseKind.UNKNOWN: store.VERDICT_KIND_STANDSTILL,
 }
 _RATIOS = {Confidence.HIGH: 1.0, Confidence.MEDIUM: 0.8, Confidence.LOW: 0.5}
 
@@ -97,15 +97,15 @@ def _verdict_of_all_backends(view: View, cause: Cause, diagnosis: Diagnosis) -> 
     """Return the verdict with the detail that it has on every backend; without one, if only devices know the cause."""
     shared = cause.call
     match cause.kind:
-        case Kind.MISSING_RANK | Kind.DEAD_RANK:
+        case CauseKind.MISSING_RANK | CauseKind.DEAD_RANK:
             missed = {
                 rank: call for rank in diagnosis.culprits if (call := _missed(rank, cause, diagnosis)) is not None
             }
             return root_verdict(view, diagnosis.culprits, missed)
-        case Kind.GPU_OR_NETWORK if shared is not None and shared.seq:
+        case CauseKind.GPU_OR_NETWORK if shared is not None and shared.seq:
             name, members = shared.group
             return transport_verdict(view, ArrivedCall(name, shared.seq, members, shared.op, members))
-        case Kind.MISMATCHED_CALL if shared is not None and shared.seq:
+        case CauseKind.MISMATCHED_CALL if shared is not None and shared.seq:
             sides = tuple(((signature, "", ""), ranks) for signature, ranks in shared.sides)
             return different_calls(view, MismatchedCall(shared.group[0], shared.seq, sides), diagnosis.culprits).verdict
     return store.Verdict(kind=_KINDS[cause.kind], culprits=diagnosis.culprits)

@@ -22,8 +22,8 @@ from typing import ClassVar, Self
 
 from holdfast_core.detectors.framework import Detector, DetectorResult, Finding, findings_of
 from holdfast_core.detectors.view import StepView
-from holdfast_proto.step_quantities import GRADIENT, WATCHED
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import GRADIENT, WATCHED_FIELDS
 
 _OF_GRADIENTS = ("grad_norm", "update_norm", GRADIENT)
 FINITE_LOSSES = 16
@@ -136,7 +136,7 @@ def _reported_number(step: StepView, bad: Sequence[store.NonFinite]) -> store.No
 def _quantities(bad: Iterable[store.NonFinite]) -> list[str]:
     """Return what is not finite, the loss first: a bad loss makes bad gradients."""
     named = {one.quantity for one in bad}
-    return [quantity for quantity in WATCHED if quantity in named]
+    return [quantity for quantity in WATCHED_FIELDS if quantity in named]
 
 
 def _origin(

@@ -16,10 +16,10 @@ misses, or that cannot come to it before another one ends. Causes are where no e
 
 from collections.abc import Collection, Iterator, Mapping
 
-from holdfast_core.diagnosis.devices.causes import Cause, Confidence, Kind, Place
+from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Confidence, Place
 from holdfast_core.diagnosis.devices.rank_calls import RankCalls, known_next_calls
 from holdfast_core.diagnosis.devices.shared_calls import earlier_mismatch, later_mismatch
-from holdfast_core.diagnosis.wait_for_graph import GroupKey, Part, SharedCall, WaitForGraph, circle_through
+from holdfast_core.diagnosis.wait_for_graph import GraphPart, GroupKey, SharedCall, WaitForGraph, circle_through
 
 _SHORT_HISTORY = 10
 """Number of calls below which a ring is too short to show a routine."""
@@ -89,12 +89,12 @@ class CauseSearch:
         blamed += self._stuck_devices()
         if not blamed and (blamed := list(self._inversions())):
             # A circle of these ranks says the same, and names more of them.
-            ends = [cause for cause in ends if cause.kind != Kind.OPPOSITE_ORDER]
+            ends = [cause for cause in ends if cause.kind != CauseKind.OPPOSITE_ORDER]
         if self._dead and blamed:
             # The end of a rank leaves others in all sorts of places: nothing but a stack accuses another one then.
             ends = []
         # What does not complete for no rank's fault may well be a consequence, if there is any other cause.
-        named = [cause for cause in (*blamed, *ends) if cause.ranks or cause.kind == Kind.MISMATCHED_CALL]
+        named = [cause for cause in (*blamed, *ends) if cause.ranks or cause.kind == CauseKind.MISMATCHED_CALL]
         yield from named or list(self._unawaited_dead_ranks()) or [*blamed, *ends] or [self._unknown()]
 
     def _unknown(self, among: Collection[int] = ()) -> Cause:
@@ -107,7 +107,7 @@ class CauseSearch:
         suspects = certain or perhaps
         waits = [call for call in self._calls if not suspects.isdisjoint({*call.missing, *call.unclear})]
         longest = max(waits or self._calls, key=lambda call: len(call.waiters))
-        return Cause(Kind.UNKNOWN, (), longest, Confidence.LOW, tuple(sorted(suspects)))
+        return Cause(CauseKind.UNKNOWN, (), longest, Confidence.LOW, tuple(sorted(suspects)))
 
     def _awaited(self, rank: int) -> list[SharedCall]:
         """Return the missed calls that certainly hold others up: it is their oldest pending call of all."""
@@ -117,18 +117,18 @@ class CauseSearch:
         """Yield the ranks that alone still hold a call which cannot have ended without them."""
         for call in self._sound:
             if call.is_held_alone:
-                yield Cause(Kind.STUCK_DEVICE, call.waiters, call, Confidence.MEDIUM)
+                yield Cause(CauseKind.STUCK_DEVICE, call.waiters, call, Confidence.MEDIUM)
 
     def _dead_ranks(self) -> Iterator[Cause]:
         """Yield the dead ranks if others wait for one of them."""
         awaited = [rank for rank in sorted(self._dead) if self._awaited(rank)]
         if awaited:
-            yield Cause(Kind.DEAD_RANK, tuple(sorted(self._dead)), self._longest(awaited[0]), Confidence.HIGH)
+            yield Cause(CauseKind.DEAD_RANK, tuple(sorted(self._dead)), self._longest(awaited[0]), Confidence.HIGH)
 
     def _unawaited_dead_ranks(self) -> Iterator[Cause]:
         """Yield the dead ranks: where nothing shows who is waited for, they are the likeliest reason."""
         if self._dead:
-            yield Cause(Kind.DEAD_RANK, tuple(sorted(self._dead)), None, Confidence.MEDIUM)
+            yield Cause(CauseKind.DEAD_RANK, tuple(sorted(self._dead)), None, Confidence.MEDIUM)
 
     def _mismatches(self) -> Iterator[Cause]:
         for call in self._calls:
@@ -139,7 +139,7 @@ class CauseSearch:
                 largest, others = found.sides[0][1], [rank for _, side in found.sides[1:] for rank in side]
                 # A majority is a hint and no proof: the many may have made the wrong call together.
                 named = tuple(others) if len(others) == 1 and len(largest) >= _MANY else ()
-                yield Cause(Kind.MISMATCHED_CALL, named, found, Confidence.LOW, tuple(sorted((*largest, *others))))
+                yield Cause(CauseKind.MISMATCHED_CALL, named, found, Confidence.LOW, tuple(sorted((*largest, *others))))
 
     def _of_idle_ranks(self, *, has_other_ends: bool) -> Iterator[Cause]:
         """Yield the ranks whose host is elsewhere: they have nothing pending, and others wait for them."""
@@ -156,7 +156,7 @@ class CauseSearch:
             if named:
                 yield from self._missing(named, Confidence.HIGH)
             else:
-                yield Cause(Kind.UNKNOWN, (), None, Confidence.LOW, (*elsewhere, *unknown))
+                yield Cause(CauseKind.UNKNOWN, (), None, Confidence.LOW, (*elsewhere, *unknown))
             return
         # Nothing older can hold up a wait for a rank that waits in no call itself.
         awaited = [rank for rank in idle if self._missed.get(rank)]
@@ -172,7 +172,7 @@ class CauseSearch:
             is_sure = len(certain) == 1 and not self._unread
             yield from self._missing(certain, Confidence.HIGH if is_sure else Confidence.MEDIUM)
         else:
-            yield Cause(Kind.UNKNOWN, (), self._longest(awaited[0]), Confidence.LOW, tuple(awaited))
+            yield Cause(CauseKind.UNKNOWN, (), self._longest(awaited[0]), Confidence.LOW, tuple(awaited))
 
     def _missing(self, ranks: list[int], confidence: Confidence) -> Iterator[Cause]:
         """Yield the cause of each call in which others wait longest for some of ``ranks``."""
@@ -181,7 +181,7 @@ class CauseSearch:
             call = self._longest(rank)
             by_call.setdefault(id(call), (call, []))[1].append(rank)
         for call, missing in by_call.values():
-            yield Cause(Kind.MISSING_RANK, tuple(missing), call, confidence)
+            yield Cause(CauseKind.MISSING_RANK, tuple(missing), call, confidence)
 
     def _is_certain(self, rank: int) -> bool:
         """Return whether nothing that recorders do not show can be what an idle rank waits for."""
@@ -255,7 +255,7 @@ class CauseSearch:
         for end in WaitForGraph(self._nodes, self._sound).ends():
             yield from self._of_end(end)
 
-    def _of_end(self, end: Part) -> Iterator[Cause]:
+    def _of_end(self, end: GraphPart) -> Iterator[Cause]:
         if not end.calls:
             yield from self._of_unread([rank for rank in end.ranks if rank in self._unread])
         elif end.is_circle:
@@ -272,23 +272,23 @@ class CauseSearch:
         if longest is None:
             return
         if elsewhere:
-            yield Cause(Kind.MISSING_RANK, elsewhere, longest, Confidence.MEDIUM)
+            yield Cause(CauseKind.MISSING_RANK, elsewhere, longest, Confidence.MEDIUM)
         else:
-            yield Cause(Kind.UNKNOWN, (), longest, Confidence.LOW, tuple(ranks))
+            yield Cause(CauseKind.UNKNOWN, (), longest, Confidence.LOW, tuple(ranks))
 
     def _incomplete(self, call: SharedCall) -> Cause:
         """Return the cause of a call that all have made and nothing older holds up."""
         if call.group in self._guessed:
-            return Cause(Kind.UNKNOWN, (), call, Confidence.LOW)
+            return Cause(CauseKind.UNKNOWN, (), call, Confidence.LOW)
         if call.unstarted:
-            return Cause(Kind.STUCK_DEVICE, call.unstarted, call, Confidence.MEDIUM)
+            return Cause(CauseKind.STUCK_DEVICE, call.unstarted, call, Confidence.MEDIUM)
         launching = {rank for rank in call.waiters if self._place(rank) == Place.LAUNCH}
         inside = tuple(sorted({*call.inside, *launching}))
         if inside and len(inside) < len(call.group[1]):
-            return Cause(Kind.INSIDE_CALL, inside, call, Confidence.MEDIUM)
-        return Cause(Kind.GPU_OR_NETWORK, (), call, Confidence.MEDIUM)
+            return Cause(CauseKind.INSIDE_CALL, inside, call, Confidence.MEDIUM)
+        return Cause(CauseKind.GPU_OR_NETWORK, (), call, Confidence.MEDIUM)
 
-    def _circle(self, part: Part) -> Cause:
+    def _circle(self, part: GraphPart) -> Cause:
         """Return the cause of ranks that wait for each other."""
         inside = set(part.ranks)
         is_shown = all(call.is_counted and not call.unclear for call in part.calls)
@@ -303,7 +303,7 @@ class CauseSearch:
         first = min(rank for rank in part.ranks if counts[rank] == most)
         call = max(part.calls, key=lambda one: len(one.fronts) if first in (one.missing if most else one.behind) else 0)
         circle = circle_through(first, part.calls, inside)
-        return Cause(Kind.OPPOSITE_ORDER, tuple(sorted(circle)), call, Confidence.MEDIUM)
+        return Cause(CauseKind.OPPOSITE_ORDER, tuple(sorted(circle)), call, Confidence.MEDIUM)
 
     def _inversions(self) -> Iterator[Cause]:
         """Yield the collectives of two groups that ranks have made in opposite orders, and that are pending."""
@@ -318,7 +318,7 @@ class CauseSearch:
                     both = tuple(sorted((*one, *other)))
                     fewer = min(one, other, key=len)
                     named = both if len(one) == len(other) else tuple(sorted(fewer))
-                    yield Cause(Kind.OPPOSITE_ORDER, named, first, Confidence.MEDIUM, both)
+                    yield Cause(CauseKind.OPPOSITE_ORDER, named, first, Confidence.MEDIUM, both)
 
     def _has_before(self, rank: int, first: SharedCall, second: SharedCall) -> bool:
         calls = self._ranks[rank].at

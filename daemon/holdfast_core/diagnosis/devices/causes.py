@@ -38,7 +38,7 @@ class Evidence:
     """A dump of some time before. A rank that has made or finished a call since then is not stuck."""
 
 
-class Kind(StrEnum):
+class CauseKind(StrEnum):
     """Kind of a cause."""
 
     MISSING_RANK = "missing_rank"
@@ -72,7 +72,7 @@ class Confidence(StrEnum):
 class Cause:
     """One cause of the hang."""
 
-    kind: Kind
+    kind: CauseKind
     ranks: tuple[int, ...]
     """Ranks to look at; empty if no rank is to blame, or nothing shows which."""
     call: SharedCall | None

@@ -8,7 +8,7 @@ nothing pending in any of its groups, and is behind in each of them in which oth
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from holdfast_core.diagnosis.devices.causes import Cause, Confidence, Kind
+from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Confidence
 from holdfast_core.diagnosis.wait_for_graph import GroupKey, SharedCall
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import recorder_pb2 as recorder
@@ -54,7 +54,7 @@ def causes_by_counters(
     named = [rank for rank in idle if all(_is_behind(rank, key, calls) for key in waited_in)]
     if named:
         longest = max((j for j in calls.values() if named[0] in j.unclear), key=lambda call: len(call.waiters))
-        yield Cause(Kind.MISSING_RANK, tuple(named), longest, Confidence.LOW)
+        yield Cause(CauseKind.MISSING_RANK, tuple(named), longest, Confidence.LOW)
 
 
 def _is_behind(rank: int, key: GroupKey, calls: Mapping[GroupKey, SharedCall]) -> bool:

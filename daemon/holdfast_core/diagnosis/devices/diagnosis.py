@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from holdfast_core.diagnosis.devices.call_reading import calls_of
 from holdfast_core.diagnosis.devices.cause_search import CauseSearch
-from holdfast_core.diagnosis.devices.causes import Cause, Confidence, Diagnosis, Evidence, Kind, Place, Wait
+from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Confidence, Diagnosis, Evidence, Place, Wait
 from holdfast_core.diagnosis.devices.contradictions import contradictions
 from holdfast_core.diagnosis.devices.counters import causes_by_counters
 from holdfast_core.diagnosis.devices.rank_calls import GroupUses, RankCalls
@@ -137,7 +137,7 @@ def diagnose(
     places = {rank: known.place for rank, known in evidence.items()}
     has_calls = any(dump.has_calls for dump in dumps.values())
     if moving and not dead:
-        causes: tuple[Cause, ...] = (Cause(Kind.MOVING, (), None, Confidence.MEDIUM, tuple(moving)),)
+        causes: tuple[Cause, ...] = (Cause(CauseKind.MOVING, (), None, Confidence.MEDIUM, tuple(moving)),)
     else:
         causes = tuple(_distinct(CauseSearch(ranks, found, dead, unused, places, guessed=guessed).causes()))
     if not (has_calls or dead or moving or any(cause.ranks for cause in causes)):
@@ -194,7 +194,7 @@ def _distinct(causes: Iterable[Cause]) -> Iterator[Cause]:
     seen = set()
     unknown: list[Cause] = []
     for cause in causes:
-        if cause.kind == Kind.UNKNOWN:
+        if cause.kind == CauseKind.UNKNOWN:
             unknown.append(cause)
             continue
         shared = cause.call

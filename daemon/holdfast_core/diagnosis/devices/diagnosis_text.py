@@ -2,23 +2,23 @@
 
 from collections.abc import Iterable, Iterator
 
-from holdfast_core.diagnosis.devices.causes import Cause, Diagnosis, Kind
+from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Diagnosis
 from holdfast_core.diagnosis.devices.contradictions import Contradiction
 from holdfast_core.diagnosis.wait_for_graph import SharedCall
 
 _SHOWN = 8
 
 _NEXT = {
-    Kind.MISSING_RANK: "look at the stack and the log of {ranks}: what keeps the host from this call",
-    Kind.DEAD_RANK: "look at the log of {ranks} for the reason of its end",
-    Kind.MISMATCHED_CALL: "compare the code that leads {suspects} to these calls: a branch differs between them",
-    Kind.OPPOSITE_ORDER: "compare the order of the calls of {ranks}, and look for one that was left out",
-    Kind.STUCK_DEVICE: "look at what runs on the device of {ranks}: its queue does not come to this call",
-    Kind.INSIDE_CALL: "take a native stack of {ranks} (py-spy dump --native), and read NCCL's log of its node",
-    Kind.GPU_OR_NETWORK: "look at the kernel log (Xid), the network and NCCL's log of the nodes of {parties}",
-    Kind.UNKNOWN: "take the stacks of {suspects} (py-spy dump --native)",
-    Kind.MOVING: "if the job stands still now, take one more set of dumps and compare it with the newer of these two",
-    Kind.NOTHING_PENDING: "take the stacks of all ranks: the recorders follow no call that holds the job up",
+    CauseKind.MISSING_RANK: "look at the stack and the log of {ranks}: what keeps the host from this call",
+    CauseKind.DEAD_RANK: "look at the log of {ranks} for the reason of its end",
+    CauseKind.MISMATCHED_CALL: "compare the code that leads {suspects} to these calls: a branch differs between them",
+    CauseKind.OPPOSITE_ORDER: "compare the order of the calls of {ranks}, and look for one that was left out",
+    CauseKind.STUCK_DEVICE: "look at what runs on the device of {ranks}: its queue does not come to this call",
+    CauseKind.INSIDE_CALL: "take a native stack of {ranks} (py-spy dump --native), and read NCCL's log of its node",
+    CauseKind.GPU_OR_NETWORK: "look at the kernel log (Xid), the network and NCCL's log of the nodes of {parties}",
+    CauseKind.UNKNOWN: "take the stacks of {suspects} (py-spy dump --native)",
+    CauseKind.MOVING: "if the job stands still now, take more dumps and compare them with the newer of these two",
+    CauseKind.NOTHING_PENDING: "take the stacks of all ranks: the recorders follow no call that holds the job up",
 }
 
 
@@ -50,31 +50,31 @@ def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each ki
     have = "has" if len(cause.ranks) == 1 else "have"
     call = call_text(shared) if shared is not None else "a call"
     match cause.kind:
-        case Kind.MISSING_RANK if shared is None:
+        case CauseKind.MISSING_RANK if shared is None:
             return f"{named} {have} not come to the set-up of a process group in which others wait"
-        case Kind.MISSING_RANK:
+        case CauseKind.MISSING_RANK:
             side = "" if shared is None or shared.seq else "the other side of "
             return f"{named} {have} not made {side}{call}, in which {_waiters(shared)}"
-        case Kind.DEAD_RANK:
+        case CauseKind.DEAD_RANK:
             waiting = f"in {call} {_waiters(shared)}" if shared is not None else "no recorder shows who waits for that"
             return f"{named} {'is' if len(cause.ranks) == 1 else 'are'} dead, and {waiting}"
-        case Kind.MISMATCHED_CALL:
+        case CauseKind.MISMATCHED_CALL:
             return _mismatch(shared)
-        case Kind.OPPOSITE_ORDER:
+        case CauseKind.OPPOSITE_ORDER:
             others = " and others" if len(cause.ranks) == 1 or set(cause.suspects) - set(cause.ranks) else ""
             return f"{named}{others} wait for each other: calls come in different orders, or one was left out"
-        case Kind.STUCK_DEVICE:
+        case CauseKind.STUCK_DEVICE:
             return _stuck(named, call, is_held_alone=shared is not None and shared.is_held_alone)
-        case Kind.INSIDE_CALL:
+        case CauseKind.INSIDE_CALL:
             return f"the host of {named} does not return from making {call}"
-        case Kind.GPU_OR_NETWORK:
+        case CauseKind.GPU_OR_NETWORK:
             who = "all members" if shared is None or shared.seq else "both sides"
             return f"{who} have made {call}, and it does not complete: a GPU or the network, no rank is to blame"
-        case Kind.MOVING:
+        case CauseKind.MOVING:
             return f"{ranks_text(cause.suspects)} moved between the two sets of dumps, which therefore show no hang"
-        case Kind.NOTHING_PENDING:
+        case CauseKind.NOTHING_PENDING:
             return "no recorder shows for sure a call that others wait in"
-        case Kind.UNKNOWN:
+        case CauseKind.UNKNOWN:
             return f"the recorders do not show who holds up {call}"
 
 
@@ -95,33 +95,33 @@ def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
     shared = cause.call
     if not diagnosis.has_calls and cause.ranks:
         yield "only the counters of groups were read, in which collectives and messages share one number"
-    if cause.kind == Kind.MISSING_RANK:
+    if cause.kind == CauseKind.MISSING_RANK:
         for rank in cause.ranks[:_SHOWN]:
             yield _own_place(rank, shared, diagnosis)
     if shared is not None:
         for signature, members in shared.sides:
             yield f"{ranks_text(members)} made {signature}"
-        if cause.kind in (Kind.UNKNOWN, Kind.OPPOSITE_ORDER):
+        if cause.kind in (CauseKind.UNKNOWN, CauseKind.OPPOSITE_ORDER):
             yield from _waits_in(shared)
         if shared.is_held_alone:
             others = [rank for rank in shared.group[1] if rank not in shared.waiters]
             yield f"{ranks_text(others)} completed it, which nobody can before all have taken part"
-        elif cause.kind in (Kind.GPU_OR_NETWORK, Kind.STUCK_DEVICE, Kind.INSIDE_CALL):
+        elif cause.kind in (CauseKind.GPU_OR_NETWORK, CauseKind.STUCK_DEVICE, CauseKind.INSIDE_CALL):
             yield f"{ranks_text(shared.parties)} have made it, and no older call is pending on them"
     if _is_guessed(cause) and shared is not None:
         name, members = shared.group
         yield f"{ranks_text(members)} made it, and no dump says whether group {name} has other members"
-    if cause.kind in (Kind.NOTHING_PENDING, Kind.UNKNOWN):
+    if cause.kind in (CauseKind.NOTHING_PENDING, CauseKind.UNKNOWN):
         yield from _what_is_missing(cause, diagnosis)
 
 
 def _what_is_missing(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
     """Yield why the recorders do not show more."""
     blind = [rank for rank, calls in diagnosis.ranks.items() if calls.ends_at_issue]
-    if cause.kind == Kind.NOTHING_PENDING and blind:
+    if cause.kind == CauseKind.NOTHING_PENDING and blind:
         yield f"the recorder of {ranks_text(blind)} {BLIND}"
     doubtful = [rank for rank, one in diagnosis.ranks.items() if not one.pending and not one.front_is_certain]
-    if cause.kind == Kind.NOTHING_PENDING and doubtful:
+    if cause.kind == CauseKind.NOTHING_PENDING and doubtful:
         yield f"{ranks_text(doubtful)} may have a transfer pending: nothing in the dumps shows whether it is over"
     odd = {one.rank for one in diagnosis.contradictions}
     if odd:
@@ -160,7 +160,7 @@ def next_step(cause: Cause) -> str:
 
 def _is_guessed(cause: Cause) -> bool:
     """Return whether nothing but the members of the group is in doubt."""
-    return cause.kind == Kind.UNKNOWN and not cause.suspects and cause.call is not None and cause.call.is_complete
+    return cause.kind == CauseKind.UNKNOWN and not cause.suspects and cause.call is not None and cause.call.is_complete
 
 
 def _group(shared: SharedCall | None) -> str:

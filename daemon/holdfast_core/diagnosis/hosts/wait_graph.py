@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple
 
-from holdfast_core.diagnosis.hosts.host_counters import calls_on_hosts
-from holdfast_core.diagnosis.hosts.liveness import Liveness, liveness_of
+from holdfast_core.diagnosis.hosts.host_counters import Liveness, calls_on_hosts, liveness_of
 from holdfast_core.diagnosis.wait_for_graph import (
     COLLECTIVE,
     RECV,
     SEND,
+    GraphPart,
     GroupKey,
-    Part,
     SharedCall,
     WaitForGraph,
     circle_through,
@@ -200,7 +199,7 @@ class _Analysis:
                 roots += [rank for one in ends for rank in one.ranks]
         return roots, knots
 
-    def _cycle(self, part: Part) -> tuple[int, ...]:
+    def _cycle(self, part: GraphPart) -> tuple[int, ...]:
         """Return a shortest circle through the most awaited rank.
 
         Where one rank calls in another order than all others, they all wait for it: it is the most awaited.

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_checkpoint.format import keeping
 from holdfast_checkpoint.store.locations import is_url
 from holdfast_checkpoint.store.overview import FoundCheckpoint, FoundHistory, find_histories
 from holdfast_core.model import CoreState
-from holdfast_daemon.console.serving.guard import RefusedRequestError
-from holdfast_daemon.history.reader import HistoryError, RunHistory
+from holdfast_daemon.console.serving.request_guard import RefusedRequestError
+from holdfast_daemon.history.history_reader import HistoryError, RunHistory
 from holdfast_daemon.history.rows import CheckpointRow
 from holdfast_proto import run_files
 

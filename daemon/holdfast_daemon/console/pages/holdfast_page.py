@@ -3,10 +3,10 @@
 from importlib.metadata import version
 from typing import Any
 
-from holdfast_daemon.console.watched import Watched
+from holdfast_daemon.console.watched import WatchedDaemon
 
 
-def holdfast_page(watched: Watched, pages_open: int) -> dict[str, Any]:
+def holdfast_page(watched: WatchedDaemon, pages_open: int) -> dict[str, Any]:
     """Return how the daemon and the agents are."""
     runs = dict(watched.runs)
     refused: dict[str, int] = {}

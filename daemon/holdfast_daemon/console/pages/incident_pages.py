@@ -12,9 +12,8 @@ from holdfast_core.texts.advice import next_line, runbook
 from holdfast_core.texts.incident_lines import enum_phrase, verdict_word
 from holdfast_daemon.console.pages.run_frame import incident_row, newest_first
 from holdfast_daemon.console.pages.sentences import reasons
-from holdfast_daemon.console.serving.guard import RefusedRequestError
-from holdfast_daemon.incidents.evidence_files import evidence_files, open_evidence
-from holdfast_daemon.incidents.packed import pack_incident
+from holdfast_daemon.console.serving.request_guard import RefusedRequestError
+from holdfast_daemon.incidents.evidence_files import evidence_files, open_evidence, pack_incident
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast_core.naming import STOPPED_BY_OPERATOR
-from holdfast_daemon.console.serving.guard import RefusedRequestError
-from holdfast_daemon.history.reader import HistoryError, RunHistory
+from holdfast_daemon.console.serving.request_guard import RefusedRequestError
+from holdfast_daemon.history.history_reader import HistoryError, RunHistory
+from holdfast_daemon.history.history_tables import LOGGED, MEMORY, QUANTITIES
 from holdfast_daemon.history.rows import Curve
-from holdfast_daemon.history.schema import LOGGED, MEMORY, QUANTITIES
 from holdfast_proto import keys, run_files
 from holdfast_proto.limits import MOST_LOGGED_NAMES
 

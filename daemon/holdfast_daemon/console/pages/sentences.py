@@ -12,9 +12,9 @@ from holdfast_core.texts.advice import next_line
 from holdfast_core.texts.hangs import awaited_calls
 from holdfast_core.texts.incident_lines import enum_phrase, number_of, outcome_line, what_line
 from holdfast_daemon.console.ranks.rank_table import RankTable
-from holdfast_proto.loss_tiers import ends_badly
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_CHECKPOINT, PHASE_EVAL
+from holdfast_proto.vocabulary import ends_badly
 
 _WAITS_SHOWN = 3
 _CALLS_SHOWN = 4

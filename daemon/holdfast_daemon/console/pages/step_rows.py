@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast_core.model import CoreState
-from holdfast_daemon.history.reader import HistoryError, RunHistory
+from holdfast_daemon.history.history_reader import HistoryError, RunHistory
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from holdfast_core.model import CoreState
 from holdfast_daemon.console.pages.run_frame import newest_first
-from holdfast_daemon.console.serving.guard import RefusedRequestError
+from holdfast_daemon.console.serving.request_guard import RefusedRequestError
 from holdfast_proto import run_files
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 

@@ -12,7 +12,7 @@ from holdfast_daemon.console.ranks.generation_logs import read_end
 from holdfast_daemon.console.ranks.own_step_times import SingleRankTimes
 from holdfast_daemon.console.ranks.rank_table import RankTable
 from holdfast_daemon.console.ranks.taken_stacks import TakenStack
-from holdfast_daemon.console.serving.guard import RefusedRequestError
+from holdfast_daemon.console.serving.request_guard import RefusedRequestError
 from holdfast_proto import run_files
 from holdfast_proto.message_json import enum_word, to_json
 from holdfast_proto.v1 import common_pb2 as common

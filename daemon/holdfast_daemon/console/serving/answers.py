@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from holdfast_daemon.console.pages import incident_pages
-from holdfast_daemon.console.serving.finite_json import encoded
-from holdfast_daemon.console.serving.guard import RefusedRequestError
+from holdfast_daemon.console.serving.browser_json import encoded
+from holdfast_daemon.console.serving.request_guard import RefusedRequestError
 
 log = logging.getLogger(__name__)
 

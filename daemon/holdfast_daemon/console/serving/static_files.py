@@ -5,7 +5,7 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-from holdfast_daemon.console.serving.guard import RefusedRequestError
+from holdfast_daemon.console.serving.request_guard import RefusedRequestError
 
 _KINDS = {
     ".html": "text/html; charset=utf-8",

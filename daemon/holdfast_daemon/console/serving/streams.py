@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
-from holdfast_daemon.console.serving.finite_json import encoded
+from holdfast_daemon.console.serving.browser_json import encoded
 
 log = logging.getLogger(__name__)
 

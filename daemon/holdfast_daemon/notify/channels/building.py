@@ -7,8 +7,8 @@ from holdfast_daemon.notify.channels.mail import Mail
 from holdfast_daemon.notify.channels.sending import Channel
 from holdfast_daemon.notify.channels.webhooks import Discord, Slack, Webhook
 from holdfast_proto.limits import LONGEST_S, NAME_CHARACTERS
-from holdfast_proto.notify_words import HEARTBEAT
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import HEARTBEAT
 
 MOST_CHANNELS = 64
 

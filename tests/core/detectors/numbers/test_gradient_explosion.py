@@ -12,7 +12,7 @@ from holdfast_core.detectors.numbers.gradient_explosion import WINDOW_STEPS, Gra
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.steps import show, steps_of
 
-CURVES = Path(__file__).parents[4] / "data" / "loss_curves"
+CURVES = Path(__file__).parents[3] / "data" / "loss_curves"
 NOISE = random.Random(0)
 STEADY = [0.25 * NOISE.lognormvariate(0.0, 0.1) for _ in range(200)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast_core.detectors.numbers.loss_watch import SPIKE_OF, LossReading, LossWatch
 
-CURVES = Path(__file__).parents[4] / "data" / "loss_curves"
+CURVES = Path(__file__).parents[3] / "data" / "loss_curves"
 HEALTHY = ("gpt2_124m_llmc_clean.csv", "gpt2_1p5b_rank0_blips.csv")
 
 

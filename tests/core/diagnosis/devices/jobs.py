@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from holdfast_agent.evidence.recorder_dump import from_document
-from holdfast_core.diagnosis.devices.causes import Cause, Diagnosis, Evidence, Kind, Place
+from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Diagnosis, Evidence, Place
 from holdfast_core.diagnosis.devices.diagnosis import diagnose, group_keys, read_ranks
 from holdfast_core.diagnosis.devices.rank_calls import RankCalls
 from tests.support.recorder_documents import Document
@@ -58,7 +58,7 @@ def only_cause(diagnosis: Diagnosis) -> Cause:
     return cause
 
 
-def named(diagnosis: Diagnosis) -> tuple[Kind, tuple[int, ...]]:
+def named(diagnosis: Diagnosis) -> tuple[CauseKind, tuple[int, ...]]:
     """Return the kind of the only cause, and whom it names."""
     cause = only_cause(diagnosis)
     return cause.kind, cause.ranks

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from holdfast_core.diagnosis.devices.causes import Confidence, Kind, Place
+from holdfast_core.diagnosis.devices.causes import CauseKind, Confidence, Place
 from tests.core.diagnosis.devices.jobs import judge, named, only_cause
 from tests.support.recorder_documents import Document
 
@@ -25,16 +25,16 @@ def steps(count: int, first: int = 1, *, backend: str = "nccl") -> Document:
 @pytest.mark.parametrize(
     ("places", "kind", "ranks", "suspects"),
     [
-        ((Place.SET_UP, Place.SET_UP, Place.USER_CODE), Kind.MISSING_RANK, (2,), ()),
-        ((Place.CALL, Place.LAUNCH, Place.ELSEWHERE), Kind.MISSING_RANK, (2,), ()),
-        ((Place.SET_UP, Place.USER_CODE, Place.DATA), Kind.UNKNOWN, (), (1, 2)),
-        ((Place.SET_UP, Place.USER_CODE, Place.UNKNOWN), Kind.UNKNOWN, (), (1, 2)),
-        ((Place.SET_UP, Place.UNKNOWN, Place.UNKNOWN), Kind.UNKNOWN, (), (1, 2)),
-        ((Place.SET_UP, Place.SET_UP, Place.SET_UP), Kind.UNKNOWN, (), ()),
+        ((Place.SET_UP, Place.SET_UP, Place.USER_CODE), CauseKind.MISSING_RANK, (2,), ()),
+        ((Place.CALL, Place.LAUNCH, Place.ELSEWHERE), CauseKind.MISSING_RANK, (2,), ()),
+        ((Place.SET_UP, Place.USER_CODE, Place.DATA), CauseKind.UNKNOWN, (), (1, 2)),
+        ((Place.SET_UP, Place.USER_CODE, Place.UNKNOWN), CauseKind.UNKNOWN, (), (1, 2)),
+        ((Place.SET_UP, Place.UNKNOWN, Place.UNKNOWN), CauseKind.UNKNOWN, (), (1, 2)),
+        ((Place.SET_UP, Place.SET_UP, Place.SET_UP), CauseKind.UNKNOWN, (), ()),
     ],
 )
 def test_the_only_rank_that_is_elsewhere_holds_up_a_set_up(
-    places: tuple[Place, ...], kind: Kind, ranks: tuple[int, ...], suspects: tuple[int, ...]
+    places: tuple[Place, ...], kind: CauseKind, ranks: tuple[int, ...], suspects: tuple[int, ...]
 ) -> None:
     documents = {rank: Document({"0": (0, 1, 2)}).call() for rank in range(3)}
     cause = only_cause(judge(documents, places=dict(enumerate(places))))
@@ -46,9 +46,9 @@ def test_a_place_in_a_call_shows_nothing_if_no_recorder_is_on() -> None:
     off = {rank: Document({}) for rank in range(3)}
     in_call = {0: Place.CALL, 1: Place.CALL, 2: Place.USER_CODE}
     assert judge(off, places=in_call).causes == ()
-    assert named(judge(off, places=in_call | {0: Place.SET_UP})) == (Kind.MISSING_RANK, (2,))
+    assert named(judge(off, places=in_call | {0: Place.SET_UP})) == (CauseKind.MISSING_RANK, (2,))
     one_is_on = off | {1: Document({"0": (0, 1, 2)}).call()}
-    assert named(judge(one_is_on, places=in_call)) == (Kind.MISSING_RANK, (2,))
+    assert named(judge(one_is_on, places=in_call)) == (CauseKind.MISSING_RANK, (2,))
 
 
 def test_of_the_ranks_that_are_elsewhere_those_that_others_wait_for_are_named() -> None:
@@ -56,10 +56,10 @@ def test_of_the_ranks_that_are_elsewhere_those_that_others_wait_for_are_named() 
     documents[4] = Document({"own": (4,)}).call(group="own")
     places = {1: Place.SET_UP, 2: Place.USER_CODE, 4: Place.USER_CODE}
     cause = only_cause(judge(documents, places=places))
-    assert (cause.kind, cause.ranks) == (Kind.MISSING_RANK, (2,))
+    assert (cause.kind, cause.ranks) == (CauseKind.MISSING_RANK, (2,))
     assert cause.call is not None and cause.call.seq == 2
     unknown = only_cause(judge(documents, places={1: Place.SET_UP, 4: Place.SET_UP}))
-    assert (unknown.kind, unknown.ranks, unknown.suspects) == (Kind.UNKNOWN, (), (2,))
+    assert (unknown.kind, unknown.ranks, unknown.suspects) == (CauseKind.UNKNOWN, (), (2,))
 
 
 # Dead ranks.
@@ -67,14 +67,19 @@ def test_of_the_ranks_that_are_elsewhere_those_that_others_wait_for_are_named() 
 
 def test_a_dead_rank_is_the_likeliest_reason_if_nobody_waits_in_any_call() -> None:
     cause = only_cause(judge({rank: steps(3) for rank in (0, 2, 3)}, dead=[1]))
-    assert (cause.kind, cause.ranks, cause.call, cause.confidence) == (Kind.DEAD_RANK, (1,), None, Confidence.MEDIUM)
+    assert (cause.kind, cause.ranks, cause.call, cause.confidence) == (
+        CauseKind.DEAD_RANK,
+        (1,),
+        None,
+        Confidence.MEDIUM,
+    )
 
 
 def test_two_dead_ranks_are_named_together_although_one_is_waited_for() -> None:
     pair = {"0": (0, 2)}
     documents = {0: Document(pair).pending(), 1: Document({"1": (1,)}).call(group="1")}
     cause = only_cause(judge(documents, dead=[3, 2]))
-    assert (cause.kind, cause.ranks, cause.confidence) == (Kind.DEAD_RANK, (2, 3), Confidence.HIGH)
+    assert (cause.kind, cause.ranks, cause.confidence) == (CauseKind.DEAD_RANK, (2, 3), Confidence.HIGH)
     assert cause.call is not None and cause.call.group == ("0", (0, 2))
 
 
@@ -93,13 +98,13 @@ def launching(dead: int, first: tuple[int, int]) -> tuple[Mapping[int, Document]
 
 def test_the_end_of_a_rank_that_others_wait_for_excuses_all_others() -> None:
     documents, dead = launching(1, (0, 1))
-    assert named(judge(documents, dead=[dead])) == (Kind.DEAD_RANK, (1,))
+    assert named(judge(documents, dead=[dead])) == (CauseKind.DEAD_RANK, (1,))
 
 
 def test_the_end_of_a_rank_that_nobody_waits_for_excuses_nobody_that_the_calls_show() -> None:
     documents, dead = launching(4, (0, 1))
     causes = judge(documents, 5, dead=[dead]).causes
-    assert [(cause.kind, cause.ranks) for cause in causes] == [(Kind.INSIDE_CALL, (3,))]
+    assert [(cause.kind, cause.ranks) for cause in causes] == [(CauseKind.INSIDE_CALL, (3,))]
 
 
 def test_an_idle_rank_may_wait_for_a_dead_one_even_if_its_loop_is_known() -> None:
@@ -133,7 +138,7 @@ def test_two_idle_ranks_are_named_once_the_dump_or_the_number_shows_that_no_comm
         return old
 
     cause = only_cause(judge({0: document().pending(), 1: document(), 2: document().pending(), 3: document()}))
-    found = (Kind.MISSING_RANK, (1, 3)) if is_certain else (Kind.UNKNOWN, ())
+    found = (CauseKind.MISSING_RANK, (1, 3)) if is_certain else (CauseKind.UNKNOWN, ())
     assert (cause.kind, cause.ranks) == found
 
 
@@ -150,24 +155,24 @@ def test_an_idle_rank_may_be_making_the_communicator_of_a_pair_for_a_message_in_
             made[rank].pending()
         return made
 
-    assert named(judge(documents("batch"))) == (Kind.MISSING_RANK, (1, 3))
-    assert named(judge(documents("alone"))) == (Kind.UNKNOWN, ())
+    assert named(judge(documents("batch"))) == (CauseKind.MISSING_RANK, (1, 3))
+    assert named(judge(documents("alone"))) == (CauseKind.UNKNOWN, ())
 
 
 def test_idle_ranks_of_gloo_may_wait_in_transfers_however_well_their_loop_is_known() -> None:
     documents = {rank: steps(12, backend="gloo") for rank in WORLD}
     documents[0].pending()
     documents[1].pending()
-    assert named(judge(documents)) == (Kind.UNKNOWN, ())
+    assert named(judge(documents)) == (CauseKind.UNKNOWN, ())
 
 
 @pytest.mark.parametrize("place", [Place.USER_CODE, Place.DATA, Place.TEAR_DOWN])
 def test_a_stack_elsewhere_names_a_rank_with_or_without_a_dump(place: Place) -> None:
     idle = {0: steps(1).pending(), 1: steps(1), 2: steps(1).pending(), 3: steps(1)}
-    assert named(judge(idle, places={3: place})) == (Kind.MISSING_RANK, (3,))
+    assert named(judge(idle, places={3: place})) == (CauseKind.MISSING_RANK, (3,))
     unread = {rank: steps(1).pending() for rank in (0, 1, 2)}
     cause = only_cause(judge(unread, 4, places={3: place}))
-    assert (cause.kind, cause.ranks, cause.confidence) == (Kind.MISSING_RANK, (3,), Confidence.MEDIUM)
+    assert (cause.kind, cause.ranks, cause.confidence) == (CauseKind.MISSING_RANK, (3,), Confidence.MEDIUM)
 
 
 def test_the_call_in_which_most_ranks_wait_is_shown() -> None:
@@ -189,14 +194,14 @@ def test_of_calls_in_which_as_many_wait_the_one_with_the_lowest_number_is_shown(
 
 def test_a_host_that_is_in_a_function_that_launches_the_call_of_all_is_inside_of_it() -> None:
     documents = {rank: steps(3).pending() for rank in WORLD}
-    assert named(judge(documents, places={2: Place.LAUNCH})) == (Kind.INSIDE_CALL, (2,))
+    assert named(judge(documents, places={2: Place.LAUNCH})) == (CauseKind.INSIDE_CALL, (2,))
 
 
 def test_a_mismatch_excuses_those_that_miss_a_later_call_of_that_group() -> None:
     """Rank 2 made a broadcast as its call 2, and the others no longer mean the same call by the number 4."""
     documents = {rank: steps(3).pending() for rank in (0, 1, 3)}
     cause = only_cause(judge(documents | {2: steps(1).call("broadcast").call()}))
-    assert (cause.kind, cause.call is not None and cause.call.seq) == (Kind.MISMATCHED_CALL, 2)
+    assert (cause.kind, cause.call is not None and cause.call.seq) == (CauseKind.MISMATCHED_CALL, 2)
 
 
 # Circles.
@@ -210,7 +215,7 @@ def test_three_ranks_wait_for_each_other_in_a_circle_although_each_has_made_all_
         2: Document(groups).pending(group="c").pending(group="b"),
     }
     cause = only_cause(judge(documents))
-    assert (cause.kind, cause.ranks, cause.confidence) == (Kind.OPPOSITE_ORDER, (0, 1, 2), Confidence.MEDIUM)
+    assert (cause.kind, cause.ranks, cause.confidence) == (CauseKind.OPPOSITE_ORDER, (0, 1, 2), Confidence.MEDIUM)
 
 
 def test_of_a_circle_and_those_that_wait_for_it_the_circle_is_named() -> None:
@@ -219,7 +224,7 @@ def test_of_a_circle_and_those_that_wait_for_it_the_circle_is_named() -> None:
     documents = {rank: Document(groups).call().call(group="pair").pending() for rank in (0, 2, 3)}
     documents[1] = Document(groups).call().call(group="pair").pending(group="pair")
     cause = only_cause(judge(documents))
-    assert (cause.kind, cause.ranks) == (Kind.OPPOSITE_ORDER, (1, 2))
+    assert (cause.kind, cause.ranks) == (CauseKind.OPPOSITE_ORDER, (1, 2))
     assert cause.call is not None and cause.call.group[0] == "0"
 
 
@@ -231,9 +236,9 @@ def test_a_circle_of_transfers_that_full_rings_cannot_count_names_nobody() -> No
         return document.transfer("send", rank, 1 - rank, state="scheduled")
 
     counted = judge({rank: sends_first(rank, 0) for rank in (0, 1)})
-    assert named(counted) == (Kind.OPPOSITE_ORDER, (0, 1))
+    assert named(counted) == (CauseKind.OPPOSITE_ORDER, (0, 1))
     cause = only_cause(judge({rank: sends_first(rank, 70) for rank in (0, 1)}))
-    assert (cause.kind, cause.ranks, cause.suspects) == (Kind.UNKNOWN, (), (0, 1))
+    assert (cause.kind, cause.ranks, cause.suspects) == (CauseKind.UNKNOWN, (), (0, 1))
 
 
 def test_the_fewer_of_those_that_have_the_other_order_are_named() -> None:
@@ -243,7 +248,7 @@ def test_the_fewer_of_those_that_have_the_other_order_are_named() -> None:
         for rank, (first, second) in enumerate([("a", "b"), ("a", "b"), ("b", "a")])
     }
     causes = judge(documents).causes
-    assert {cause.kind for cause in causes} == {Kind.OPPOSITE_ORDER}
+    assert {cause.kind for cause in causes} == {CauseKind.OPPOSITE_ORDER}
     assert causes[0].ranks == (2,)
     assert causes[0].suspects == (0, 1, 2)
 
@@ -263,7 +268,7 @@ def test_after_a_mismatch_its_group_shows_no_circle() -> None:
         return document.pending(group="a") if rank in (0, 3) else document
 
     causes = judge({rank: loop(rank) for rank in WORLD}).causes
-    assert {cause.kind for cause in causes} == {Kind.MISMATCHED_CALL}
+    assert {cause.kind for cause in causes} == {CauseKind.MISMATCHED_CALL}
     assert {rank for cause in causes for rank in cause.ranks} == {3}
 
 
@@ -272,13 +277,13 @@ def test_a_later_mismatch_shows_where_the_ring_has_lost_the_first_one() -> None:
     ahead = Document({"0": (0, 1)}, first_record=70).pending("reduce_scatter", seq=6).status("0", 6, -1, 4)
     behind = Document({"0": (0, 1)}).call(seq=4).pending("reduce_scatter").pending("all_gather")
     cause = only_cause(judge({0: ahead, 1: behind}))
-    assert (cause.kind, cause.call and cause.call.seq) == (Kind.MISMATCHED_CALL, 6)
+    assert (cause.kind, cause.call and cause.call.seq) == (CauseKind.MISMATCHED_CALL, 6)
 
 
 def test_the_closing_entry_of_a_batch_proves_nothing_about_the_calls_before_it() -> None:
     """Its end is recorded on another stream. Else call 2 would look like one of a CUDA graph, which never completes."""
     waiting = steps(1).pending().coalesced(["broadcast"] * 2)
-    assert named(judge({rank: steps(1) if rank == 3 else waiting for rank in WORLD})) == (Kind.MISSING_RANK, (3,))
+    assert named(judge({rank: steps(1) if rank == 3 else waiting for rank in WORLD})) == (CauseKind.MISSING_RANK, (3,))
 
 
 # How sure it is who has not come.
@@ -287,7 +292,7 @@ def test_the_closing_entry_of_a_batch_proves_nothing_about_the_calls_before_it()
 def test_of_several_ranks_that_have_not_come_one_may_hold_up_the_others_elsewhere() -> None:
     documents = {rank: steps(30).pending() for rank in (0, 1)} | {rank: steps(30) for rank in (2, 3)}
     cause = only_cause(judge(documents))
-    assert (cause.kind, cause.ranks, cause.confidence) == (Kind.MISSING_RANK, (2, 3), Confidence.MEDIUM)
+    assert (cause.kind, cause.ranks, cause.confidence) == (CauseKind.MISSING_RANK, (2, 3), Confidence.MEDIUM)
     cause = only_cause(judge(documents | {2: steps(30).pending()}))
     assert (cause.ranks, cause.confidence) == ((3,), Confidence.HIGH)
 
@@ -295,11 +300,14 @@ def test_of_several_ranks_that_have_not_come_one_may_hold_up_the_others_elsewher
 def test_a_rank_whose_ring_may_hide_what_is_pending_may_be_the_one_that_is_idle() -> None:
     waiting = Document({"0": WORLD}).call().pending()
     assert named(judge({0: waiting, 1: waiting, 2: waiting, 3: Document({"0": WORLD}).call()})) == (
-        Kind.MISSING_RANK,
+        CauseKind.MISSING_RANK,
         (3,),
     )
     hidden = Document({"0": WORLD, "a": (1, 2)}, first_record=90).call("broadcast", group="a").without_status()
-    assert named(judge({0: waiting, 1: waiting, 2: hidden, 3: Document({"0": WORLD}).call()})) == (Kind.UNKNOWN, ())
+    assert named(judge({0: waiting, 1: waiting, 2: hidden, 3: Document({"0": WORLD}).call()})) == (
+        CauseKind.UNKNOWN,
+        (),
+    )
 
 
 def test_an_entry_without_sense_may_have_been_the_call_in_which_others_wait() -> None:
@@ -309,7 +317,7 @@ def test_an_entry_without_sense_may_have_been_the_call_in_which_others_wait() ->
     documents = {0: steps(3).pending(), 1: steps(3).pending(), 2: damaged, 3: steps(3)}
     diagnosis = judge(documents)
     assert diagnosis.ranks[2].arrived == {} and 2 not in diagnosis.culprits
-    assert named(judge(documents | {2: steps(3).pending()})) == (Kind.MISSING_RANK, (3,))
+    assert named(judge(documents | {2: steps(3).pending()})) == (CauseKind.MISSING_RANK, (3,))
 
 
 def test_a_loop_that_goes_on_in_the_same_group_with_another_call_names_nobody() -> None:
@@ -327,7 +335,7 @@ def test_a_loop_that_goes_on_in_the_same_group_with_another_call_names_nobody() 
         for _ in range(12):
             first.transfer("recv", 0, rank)
     documents = {0: first.pending(), 1: Document(groups).call().pending(), 2: idle(2), 3: idle(3)}
-    assert named(judge(documents)) == (Kind.UNKNOWN, ())
+    assert named(judge(documents)) == (CauseKind.UNKNOWN, ())
 
 
 def test_a_transfer_of_a_rank_that_its_group_does_not_name_shows_nothing_of_the_loop() -> None:
@@ -348,7 +356,7 @@ def test_what_is_unknown_is_one_cause_with_all_suspects() -> None:
     groups = {"a": (0, 2), "b": (1, 3)}
     diagnosis = judge({0: Document(groups).pending(group="a"), 1: Document(groups).pending(group="b")}, 4)
     cause = only_cause(diagnosis)
-    assert (cause.kind, cause.suspects) == (Kind.UNKNOWN, (2, 3))
+    assert (cause.kind, cause.suspects) == (CauseKind.UNKNOWN, (2, 3))
 
 
 def test_both_sides_of_transfers_are_one_cause() -> None:
@@ -357,4 +365,4 @@ def test_both_sides_of_transfers_are_one_cause() -> None:
         one.transfer("send", 0, 1, state="scheduled")
         other.transfer("recv", 1, 0, state="scheduled")
     cause = only_cause(judge({0: one, 1: other}))
-    assert (cause.kind, cause.call and cause.call.parties) == (Kind.GPU_OR_NETWORK, (0, 1))
+    assert (cause.kind, cause.call and cause.call.parties) == (CauseKind.GPU_OR_NETWORK, (0, 1))

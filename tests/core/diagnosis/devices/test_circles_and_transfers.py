@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast_core.diagnosis.devices.causes import Kind
+from holdfast_core.diagnosis.devices.causes import CauseKind
 from holdfast_core.diagnosis.devices.diagnosis_text import reasons_of
 from tests.core.diagnosis.devices.jobs import judge, named, only_cause
 from tests.support.recorder_documents import Document
@@ -14,7 +14,7 @@ def test_a_receive_without_a_send_waits_for_the_sender() -> None:
     pair = {"0": (0, 1)}
     first = Document(pair).call().transfer("recv", 0, 1).transfer("recv", 0, 1, state="scheduled")
     second = Document(pair).call().transfer("send", 1, 0)
-    assert named(judge({0: first, 1: second})) == (Kind.MISSING_RANK, (1,))
+    assert named(judge({0: first, 1: second})) == (CauseKind.MISSING_RANK, (1,))
 
 
 def test_transfers_are_paired_by_their_own_count_and_not_by_numbers_of_torch() -> None:
@@ -29,12 +29,12 @@ def test_transfers_are_paired_by_their_own_count_and_not_by_numbers_of_torch() -
     for _ in range(4):
         third.transfer("recv", 2, 1)
     causes = judge({0: first, 1: second, 2: third}).causes
-    assert {(cause.kind, cause.ranks) for cause in causes} == {(Kind.GPU_OR_NETWORK, ())}
+    assert {(cause.kind, cause.ranks) for cause in causes} == {(CauseKind.GPU_OR_NETWORK, ())}
     without_the_last = Document(trio).call()
     for _ in range(4):
         without_the_last.transfer("send", 1, 2)
     without_the_last.transfer("send", 1, 0)
-    assert named(judge({0: first, 1: without_the_last, 2: third})) == (Kind.UNKNOWN, ())
+    assert named(judge({0: first, 1: without_the_last, 2: third})) == (CauseKind.UNKNOWN, ())
 
 
 def test_full_rings_pair_transfers_by_what_is_pending() -> None:
@@ -42,7 +42,7 @@ def test_full_rings_pair_transfers_by_what_is_pending() -> None:
     first = Document(pair, first_record=90).transfer("recv", 0, 1).transfer("recv", 0, 1, state="scheduled")
     second = Document(pair, first_record=40).transfer("send", 1, 0).call("broadcast", seq=5)
     diagnosis = judge({0: first, 1: second})
-    assert named(diagnosis) == (Kind.MISSING_RANK, (1,))
+    assert named(diagnosis) == (CauseKind.MISSING_RANK, (1,))
     answered = Document(pair, first_record=40).transfer("send", 1, 0).transfer("send", 1, 0, state="scheduled")
     assert judge({0: first, 1: answered}).culprits == ()
 
@@ -52,7 +52,7 @@ def test_a_batch_of_transfers_waits_for_the_side_that_has_not_come() -> None:
     both = (("send", 0, 1), ("recv", 0, 1))
     first = Document(pair).call().batch(*both).batch(*both, state="scheduled")
     second = Document(pair).call().batch(("send", 1, 0), ("recv", 1, 0))
-    assert named(judge({0: first, 1: second})) == (Kind.MISSING_RANK, (1,))
+    assert named(judge({0: first, 1: second})) == (CauseKind.MISSING_RANK, (1,))
 
 
 def test_members_of_a_complete_batch_stay_scheduled_and_nobody_waits() -> None:
@@ -66,7 +66,7 @@ def test_the_closing_entry_of_a_batch_of_collectives_is_a_call_of_its_own() -> N
     pair = {"0": (0, 1)}
     members = ["all_reduce", "all_reduce"]
     first, second = Document(pair).call().coalesced(members, state="scheduled"), Document(pair).call()
-    assert named(judge({0: first, 1: second})) == (Kind.MISSING_RANK, (1,))
+    assert named(judge({0: first, 1: second})) == (CauseKind.MISSING_RANK, (1,))
 
 
 # Circles.
@@ -79,7 +79,7 @@ def test_two_groups_in_opposite_order_name_both_sides() -> None:
         return Document(groups).call().call(group="a").call(group="b")
 
     diagnosis = judge({0: loop().pending(group="a"), 1: loop().pending(group="b")})
-    assert named(diagnosis) == (Kind.OPPOSITE_ORDER, (0, 1))
+    assert named(diagnosis) == (CauseKind.OPPOSITE_ORDER, (0, 1))
 
 
 def test_opposite_order_shows_even_if_both_have_made_both_calls() -> None:
@@ -91,7 +91,7 @@ def test_opposite_order_shows_even_if_both_have_made_both_calls() -> None:
     first = loop().pending(group="a").pending(group="b")
     second = loop().pending(group="b").pending(group="a")
     causes = judge({0: first, 1: second}).causes
-    assert {(cause.kind, cause.ranks) for cause in causes} == {(Kind.OPPOSITE_ORDER, (0, 1))}
+    assert {(cause.kind, cause.ranks) for cause in causes} == {(CauseKind.OPPOSITE_ORDER, (0, 1))}
 
 
 def test_a_ring_in_which_each_sends_first_is_a_circle() -> None:
@@ -102,12 +102,14 @@ def test_a_ring_in_which_each_sends_first_is_a_circle() -> None:
         document = Document({"0": ring}).call()
         return document.transfer("send", rank, ahead, state="scheduled").transfer("recv", rank, back, state="scheduled")
 
-    assert named(judge({rank: turn(rank) for rank in ring})) == (Kind.OPPOSITE_ORDER, ring)
+    assert named(judge({rank: turn(rank) for rank in ring})) == (CauseKind.OPPOSITE_ORDER, ring)
 
 
-@pytest.mark.parametrize(("sent", "received", "kind"), [(8, 4, Kind.MISMATCHED_CALL), (8, 8, Kind.GPU_OR_NETWORK)])
+@pytest.mark.parametrize(
+    ("sent", "received", "kind"), [(8, 4, CauseKind.MISMATCHED_CALL), (8, 8, CauseKind.GPU_OR_NETWORK)]
+)
 def test_a_message_whose_sides_have_other_sizes_is_a_mismatch_of_these_two(
-    sent: int, received: int, kind: Kind
+    sent: int, received: int, kind: CauseKind
 ) -> None:
     sides = {rank: Document({"0": (0, 1)}) for rank in (0, 1)}
     for rank, way, elements in ((0, "send", sent), (1, "recv", received)):
@@ -115,7 +117,7 @@ def test_a_message_whose_sides_have_other_sizes_is_a_mismatch_of_these_two(
         sides[rank].entries[-1] |= {"input_sizes": [[elements]], "input_dtypes": ["Float"]}
     diagnosis = judge(sides)
     assert named(diagnosis) == (kind, ())
-    if kind == Kind.MISMATCHED_CALL:
+    if kind == CauseKind.MISMATCHED_CALL:
         assert only_cause(diagnosis).suspects == (0, 1)
         assert list(reasons_of(only_cause(diagnosis), diagnosis)) == [
             "rank 0 made a send of 32 bytes",

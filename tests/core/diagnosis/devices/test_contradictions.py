@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast_core.diagnosis.devices.causes import Cause, Confidence, Kind
+from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Confidence
 from holdfast_core.diagnosis.devices.diagnosis_text import contradiction_text, reasons_of, verdict_of
 from tests.core.diagnosis.devices.jobs import judge, named, only_cause
 from tests.support.recorder_documents import Document
@@ -22,7 +22,7 @@ def test_a_dump_that_is_older_names_nobody_and_the_others_are_judged_with_little
     documents = {0: steps(5), 1: steps(20).pending(), 2: steps(20).pending(), 3: steps(20)}
     diagnosis = judge(documents)
     cause = only_cause(diagnosis)
-    assert (cause.kind, cause.ranks, cause.confidence) == (Kind.MISSING_RANK, (3,), Confidence.LOW)
+    assert (cause.kind, cause.ranks, cause.confidence) == (CauseKind.MISSING_RANK, (3,), Confidence.LOW)
     (odd,) = diagnosis.contradictions
     assert (odd.rank, odd.seq, odd.others, odd.is_made) == (0, 20, (1, 2, 3), False)
     assert diagnosis.unread == () and 0 not in diagnosis.ranks
@@ -42,7 +42,7 @@ def test_a_call_that_others_have_completed_holds_up_nobody() -> None:
 
 def test_the_advice_is_to_take_all_dumps_again() -> None:
     diagnosis = judge({rank: steps(20) for rank in WORLD} | {2: steps(16).pending(), 3: steps(16)})
-    nothing = Cause(Kind.NOTHING_PENDING, (), None, Confidence.LOW)
+    nothing = Cause(CauseKind.NOTHING_PENDING, (), None, Confidence.LOW)
     assert list(reasons_of(nothing, diagnosis)) == [
         "the dumps of ranks 2 and 3 are left out, as others contradict them: take all again, at one time"
     ]
@@ -65,7 +65,7 @@ def test_a_rank_that_alone_still_holds_a_call_is_the_cause() -> None:
     late = steps(16).pending().pending().pending().pending()
     diagnosis = judge({rank: steps(20).pending() for rank in WORLD} | {2: late})
     cause = only_cause(diagnosis)
-    assert (cause.kind, cause.ranks, cause.call and cause.call.seq) == (Kind.STUCK_DEVICE, (2,), 17)
+    assert (cause.kind, cause.ranks, cause.call and cause.call.seq) == (CauseKind.STUCK_DEVICE, (2,), 17)
     assert diagnosis.contradictions == ()
     assert verdict_of(cause) == (
         "rank 2 alone still holds call 17 (all_reduce) of group 0: its device, its stream or its watchdog is stuck"
@@ -88,13 +88,13 @@ def test_a_call_that_may_end_before_all_have_come_contradicts_nothing(op: str) -
     """The root of a broadcast, and the others of a reduce, need not wait for all. So nobody holds one alone, either."""
     diagnosis = judge({0: steps(20, op), **{rank: steps(19, op).pending(op) for rank in (1, 2)}, 3: steps(19, op)})
     assert diagnosis.contradictions == ()
-    assert named(diagnosis) == (Kind.MISSING_RANK, (3,))
+    assert named(diagnosis) == (CauseKind.MISSING_RANK, (3,))
 
 
 def test_different_calls_under_one_number_are_a_mismatch_and_no_older_dump() -> None:
     documents = {rank: steps(5).call(elements=8) for rank in WORLD} | {0: steps(5).pending()}
     diagnosis = judge(documents)
-    assert diagnosis.contradictions == () and only_cause(diagnosis).kind == Kind.MISMATCHED_CALL
+    assert diagnosis.contradictions == () and only_cause(diagnosis).kind == CauseKind.MISMATCHED_CALL
 
 
 def test_a_call_of_number_0_contradicts_nothing() -> None:
@@ -105,7 +105,7 @@ def test_a_call_of_number_0_contradicts_nothing() -> None:
 def test_the_dump_of_a_dead_rank_may_be_older() -> None:
     documents = {rank: steps(20).pending() for rank in WORLD} | {2: steps(7)}
     diagnosis = judge(documents, dead=[2])
-    assert (named(diagnosis), diagnosis.contradictions) == ((Kind.DEAD_RANK, (2,)), ())
+    assert (named(diagnosis), diagnosis.contradictions) == ((CauseKind.DEAD_RANK, (2,)), ())
 
 
 def test_a_status_that_a_stuck_watchdog_left_behind_is_no_pending_call_and_clears_nobody() -> None:
@@ -118,7 +118,7 @@ def test_a_status_that_a_stuck_watchdog_left_behind_is_no_pending_call_and_clear
     others[0].pending(group="a")
     diagnosis = judge({**others, 1: stuck})
     assert diagnosis.contradictions == () and diagnosis.ranks[1].pending == []
-    assert named(diagnosis) == (Kind.UNKNOWN, ())
+    assert named(diagnosis) == (CauseKind.UNKNOWN, ())
 
 
 def test_a_recorder_that_ends_calls_when_they_are_made_contradicts_nobody() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from holdfast_core.diagnosis.devices.causes import Diagnosis, Kind
+from holdfast_core.diagnosis.devices.causes import CauseKind, Diagnosis
 from tests.core.diagnosis.devices.jobs import judge
 from tests.support.recorder_documents import Document
 
@@ -64,13 +64,15 @@ def job(stage: int, held: Mapping[int, int]) -> Diagnosis:
 @pytest.mark.parametrize(
     ("stage", "held", "kinds"),
     [
-        (1, {6: 0}, [Kind.MISSING_RANK]),
-        (1, {5: 0, 6: 0}, [Kind.MISSING_RANK]),
-        (0, {2: 4}, [Kind.STUCK_DEVICE]),
-        (0, {1: 0, 3: 3}, [Kind.MISSING_RANK, Kind.STUCK_DEVICE]),
+        (1, {6: 0}, [CauseKind.MISSING_RANK]),
+        (1, {5: 0, 6: 0}, [CauseKind.MISSING_RANK]),
+        (0, {2: 4}, [CauseKind.STUCK_DEVICE]),
+        (0, {1: 0, 3: 3}, [CauseKind.MISSING_RANK, CauseKind.STUCK_DEVICE]),
     ],
 )
-def test_the_ranks_at_fault_are_named_and_no_victim(stage: int, held: Mapping[int, int], kinds: list[Kind]) -> None:
+def test_the_ranks_at_fault_are_named_and_no_victim(
+    stage: int, held: Mapping[int, int], kinds: list[CauseKind]
+) -> None:
     diagnosis = job(stage, held)
     assert [cause.kind for cause in diagnosis.causes] == kinds
     assert set(diagnosis.culprits) == held.keys()
@@ -80,5 +82,5 @@ def test_what_nothing_explains_lists_those_for_whom_others_wait() -> None:
     """Rank 6 has left no dump, and all calls but those with it look alike."""
     documents = {rank: dump(rank, {"2": 3, "3": 1, "4": 1}) for rank in RANKS if rank != 6}
     cause = judge(documents, 8).causes[-1]
-    assert cause.kind == Kind.UNKNOWN
+    assert cause.kind == CauseKind.UNKNOWN
     assert cause.suspects == (6,)

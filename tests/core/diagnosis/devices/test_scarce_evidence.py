@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from holdfast_core.diagnosis.devices.causes import Confidence, Kind
+from holdfast_core.diagnosis.devices.causes import CauseKind, Confidence
 from holdfast_core.diagnosis.devices.diagnosis_text import reasons_of
 from tests.core.diagnosis.devices.jobs import WORLD, judge, named, only_cause, steps
 from tests.support.recorder_documents import Document
@@ -19,13 +19,13 @@ def test_a_full_ring_that_begins_with_a_pending_call_may_hide_older_ones() -> No
     """
     pair = {"0": (0, 1)}
 
-    def names(seq: int, first_record: int) -> tuple[Kind, tuple[int, ...]]:
+    def names(seq: int, first_record: int) -> tuple[CauseKind, tuple[int, ...]]:
         waiting = Document(pair, first_record=first_record).pending(seq=seq).without_status()
         return named(judge({0: Document(pair).call(seq=seq - 1), 1: waiting}))
 
-    assert names(4, 5000) == (Kind.UNKNOWN, ())
-    assert names(4, 0) == (Kind.MISSING_RANK, (0,))
-    assert names(70, 5000) == (Kind.MISSING_RANK, (0,))
+    assert names(4, 5000) == (CauseKind.UNKNOWN, ())
+    assert names(4, 0) == (CauseKind.MISSING_RANK, (0,))
+    assert names(70, 5000) == (CauseKind.MISSING_RANK, (0,))
 
 
 def test_the_status_shows_the_oldest_pending_call_that_a_full_ring_has_lost() -> None:
@@ -52,7 +52,7 @@ def status(numbers: Mapping[int, tuple[int, int]], group: str = "0") -> dict[int
 def test_statuses_alone_name_a_rank_that_has_not_made_what_others_wait_in_with_little_confidence() -> None:
     diagnosis = judge(status({0: (8, 6), 1: (6, 6), 2: (7, 6), 3: (7, 6)}), status_alone=True)
     cause = only_cause(diagnosis)
-    assert (cause.kind, cause.ranks, cause.confidence) == (Kind.MISSING_RANK, (1,), Confidence.LOW)
+    assert (cause.kind, cause.ranks, cause.confidence) == (CauseKind.MISSING_RANK, (1,), Confidence.LOW)
     assert {wait.is_certain for wait in diagnosis.waits} == {False}
     assert next(reasons_of(cause, diagnosis)) == (
         "only the counters of groups were read, in which collectives and messages share one number"
@@ -100,7 +100,7 @@ def test_blocking_wait_leaves_no_status_and_states_decide() -> None:
         return document
 
     documents = {rank: blocking(5).pending().status("0", -1, -1, -1) for rank in (0, 1, 2)}
-    assert named(judge(documents | {3: blocking(5).status("0", -1, -1, -1)})) == (Kind.MISSING_RANK, (3,))
+    assert named(judge(documents | {3: blocking(5).status("0", -1, -1, -1)})) == (CauseKind.MISSING_RANK, (3,))
 
 
 def test_calls_that_became_part_of_a_graph_are_not_pending() -> None:
@@ -108,7 +108,7 @@ def test_calls_that_became_part_of_a_graph_are_not_pending() -> None:
     captured = Document({"0": WORLD}).call().pending().call().call()
     assert judge(dict.fromkeys(WORLD, captured)).causes == ()
     documents = {rank: Document({"0": WORLD}).call().pending().call().call().pending() for rank in (0, 1, 2)}
-    assert named(judge(documents | {3: captured})) == (Kind.MISSING_RANK, (3,))
+    assert named(judge(documents | {3: captured})) == (CauseKind.MISSING_RANK, (3,))
 
 
 # Two samples.
@@ -118,18 +118,18 @@ def test_ranks_that_move_between_two_samples_are_not_stuck() -> None:
     now = {rank: steps().pending() if rank else steps() for rank in WORLD}
     before = {rank: steps(4).pending() for rank in WORLD}
     cause = only_cause(judge(now, earlier=before))
-    assert (cause.kind, cause.ranks, cause.suspects) == (Kind.MOVING, (), WORLD)
+    assert (cause.kind, cause.ranks, cause.suspects) == (CauseKind.MOVING, (), WORLD)
 
 
 def test_a_rank_that_is_known_to_be_dead_is_the_cause_whoever_has_moved_before() -> None:
     now = {rank: steps().pending() for rank in WORLD}
     before = {rank: steps(4).pending() for rank in WORLD}
-    assert named(judge(now, earlier=before, dead=[2])) == (Kind.DEAD_RANK, (2,))
+    assert named(judge(now, earlier=before, dead=[2])) == (CauseKind.DEAD_RANK, (2,))
 
 
 def test_two_equal_samples_are_a_hang() -> None:
     now = {rank: steps().pending() if rank else steps() for rank in WORLD}
-    assert named(judge(now, earlier=now)) == (Kind.MISSING_RANK, (0,))
+    assert named(judge(now, earlier=now)) == (CauseKind.MISSING_RANK, (0,))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_two_equal_samples_are_a_hang() -> None:
 def test_a_rank_moves_if_it_makes_a_call_or_one_of_its_calls_advances(later: Document) -> None:
     stuck = {rank: steps().pending() if rank else steps() for rank in WORLD}
     cause = only_cause(judge(stuck | {2: later}, earlier=stuck))
-    assert (cause.kind, cause.suspects) == (Kind.MOVING, (2,))
+    assert (cause.kind, cause.suspects) == (CauseKind.MOVING, (2,))
 
 
 def test_a_full_ring_that_moves_is_seen_although_its_length_stays() -> None:
@@ -201,11 +201,11 @@ def test_a_rank_alone_may_wait_for_the_communicator_of_a_pair_while_the_program_
     documents = {rank: Document(groups).call().transfer("send", rank, (rank + 1) % 4, "2") for rank in WORLD}
     for rank in (0, 1, 2):
         documents[rank].pending()
-    assert named(judge(documents)) == (Kind.UNKNOWN, ())
+    assert named(judge(documents)) == (CauseKind.UNKNOWN, ())
     begun = {rank: Document(groups) for rank in WORLD}
     for rank, document in begun.items():
         for _ in range(6):
             document.call().transfer("send", rank, (rank + 1) % 4, "2")
         if rank != 3:
             document.pending()
-    assert named(judge(begun)) == (Kind.MISSING_RANK, (3,))
+    assert named(judge(begun)) == (CauseKind.MISSING_RANK, (3,))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast_core.diagnosis.devices.causes import Cause, Confidence, Kind
+from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Confidence
 from holdfast_core.diagnosis.devices.diagnosis_text import call_text, next_step, ranks_text, reasons_of, verdict_of
 from holdfast_core.diagnosis.wait_for_graph import SharedCall
 from tests.core.diagnosis.devices.jobs import judge, only_cause
@@ -32,11 +32,11 @@ def test_a_call_has_its_number_its_operation_and_its_group() -> None:
     assert call_text(SharedCall(GROUP, 0, "send 0->1", (0,))) == "send 0->1 of group 0 (by ranks of the group)"
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", CauseKind)
 @pytest.mark.parametrize("shared", [CALL, None])
 @pytest.mark.parametrize("ranks", [(), (3,), (2, 3)])
 def test_every_kind_has_one_line_for_what_happened_and_one_for_what_to_do(
-    kind: Kind, shared: SharedCall | None, ranks: tuple[int, ...]
+    kind: CauseKind, shared: SharedCall | None, ranks: tuple[int, ...]
 ) -> None:
     cause = Cause(kind, ranks, shared, Confidence.LOW, (1, 2))
     for text in (verdict_of(cause), next_step(cause)):
@@ -79,7 +79,7 @@ def test_members_that_are_a_guess_are_said_to_be_one() -> None:
 
 
 def test_a_recorder_that_ends_calls_when_they_are_made_is_no_proof_that_nobody_waits() -> None:
-    cause = Cause(Kind.NOTHING_PENDING, (), None, Confidence.LOW)
+    cause = Cause(CauseKind.NOTHING_PENDING, (), None, Confidence.LOW)
     hooked, own = (Document({"0": (0, 1)}, backend=name).call(retired=True) for name in ("c10d", "nccl"))
     assert list(reasons_of(cause, judge({0: own, 1: own}))) == []
     assert list(reasons_of(cause, judge({0: own, 1: hooked}))) == [

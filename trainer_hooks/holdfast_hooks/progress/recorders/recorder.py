@@ -6,11 +6,33 @@ Each source numbers its groups from 0, so an id means nothing without its source
 import json
 import re
 import sys
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
 
-from holdfast_hooks.progress.flight_recorder import Dump, RecorderUnavailableError, find_dump
 from holdfast_proto.v1 import common_pb2 as common
+
+Dump = Callable[[bool, bool], bytes]
+"""Torch's dump: (include collectives, only active) -> JSON."""
+
+
+class RecorderUnavailableError(Exception):
+    """This torch has no Flight Recorder with an interface that we know."""
+
+
+def find_dump() -> Dump | None:
+    """Return torch's dump function, or None while there is no process group.
+
+    It never imports torch. Raises RecorderUnavailableError if this torch does not have the function.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    bindings = sys.modules["torch"]._C._distributed_c10d
+    dump = getattr(bindings, "_dump_fr_trace_json", None)
+    if dump is None:
+        raise RecorderUnavailableError(f"torch {sys.modules['torch'].__version__} has no _dump_fr_trace_json")
+    return cast(Dump, dump)
+
 
 Status = Mapping[str, Mapping[str, str]]
 """Group id of one source -> last_enqueued_collective, last_started_collective, last_completed_collective."""

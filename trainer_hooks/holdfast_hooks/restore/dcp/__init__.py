@@ -12,7 +12,7 @@
 This works in one process without a process group too. It imports torch and, when used, xxhash and zstandard.
 """
 
-from holdfast_hooks.restore.dcp.reader import CheckpointReader
-from holdfast_hooks.restore.dcp.writer import CheckpointWriter
+from holdfast_hooks.restore.dcp.dcp_reader import CheckpointReader
+from holdfast_hooks.restore.dcp.dcp_writer import CheckpointWriter
 
 __all__ = ["CheckpointReader", "CheckpointWriter"]

@@ -1,0 +1,129 @@
+"""Which checkpoints the run can start from, as this node sees the primary and the secondary place."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
+from holdfast_checkpoint.format.bad_loss import BadLossRecord
+from holdfast_checkpoint.format.history import HistoryRecord
+from holdfast_checkpoint.format.manifest import MANIFEST, Manifest
+from holdfast_checkpoint.store.locations import Checkpoints
+from holdfast_checkpoint.store.secondary import Secondary
+from holdfast_proto.v1 import store_pb2 as store
+
+log = logging.getLogger(__name__)
+
+REFRESH_S = 5.0
+
+
+class CheckpointInventory:
+    """The committed and the damaged checkpoints of both places, as of the newest look at them.
+
+    ``takes_over``: ranks of an earlier agent train already. A store that is unreachable is then no reason to end.
+    Without it the constructor raises CheckpointError.
+    """
+
+    def __init__(
+        self,
+        primary: Checkpoints,
+        secondary: Secondary | None,
+        known: KnownCheckpoints | None,
+        run: str,
+        *,
+        takes_over: bool = False,
+    ) -> None:
+        self.primary = primary
+        self.secondary = secondary
+        self.run = run
+        self.known = known or KnownCheckpoints(str(primary.path))
+        self.in_primary: list[int] = []
+        """Steps of the checkpoints that the primary place holds, ascending."""
+        self.committed: list[int] = []
+        """Steps that the run can start from, ascending; those of the secondary and vanished ones included."""
+        self.damaged: list[int] = []
+        """Steps whose manifest exists and cannot be read."""
+        self.vanished: set[int] = set()
+        """Steps that this node has seen before, that are missing now, and that pruning cannot have removed."""
+        self.newest_generation = 0
+        """Generation that wrote the newest checkpoint; 0: there is no checkpoint."""
+        try:
+            self.look()
+        except CheckpointError as error:
+            if not takes_over:
+                raise
+            log.warning("the checkpoints cannot be listed, the agent tries again in a few seconds: %s", error)
+
+    @property
+    def history(self) -> int:
+        """Number of the history to which the next checkpoint belongs."""
+        return self.primary.history
+
+    def look(self) -> None:
+        """List both places. Raises CheckpointError if one cannot be listed; the inventory then stays as it was."""
+        in_primary, damaged = self.primary.committed(), self.primary.damaged()
+        committed = self.secondary.restorable(in_primary) if self.secondary is not None else in_primary
+        history = self.primary.history
+        self.known.check_history(history)
+        vanished = self.known.vanished(history, {*committed, *damaged}, self.primary.kept)
+        if committed:
+            self.newest_generation = self._manifest(committed[-1], in_primary).generation
+        # The daemon may still choose a vanished checkpoint: the start then waits until its files are back. If we left
+        # it out, the run would silently start from an older one.
+        self.in_primary, self.committed, self.damaged = in_primary, sorted({*committed, *vanished}), damaged
+        self.vanished = vanished
+        self.known.note(history, {*committed, *damaged, *vanished})
+
+    def _manifest(self, step: int, in_primary: Sequence[int]) -> Manifest:
+        if self.secondary is not None and step not in in_primary:
+            return self.secondary.remote.load_manifest(step)
+        return self.primary.load_manifest(step)
+
+    async def refresh(self, report_loss: Callable[[int], None]) -> None:
+        """Look every few seconds, forever: other nodes commit checkpoints too, and people remove folders.
+
+        ``report_loss`` is called with the newest step of those that have vanished since the look before.
+        """
+        known: set[int] = set()
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            try:
+                await asyncio.to_thread(self.look)
+            except CheckpointError as error:
+                log.warning("the checkpoints cannot be listed: %s", error)
+            if self.vanished - known:
+                report_loss(max(self.vanished - known))
+            known = set(self.vanished)
+
+    def begin_history(self, history: store.History) -> None:
+        """Continue in ``history``, and begin it if no other node has. Raises CheckpointError."""
+        if history.number > self.history:
+            self.look()  # another node may have begun it
+        if history.number > self.history:
+            record = HistoryRecord(
+                number=history.number,
+                run=self.run,
+                parent=history.parent,
+                parent_step=history.parent_step,
+                since_unix_s=history.since_unix_s,
+            )
+            self.primary.begin(record)
+            self.known.enter(history.number, history.parent_step)
+            self.look()
+
+    def note_bad_loss(self, record: BadLossRecord) -> None:
+        """Record that checkpoints of the present history may hold a bad state. Raises CheckpointError."""
+        self.primary.note_bad_loss(record)
+
+    def local_directory(self, step: int) -> Path | None:
+        """Return the directory of a committed checkpoint; None if it is not committed or not on this node."""
+        directory = self.primary.step_directory(step)
+        return directory if step in self.committed and (directory / MANIFEST).exists() else None
+
+    def close(self) -> None:
+        """Close both places."""
+        self.primary.close()
+        if self.secondary is not None:
+            self.secondary.close()

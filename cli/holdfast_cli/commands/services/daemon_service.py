@@ -1,0 +1,40 @@
+"""``holdfast daemon``: coordinates all runs of a Redis."""
+
+import os
+import socket
+
+import typer
+
+from holdfast_base.processes import name_process
+from holdfast_cli.flags.services import DaemonFlags
+from holdfast_cli.local_run.run_options import check_console_hosts
+from holdfast_cli.local_run.store import check_url
+from holdfast_daemon.daemon_options import DaemonOptions
+
+
+def daemon(flags: DaemonFlags) -> None:
+    """Serve until a signal ends it, and exit with the daemon's code."""
+    # With this variable, which is meant for the job, prometheus_client would write our numbers to files in its folder,
+    # and raise if that is missing. It reads the variable when it is imported.
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+    from holdfast_daemon.main import main
+
+    name_process("holdfast-daemon")
+    check_url(flags.redis)
+    check_console_hosts(flags.console_hosts or ())
+    options = DaemonOptions(
+        name=flags.name or socket.gethostname(),
+        store_url=flags.redis,
+        store_password_file=flags.redis_password_file,
+        directory=flags.directory.absolute(),
+        control=flags.control.absolute(),
+        metrics_address=flags.metrics_address,
+        metrics_port=flags.metrics_port,
+        lease_s=flags.lease_s,
+        console=flags.console,
+        console_address=flags.console_address,
+        console_port=flags.console_port,
+        console_hosts=tuple(flags.console_hosts or ()),
+        console_token_file=flags.console_token_file.absolute() if flags.console_token_file else None,
+    )
+    raise typer.Exit(main(options))

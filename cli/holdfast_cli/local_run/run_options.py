@@ -1,0 +1,130 @@
+"""What to run on this machine, checked."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast_checkpoint.store.locations import is_url
+from holdfast_cli.checkpoints.location import primary_location, secondary_location
+from holdfast_cli.errors import SettingsError
+from holdfast_cli.local_run.notify_spec import check_notify
+from holdfast_cli.local_run.store import check_url
+from holdfast_cli.settings.resolving import Resolved
+from holdfast_cli.settings.schema import RunSettings, schema
+from holdfast_proto import keys
+
+
+def check_name(run: str) -> None:
+    """Raise SettingsError unless a run can have this name."""
+    try:
+        keys.check_run_name(run)
+    except ValueError as error:
+        raise SettingsError(f"--run: {error}") from None
+
+
+def check_guarded(folder: Path, shown: str) -> None:
+    """Raise SettingsError unless a guard can look at ``folder``. It may not exist yet. ``shown``: its name."""
+    if len(folder.parts) > 1 and folder.parts[0].endswith(":"):  # a path has only one of the slashes of a URL
+        raise SettingsError(f"{shown} is a URL: name a folder that this machine has mounted")
+    if folder.exists() and not folder.is_dir():
+        raise SettingsError(f"{shown} is a file: name the folder that holds the checkpoints")
+
+
+def check_console_hosts(hosts: Iterable[str]) -> None:
+    """Raise SettingsError unless each is a name by which browsers can call a console, with or without a scheme."""
+    for host in hosts:
+        scheme, _, place = host.lower().rpartition("://")
+        if scheme not in ("", "http", "https") or not _is_host(place.removesuffix("/"), with_port=bool(scheme)):
+            raise SettingsError(f"--console-host {host}: use NAME, http://NAME or https://NAME, without a path")
+
+
+def _is_host(place: str, *, with_port: bool) -> bool:
+    try:
+        parts = urlsplit(f"//{place}")
+        has_port = parts.port is not None
+    except ValueError:
+        return False
+    is_alone = parts.netloc == place and "@" not in place and " " not in place and place.isprintable()
+    return is_alone and parts.hostname not in (None, "0.0.0.0", "::") and (with_port or not has_port)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRunOptions(RunSettings):
+    """The settings of a run that has a name. Creating one raises SettingsError for settings that make no sense."""
+
+    run: str = field()
+    """Name of the run. (``field()`` takes the default away that the base class has.)"""
+    restarts_without_progress: int = 3
+    """Restarts in a row without a new step after which the run fails."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables added to those of the components and ranks."""
+
+    def __post_init__(self) -> None:
+        """Check each setting, and those that depend on each other."""
+        check_name(self.run)
+        if not self.command and self.ranks:
+            raise SettingsError("nothing to run: give the trainer's command after --")
+        self._check_ranges()
+        if self.checkpoint_every and not self.snapshot_every:
+            raise SettingsError(
+                f"--checkpoint-every {self.checkpoint_every} with --snapshot-every 0: a checkpoint is written from a "
+                "snapshot: raise --snapshot-every, or set --checkpoint-every 0"
+            )
+        if self.checkpoint_every and self.checkpoint_every % self.snapshot_every:
+            raise SettingsError(
+                f"--checkpoint-every {self.checkpoint_every}: use a multiple of --snapshot-every "
+                f"{self.snapshot_every}, for a checkpoint is written from a snapshot"
+            )
+        if self.from_scratch and self.adopt:
+            raise SettingsError(
+                "--from-scratch and --adopt exclude each other: one starts from the seed, the other continues"
+            )
+        if self.from_scratch and self.continue_from is not None:
+            raise SettingsError(
+                "--from-scratch and --continue-from exclude each other: one starts from the seed, the other continues"
+            )
+        if self.auto and (self.adopt or self.continue_from is not None):
+            given = "--adopt" if self.adopt else "--continue-from"
+            raise SettingsError(f"--auto restores nothing, and {given} asks for it: leave one of them out")
+        self._check_locations()
+        check_notify(self)
+        check_console_hosts(self.console_hosts)
+        if self.redis_url is not None:
+            check_url(self.redis_url)
+
+    def _check_locations(self) -> None:
+        if self.guard is not None:
+            check_guarded(self.guard, f"--guard {self.guard}")
+        primary = self.checkpoint_directory and primary_location(self.checkpoint_directory)
+        secondary = secondary_location(self.checkpoints_secondary)
+        if secondary is not None and secondary == primary:
+            raise SettingsError(
+                "--checkpoints-secondary is the place of --checkpoints: name another one, or leave it out"
+            )
+        if self.checkpoint_staging is not None and not (primary and is_url(primary)):
+            raise SettingsError(
+                "--checkpoint-staging has no effect without a URL in --checkpoints: leave it out, or name a URL"
+            )
+        if secondary is None and self.checkpoints_secondary_kept is not None:
+            raise SettingsError(
+                "--checkpoints-secondary-keep has no effect without --checkpoints-secondary: set both or none"
+            )
+
+    def _check_ranges(self) -> None:
+        for name, setting in schema().items():
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or (name == "ranks" and not self.command):
+                continue  # without a command another launcher starts the ranks
+            problem = setting.range_problem(value)
+            if problem:
+                raise SettingsError(f"{setting.shown} {value:g}: {problem}")
+
+
+def local_run_options(resolved: Resolved, *, run: str, **changes: Any) -> LocalRunOptions:
+    """Return the options of a run called ``run``. Raises SettingsError, which names the lines of the file."""
+    try:
+        return LocalRunOptions(**{**vars(resolved.settings), "run": run, **changes})
+    except SettingsError as error:
+        raise SettingsError(resolved.located(str(error))) from None
