@@ -1,19 +1,20 @@
-"""Frozen dataclasses as JSON and back, guided by their type hints.
+"""Frozen dataclasses as JSON and back, guided by their type hints: cattrs, and what JSON lacks.
 
-Carries numbers, strings, None, bytes and protobuf messages (in base64), tuples, frozensets, mappings and dataclasses
-of these, and refuses everything else. A field that is declared as a union of dataclasses, or as a family of which
-only the members are known (see ``Codec``), carries the name of the one that it holds.
+Numbers, strings and None stay as they are. Bytes and protobuf messages become base64. A mapping becomes a list of
+pairs, because a key in JSON cannot be a number. A frozenset becomes a sorted list. Where a type hint is a union of
+dataclasses, or a family of which only the members are known, an object carries the name of the one that it holds.
+A field that an older version did not write takes its default.
 """
 
 import base64
 import dataclasses
-import functools
 import json
 import types
-import typing
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, get_args, get_origin
 
+from cattrs import BaseValidationError, Converter, transform_error
+from cattrs.cols import is_frozenset, is_mapping
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import DecodeError, Message
 
@@ -30,137 +31,77 @@ class Codec:
 
     def __init__(self, families: Mapping[type, Mapping[str, type]]) -> None:
         self._families = families
+        self._converter = converter = Converter(forbid_extra_keys=True)
+        for kind in (bool, int, str):
+            converter.register_structure_hook(kind, _exactly(kind))
+        converter.register_structure_hook(float, lambda data, _: float(_exactly(int, float)(data)))
+        converter.register_structure_hook_func(lambda hint: isinstance(hint, EnumTypeWrapper), _exactly(int))
+        converter.register_unstructure_hook(bytes, _encode_binary)
+        converter.register_unstructure_hook(Message, _encode_binary)
+        converter.register_structure_hook(bytes, _decode_binary)
+        converter.register_structure_hook(Message, _decode_binary)
+        converter.register_unstructure_hook_factory(is_mapping, self._pairs_of)
+        converter.register_structure_hook_factory(is_mapping, self._mapping_of)
+        converter.register_unstructure_hook_factory(is_frozenset, self._sorted)
+        converter.register_unstructure_hook_factory(lambda hint: bool(self._members(hint)), self._named)
+        converter.register_structure_hook_factory(lambda hint: bool(self._members(hint)), self._by_name)
 
     def encode(self, value: object, hint: Any) -> Any:
         """Return ``value``, which is of type ``hint``, as what json.dumps takes. Raises CodecError."""
-        if value is None and types.NoneType in _options(hint):
-            return None
-        hint = _present(hint)
-        members = self._members(hint)
-        if members is not None:
-            return self._encode_member(value, members)
-        if isinstance(value, Message) or (hint is bytes and isinstance(value, bytes)):
-            return _encode_binary(value)
-        if dataclasses.is_dataclass(value):
-            return self._encode_fields(value)
-        return value if _is_plain(value, hint) else self._encode_items(value, hint)
-
-    def _encode_items(self, value: object, hint: Any) -> list[Any]:
-        arguments = typing.get_args(hint)
-        if isinstance(value, Mapping) and arguments:
-            key, item = arguments
-            return [[self.encode(k, key), self.encode(v, item)] for k, v in value.items()]
-        if isinstance(value, frozenset) and arguments:
-            return sorted((self.encode(item, arguments[0]) for item in value), key=json.dumps)
-        if isinstance(value, tuple) and arguments:
-            return [self.encode(item, each) for item, each in zip(value, _items(arguments, len(value)), strict=True)]
-        raise CodecError(f"{value!r:.80} is not of type {hint}, or of one that cannot be carried")
-
-    def _encode_member(self, value: object, members: Mapping[str, type]) -> dict[str, Any]:
-        name = next((name for name, member in members.items() if member is type(value)), None)
-        if name is None:
-            raise CodecError(f"{type(value).__name__} is none of {', '.join(members)}")
-        return {_KIND: name, **self._encode_fields(value)}
+        try:
+            return self._converter.unstructure(value, hint)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CodecError(f"{type(value).__name__} holds what is not of its declared type: {error!r}") from None
 
     def decode(self, data: Any, hint: Any) -> Any:
         """Invert :meth:`encode`. Raises CodecError."""
-        if data is None and types.NoneType in _options(hint):
-            return None
-        hint = _present(hint)
+        try:
+            return self._converter.structure(data, hint)
+        except (BaseValidationError, TypeError, ValueError) as error:
+            raise CodecError("; ".join(transform_error(error, hint.__name__, _reason))) from None
+
+    def _pairs_of(self, hint: Any) -> Callable[[Mapping[Any, Any]], list[Any]]:
+        key, item = map(self._converter.get_unstructure_hook, get_args(hint))
+        return lambda value: [[key(k), item(v)] for k, v in value.items()]
+
+    def _mapping_of(self, hint: Any) -> Callable[[Any, Any], Mapping[Any, Any]]:
+        pairs: Any = types.GenericAlias(list, (types.GenericAlias(tuple, get_args(hint)),))
+        return lambda data, _: dict(self._converter.structure(data, pairs))
+
+    def _sorted(self, hint: Any) -> Callable[[frozenset[Any]], list[Any]]:
+        (item,) = map(self._converter.get_unstructure_hook, get_args(hint))
+        return lambda value: sorted(map(item, value), key=json.dumps)
+
+    def _members(self, hint: Any) -> Mapping[str, type]:
+        """Return the dataclasses that ``hint`` leaves open, by name; nothing if it is one type."""
+        if get_origin(hint) is types.UnionType and all(map(dataclasses.is_dataclass, get_args(hint))):
+            return {kind.__name__: kind for kind in get_args(hint)}
+        return self._families.get(hint, {}) if isinstance(hint, type) else {}
+
+    def _named(self, hint: Any) -> Callable[[Any], dict[str, Any]]:
+        names = {kind: name for name, kind in self._members(hint).items()}
+        return lambda value: {_KIND: names[type(value)], **self._converter.unstructure(value)}
+
+    def _by_name(self, hint: Any) -> Callable[[Any, Any], Any]:
         members = self._members(hint)
-        if members is not None:
-            return self._decode_member(data, members)
-        if isinstance(hint, type) and issubclass(hint, (bytes, Message)):
-            return _decode_binary(data, hint)
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            return self._decode_fields(data, hint)
-        if _is_plain(data, hint):
-            return float(data) if hint is float else data
-        return self._decode_items(_list(data), hint)
 
-    def _decode_items(self, data: list[Any], hint: Any) -> Any:
-        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-        if isinstance(origin, type) and issubclass(origin, Mapping):
-            key, item = arguments
-            return {self.decode(k, key): self.decode(v, item) for k, v in data}
-        if origin is frozenset:
-            return frozenset(self.decode(item, arguments[0]) for item in data)
-        if origin is tuple:
-            return tuple(self.decode(item, each) for item, each in zip(data, _items(arguments, len(data)), strict=True))
-        raise CodecError(f"{data!r:.80} is not of type {hint}")
+        def structure(data: Any, _: Any) -> Any:
+            fields = dict(data)
+            name = fields.pop(_KIND, None)
+            if name not in members:
+                raise ValueError(f"{name!r} is none of {', '.join(members)}")
+            return self._converter.structure(fields, members[name])
 
-    def _members(self, hint: Any) -> Mapping[str, type] | None:
-        """Return the dataclasses that ``hint`` leaves open, by name; None if it is one type or one of plain values."""
-        options = _options(hint)
-        if any(dataclasses.is_dataclass(option) for option in options):
-            return {option.__name__: option for option in options}
-        return self._families.get(hint) if isinstance(hint, type) else None
-
-    def _decode_member(self, data: Any, members: Mapping[str, type]) -> Any:
-        fields = dict(_object(data))
-        name = fields.pop(_KIND, None)
-        if name not in members:
-            raise CodecError(f"{name!r} is none of {', '.join(members)}")
-        return self._decode_fields(fields, members[name])
-
-    def _encode_fields(self, value: Any) -> dict[str, Any]:
-        fields = {}
-        kind: Any = type(value)
-        for name, hint in _hints(kind).items():
-            try:
-                fields[name] = self.encode(getattr(value, name), hint)
-            except CodecError as error:
-                raise CodecError(f"{kind.__name__}.{name}: {error}") from None
-        return fields
-
-    def _decode_fields(self, data: Any, kind: Any) -> Any:
-        hints = _hints(kind)
-        if _object(data).keys() != hints.keys():
-            raise CodecError(f"{kind.__name__} has other fields here: {sorted(data.keys() ^ hints.keys())}")
-        fields = {}
-        for name, hint in hints.items():
-            try:
-                fields[name] = self.decode(data[name], hint)
-            except CodecError as error:
-                raise CodecError(f"{kind.__name__}.{name}: {error}") from None
-        return kind(**fields)
+        return structure
 
 
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    """Return the types of a dataclass' fields."""
-    hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+def _exactly(*kinds: type) -> Callable[..., Any]:
+    def check(data: Any, _: Any = None) -> Any:
+        if type(data) not in kinds:
+            raise TypeError(f"{data!r:.80} is no {kinds[-1].__name__}")
+        return data
 
-
-def _items(arguments: tuple[Any, ...], length: int) -> Sequence[Any]:
-    """Return the type of each item of a tuple of ``length``."""
-    if arguments[1:] == (...,):
-        return arguments[:1] * length
-    if len(arguments) != length:
-        raise CodecError(f"a tuple of {length} where one of {len(arguments)} belongs")
-    return arguments
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    """Return the types of a union; nothing for any other type."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
-
-
-def _present(hint: Any) -> Any:
-    """Return ``X`` for ``X | None``, any other type as it is."""
-    options = [option for option in _options(hint) if option is not types.NoneType]
-    return options[0] if len(options) == 1 else hint
-
-
-def _is_plain(value: object, hint: Any) -> bool:
-    if options := _options(hint):
-        return any(_is_plain(value, option) for option in options)
-    if isinstance(hint, EnumTypeWrapper):
-        return type(value) is int
-    if hint is float:
-        return type(value) in (int, float)
-    return hint in (bool, int, str, types.NoneType) and type(value) is hint
+    return check
 
 
 def _encode_binary(value: bytes | Message) -> str:
@@ -173,16 +114,8 @@ def _decode_binary(data: Any, kind: type[bytes | Message]) -> bytes | Message:
         decoded = base64.b64decode(data, validate=True)
         return kind.FromString(decoded) if issubclass(kind, Message) else decoded
     except (DecodeError, TypeError, ValueError):
-        raise CodecError(f"{data!r:.80} is no {kind.__name__}") from None
+        raise ValueError(f"{data!r:.80} is no {kind.__name__}") from None
 
 
-def _list(data: Any) -> list[Any]:
-    if not isinstance(data, list):
-        raise CodecError(f"{data!r:.80} is no list")
-    return data
-
-
-def _object(data: Any) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise CodecError(f"{data!r:.80} is no object")
-    return data
+def _reason(error: BaseException, _: Any) -> str:
+    return str(error) or type(error).__name__
