@@ -112,7 +112,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     secondary = _open_secondary(spec, place, bandwidth)
     if not takes_over:
         _expect_startable(spec, options.node)
-        place.check_writable()  # if ranks train already, their next checkpoint shows it
+        place.present.check_writable()  # if ranks train already, their next checkpoint shows it
         if secondary is not None and not place.committed() and not place.histories.records:
             secondary.hand_over(place.histories)
         if spec.command:  # else another launcher starts the ranks, and takes the checkpoints

@@ -157,7 +157,8 @@ class AgentCollector(Collector):
         yield self._single(declared.CHECKPOINT_COPY_FAILURES, secondary.failures_total if secondary else 0)
         yield self._single(declared.SECONDARY_LAG_CHECKPOINTS, lag.checkpoints)
         yield self._single(declared.SECONDARY_LAG_BYTES, lag.nbytes)
-        stores = {"primary": inventory.primary.store_retries, "secondary": secondary and secondary.remote.store.retries}
+        copies = secondary and secondary.remote.store.retries
+        stores = {"primary": inventory.primary.present.store_retries, "secondary": copies}
         yield declared.CHECKPOINT_STORE_ATTEMPTS.metric(
             ((run, name), retries.attempts_total if retries else 0) for name, retries in stores.items()
         )

@@ -11,7 +11,7 @@ from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_checkpoint.format.shard_index import step_directory
-from holdfast_checkpoint.store.directory import CheckpointDirectory
+from holdfast_checkpoint.store.run_checkpoints import open_checkpoints
 from holdfast_proto.v1 import store_pb2 as store
 
 RUN = "benchmark"
@@ -78,7 +78,7 @@ async def _write_all(pipe: Connection, folder: Path, checkpoints: Path, bytes_pe
             failures.append(event.checkpoint_failed.reason)
 
     memory = SnapshotMemory(Path("/dev/shm"), folder / "slots", f"{RUN}-{folder.name}", "local")
-    inventory = CheckpointInventory(CheckpointDirectory(checkpoints, kept=2), None, None, RUN)
+    inventory = CheckpointInventory(open_checkpoints(str(checkpoints), folder, 2, run=RUN), None, None, RUN)
     saver = ShardSaver(inventory, memory, keep_failure, full_every=1, compression=Compression.AUTO)
     try:
         pipe.send(list(memory.grant(0, bytes_per_slot, 1).paths))

@@ -219,5 +219,5 @@ def finish(local: LocalRun, undisturbed: Path, runs: Runs, name: str, *, step: i
     assert status.phase == RUN_PHASE_FINISHED, status.outcome
     line = open_checkpoints(local.checkpoints, runs.folder, 1, run=name)
     line.histories.refresh()  # after a fallback it is in another history
-    assert state_differences(undisturbed, line.step_directory(step)) == []
+    assert state_differences(undisturbed, line.at(step).step_directory(step)) == []
     return status

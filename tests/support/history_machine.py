@@ -164,15 +164,15 @@ class HistoryMachine:
         self._saves += 1
         self._numbers[self._generation, step] = self._saves
         try:
-            base = self._checkpoints.base_for(
+            base = self._checkpoints.at(step).base_for(
                 step, run=self._run, world_size=RANKS, generation=self._generation, full_every=3
             )
-            directory = self._checkpoints.step_directory(step)
+            directory = self._checkpoints.at(step).step_directory(step)
             for rank in range(RANKS):
                 slot = self._snapshots.slot(rank, step, generation=self._generation)
                 write_shard(slot, directory, run=self._run, world_size=RANKS, base_step=base)
                 slot.unlink()
-                self._checkpoints.publish(step, rank)
+                self._checkpoints.at(step).publish(step, rank)
             manifest = self._checkpoints.commit_if_complete(step, RANKS, self._run)
             assert self._inventory is not None
             self._inventory.look()
@@ -192,7 +192,8 @@ class HistoryMachine:
         """Pin a checkpoint."""
         if self._checkpoints is not None and self.reported:
             try:
-                self._checkpoints.keep(self.reported[-1].step, "a spike")
+                step = self.reported[-1].step
+                self._checkpoints.at(step).keep(step, "a spike")
             except CheckpointError as error:
                 self.log.append(f"  {error}")
 
@@ -201,7 +202,8 @@ class HistoryMachine:
         if self._checkpoints is None or not self.reported or self.reported[-1].history != self._checkpoints.history:
             return
         try:
-            self._checkpoints.prove(self.reported[-1].step, self.reported[-1].step + 1)
+            step = self.reported[-1].step
+            self._checkpoints.at(step).prove(step, step + 1)
             self._proven = self.reported[-1]
         except CheckpointError as error:
             self.log.append(f"  not proven: {error}")
@@ -259,7 +261,7 @@ class HistoryMachine:
             run=self._run, instance=str(self._instances), from_scratch=from_scratch, adopt=adopt, command=["true"]
         )
         try:
-            checkpoints.check_writable()
+            checkpoints.present.check_writable()
             claim(checkpoints, known, spec, "place")
             inventory = CheckpointInventory(checkpoints, None, known, self._run)
         except CheckpointError as error:
@@ -312,8 +314,8 @@ class HistoryMachine:
 
     def _load(self, checkpoints: RunCheckpoints, step: int) -> tuple[int, int]:
         """Read and compare the state of all ranks; return generation and step of the save."""
-        directory = checkpoints.fetch(step)
-        return self._read(directory, checkpoints.load_manifest(step).generation, step)
+        directory = checkpoints.at(step).fetch(step)
+        return self._read(directory, checkpoints.at(step).load_manifest(step).generation, step)
 
     def _read(self, directory: Path, generation: int, step: int) -> tuple[int, int]:
         for rank in range(RANKS):

@@ -21,11 +21,12 @@ from holdfast_base import processes
 from holdfast_base.redis_client import StoreOutage, connect
 from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_checkpoint.store.directory import CheckpointDirectory
-from holdfast_checkpoint.store.locations import Checkpoints
+from holdfast_checkpoint.store.locations import HistoryCheckpoints
 from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto import run_files
 from holdfast_proto.exit_codes import PREEMPTION_WARNINGS
 from holdfast_proto.v1 import store_pb2 as store
+from tests.support.snapshots import as_run
 
 RUN = "run"
 NODE = "node0"
@@ -104,10 +105,10 @@ def make_node(folder: Path, *, store_url: str = "", command: tuple[str, ...] = (
 
 
 def node_checkpoints(
-    memory: SnapshotMemory, primary: Checkpoints, emit: Emit, secondary: Secondary | None = None
+    memory: SnapshotMemory, primary: HistoryCheckpoints, emit: Emit, secondary: Secondary | None = None
 ) -> NodeCheckpoints:
     """Return a node's checkpoints, with slots in ``memory`` and with the two places."""
-    inventory = CheckpointInventory(primary, secondary, None, RUN)
+    inventory = CheckpointInventory(as_run(primary), secondary, None, RUN)
     saver = ShardSaver(inventory, memory, emit, full_every=8, compression=Compression.AUTO)
     return NodeCheckpoints(memory, inventory, saver, CheckpointRestorer(inventory, memory))
 

@@ -12,7 +12,10 @@ import pytest
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.format.slot_shard import write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
+from holdfast_checkpoint.store.histories import FolderPlace, Histories, StorePlace
+from holdfast_checkpoint.store.locations import HistoryCheckpoints
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
+from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, align, allocate
 from tests.support.tmpfs import mounted_tmpfs
 
@@ -74,15 +77,16 @@ class Snapshots:
         return self.fill(self.empty(nbytes), rank, step, **contents)
 
     def write(
-        self, checkpoints: CheckpointDirectory | RunCheckpoints, rank: int, step: int, world_size: int, **contents: Any
+        self, checkpoints: HistoryCheckpoints | RunCheckpoints, rank: int, step: int, world_size: int, **contents: Any
     ) -> None:
         """Write one rank's shard."""
         slot = self.slot(rank, step, **contents)
-        write_shard(slot, checkpoints.step_directory(step), run=RUN, world_size=world_size)
+        place = checkpoints.at(step) if isinstance(checkpoints, RunCheckpoints) else checkpoints
+        write_shard(slot, place.step_directory(step), run=RUN, world_size=world_size)
         slot.unlink()
 
     def commit(
-        self, checkpoints: CheckpointDirectory | RunCheckpoints, step: int, world_size: int = 2, **contents: Any
+        self, checkpoints: HistoryCheckpoints | RunCheckpoints, step: int, world_size: int = 2, **contents: Any
     ) -> Manifest:
         """Write and commit a checkpoint of all ranks."""
         for rank in range(world_size):
@@ -90,6 +94,13 @@ class Snapshots:
         manifest = checkpoints.commit_if_complete(step, world_size, RUN)
         assert manifest is not None
         return manifest
+
+
+def as_run(history: HistoryCheckpoints, run: str = RUN) -> RunCheckpoints:
+    """Return the checkpoints of a run whose only history these are."""
+    remote = history.remote.store if isinstance(history, StagedCheckpoints) else None
+    place = FolderPlace(history.path) if remote is None else StorePlace(remote)
+    return RunCheckpoints(Histories(place, lambda _: history), run, history.path, 2)
 
 
 @pytest.fixture

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
 from holdfast_checkpoint.checkpoint_errors import CheckpointError
-from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_checkpoint.format.history import HistoryRecord
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest
-from holdfast_checkpoint.store.locations import Checkpoints
+from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -28,7 +27,7 @@ class CheckpointInventory:
 
     def __init__(
         self,
-        primary: Checkpoints,
+        primary: RunCheckpoints,
         secondary: Secondary | None,
         known: KnownCheckpoints | None,
         run: str,
@@ -78,8 +77,8 @@ class CheckpointInventory:
 
     def _manifest(self, step: int, in_primary: Sequence[int]) -> Manifest:
         if self.secondary is not None and step not in in_primary:
-            return self.secondary.remote.load_manifest(step)
-        return self.primary.load_manifest(step)
+            return self.secondary.remote.at(step).load_manifest(step)
+        return self.primary.at(step).load_manifest(step)
 
     async def refresh(self, report_loss: Callable[[int], None]) -> None:
         """Look every few seconds, forever: other nodes commit checkpoints too, and people remove folders.
@@ -109,17 +108,13 @@ class CheckpointInventory:
                 parent_step=history.parent_step,
                 since_unix_s=history.since_unix_s,
             )
-            self.primary.begin(record)
+            self.primary.histories.begin(record)
             self.known.enter(history.number, history.parent_step)
             self.look()
 
-    def note_bad_loss(self, record: BadLossRecord) -> None:
-        """Record that checkpoints of the present history may hold a bad state. Raises CheckpointError."""
-        self.primary.note_bad_loss(record)
-
     def local_directory(self, step: int) -> Path | None:
         """Return the directory of a committed checkpoint; None if it is not committed or not on this node."""
-        directory = self.primary.step_directory(step)
+        directory = self.primary.at(step).step_directory(step)
         return directory if step in self.committed and (directory / MANIFEST).exists() else None
 
     def close(self) -> None:

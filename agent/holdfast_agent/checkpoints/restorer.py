@@ -14,8 +14,8 @@ from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import Manifest, load_committed_index, load_manifest
 from holdfast_checkpoint.format.shard_index import slot_bytes_needed
-from holdfast_checkpoint.store.locations import Checkpoints
 from holdfast_checkpoint.store.remote_histories import RemoteHistories
+from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 from holdfast_proto.snapshot import SnapshotError
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class StartingPoint:
 class _Source:
     """One way to get a checkpoint."""
 
-    place: Checkpoints | RemoteHistories
+    place: RunCheckpoints | RemoteHistories
     fetch: Callable[[int, Collection[int] | None], Path]
     """Brings a step's shards of the given ranks (None: of all) to this node; returns the directory."""
 
@@ -71,7 +71,7 @@ class CheckpointRestorer:
         failures: list[tuple[_Source, CheckpointError]] = []
         for source in self._sources(step):
             try:
-                manifest = await asyncio.to_thread(source.place.load_manifest, step)
+                manifest = await asyncio.to_thread(source.place.at(step).load_manifest, step)
                 self._check_run(manifest)
                 needed = share if manifest.world_size == world_size else None
                 directory = await asyncio.to_thread(source.fetch, step, needed)
@@ -94,9 +94,10 @@ class CheckpointRestorer:
         primary, secondary = self._inventory.primary, self._inventory.secondary
         sources: list[_Source] = []
         if secondary is None or step in self._inventory.in_primary:
-            sources.append(_Source(primary, primary.fetch))
-            if primary.store_retries is not None:
-                sources.append(_Source(primary, functools.partial(primary.fetch, again=True)))
+            place = primary.at(step)
+            sources.append(_Source(primary, place.fetch))
+            if place.store_retries is not None:
+                sources.append(_Source(primary, functools.partial(place.fetch, again=True)))
         if secondary is not None:
             sources.append(_Source(secondary.remote, secondary.fetch))
         return sources
@@ -105,7 +106,7 @@ class CheckpointRestorer:
         primary, run = self._inventory.primary, self._inventory.run
         if manifest.run not in {run, *primary.runs}:
             raise CheckpointUnreadable(
-                f"{primary.step_directory(manifest.step)}: written by run {manifest.run}, "
+                f"{primary.at(manifest.step).step_directory(manifest.step)}: written by run {manifest.run}, "
                 f"this is run {run}: use --run {manifest.run} to continue it, or another --checkpoints directory"
             )
 

@@ -141,18 +141,19 @@ class ShardSaver:
 
     async def _write_shard(self, slot: Path, header: Header, world_size: int) -> None:
         """Write and publish the shard in a pinned slot; commit the checkpoint if it is the last one."""
-        primary, rank, step = self._inventory.primary, header.rank, header.step
+        rank, step = header.rank, header.step
+        place = self._inventory.primary.at(step)
         base_step = await self._in_order(lambda: self._base(header, world_size))
         await self._workers.run(
             "write",
-            directory=primary.step_directory(step),
+            directory=place.step_directory(step),
             slot=str(slot),
             run=self._inventory.run,
             world_size=world_size,
             base_step=base_step,
             compression=self._compression,
         )
-        await asyncio.get_running_loop().run_in_executor(self._uploads, primary.publish, step, rank)
+        await asyncio.get_running_loop().run_in_executor(self._uploads, place.publish, step, rank)
         await self._in_order(lambda: self._commit(step, world_size))
 
     async def _patiently(self, rank: int, look: Callable[[], Result]) -> Result:
@@ -175,7 +176,7 @@ class ShardSaver:
         return asyncio.get_running_loop().run_in_executor(self._commits, job)
 
     def _base(self, header: Header, world_size: int) -> int | None:
-        return self._inventory.primary.base_for(
+        return self._inventory.primary.at(header.step).base_for(
             header.step,
             run=self._inventory.run,
             world_size=world_size,
@@ -234,7 +235,7 @@ class ShardSaver:
         """Pin the checkpoint of ``step``, so that pruning leaves it. If that fails, report it."""
         try:
             # The thread that also prunes: pruning then runs either before or after, and never during this.
-            await self._in_order(lambda: self._inventory.primary.keep(step, reason))
+            await self._in_order(lambda: self._inventory.primary.at(step).keep(step, reason))
         except CheckpointError as error:
             log.error("checkpoint of step %d cannot be kept: %s", step, error)
             failed = store.CheckpointFailed(step=step, reason=f"it cannot be kept: {error}")
@@ -243,7 +244,7 @@ class ShardSaver:
     async def prove(self, step: int, finite_step: int) -> None:
         """Mark the checkpoint of ``step`` as proven. If that fails, the one that was marked before stays."""
         try:
-            await self._in_order(lambda: self._inventory.primary.prove(step, finite_step))
+            await self._in_order(lambda: self._inventory.primary.at(step).prove(step, finite_step))
         except CheckpointError as error:
             log.warning("checkpoint of step %d cannot be marked as proven: %s", step, error)
 
@@ -251,7 +252,9 @@ class ShardSaver:
         """Record that the newest checkpoints may hold a bad state: see ``holdfast_checkpoint.format.bad_loss``."""
         record = BadLossRecord(from_step=bad_loss.from_step, reason=bad_loss.reason, since_unix_s=bad_loss.since_unix_s)
         try:
-            await asyncio.wait_for(self._in_order(lambda: self._inventory.note_bad_loss(record)), _RECORD_PATIENCE_S)
+            await asyncio.wait_for(
+                self._in_order(lambda: self._inventory.primary.histories.note_bad_loss(record)), _RECORD_PATIENCE_S
+            )
         except (CheckpointError, TimeoutError) as error:
             log.error("it cannot be recorded that checkpoints from step %d may be bad: %s", record.from_step, error)
 

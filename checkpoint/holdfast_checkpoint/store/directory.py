@@ -21,7 +21,6 @@ from holdfast_checkpoint.checkpoint_errors import (
     read_errors,
     write_errors,
 )
-from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_checkpoint.format.durable import (
     NewFile,
     flush_directory,
@@ -30,7 +29,6 @@ from holdfast_checkpoint.format.durable import (
     remove_leftovers,
     write_file,
 )
-from holdfast_checkpoint.format.history import FIRST, HistoryRecord
 from holdfast_checkpoint.format.keeping import KEPT, is_proven, keep, prove
 from holdfast_checkpoint.format.manifest import (
     MANIFEST,
@@ -63,11 +61,6 @@ class CheckpointDirectory:
     Others stay, too: pinned ones and the newest proven one (``holdfast_checkpoint.format.keeping``), bases of those
     that stay, and those with missing files, because the files may come back.
     """
-
-    history = FIRST
-    """Number of the history; a folder alone has only the first."""
-    runs: frozenset[str] = frozenset()
-    """Names of the runs that have begun a history here; a folder alone keeps no such record."""
 
     store_retries = None
     """Counters of an object store's calls; here there is none."""
@@ -126,14 +119,6 @@ class CheckpointDirectory:
                 return None
         self._prune(manifest)
         return manifest
-
-    def begin(self, record: HistoryRecord) -> None:
-        """Raise CheckpointError: a folder alone has one history."""
-        raise CheckpointError(f"{self.path} has no place for history {record.number}")
-
-    def note_bad_loss(self, record: BadLossRecord) -> None:
-        """Raise CheckpointError: the record of a history is next to it."""
-        raise CheckpointError(f"{self.path} has no place for a record: {record.reason}")
 
     def manifests(self) -> dict[int, Manifest]:
         """Return the manifests of all committed checkpoints, by step, without damaged ones.

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from holdfast_checkpoint.format.bad_loss import BadLossRecord
-from holdfast_checkpoint.format.history import HistoryRecord, folder_name
+from holdfast_checkpoint.format.history import folder_name
 from holdfast_checkpoint.format.keeping import KEPT
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.store.directory import CheckpointDirectory
@@ -22,24 +21,12 @@ PRIMARY = "--checkpoints"
 SECONDARY = "--checkpoints-secondary"
 
 
-class Checkpoints(Protocol):
-    """The checkpoints of a run, in a folder or in an object store. See :class:`CheckpointDirectory`."""
+class HistoryCheckpoints(Protocol):
+    """The checkpoints of one history of a run, in a folder or in an object store. See :class:`CheckpointDirectory`."""
 
     @property
     def path(self) -> Path:
         """Local folder in which shards are written and read."""
-
-    @property
-    def history(self) -> int:
-        """Number of the history to which the next checkpoint belongs."""
-
-    @property
-    def kept(self) -> int:
-        """Number of whole checkpoints of a history that stay."""
-
-    @property
-    def runs(self) -> frozenset[str]:
-        """Names of the runs that have begun a history here."""
 
     @property
     def removal_failures_total(self) -> int:
@@ -55,12 +42,6 @@ class Checkpoints(Protocol):
     def check_writable(self) -> None:
         """Write something and remove it, to test the setting. Raises CheckpointError."""
 
-    def begin(self, record: HistoryRecord) -> None:
-        """Begin a history: the next checkpoints belong to it. Raises CheckpointError."""
-
-    def note_bad_loss(self, record: BadLossRecord) -> None:
-        """Record that checkpoints of the present history may hold a bad state. Raises CheckpointError."""
-
     def publish(self, step: int, rank: int) -> None:
         """Bring a written shard to the place that all nodes see. Raises CheckpointError."""
 
@@ -70,11 +51,11 @@ class Checkpoints(Protocol):
     def manifests(self) -> dict[int, Manifest]:
         """Return the manifests of all committed checkpoints, by step. Raises CheckpointError."""
 
-    def committed(self) -> list[int]:
-        """Return the steps of all committed checkpoints, ascending. Raises CheckpointError."""
-
     def damaged(self) -> list[int]:
         """Return the steps whose manifest is damaged, ascending. Raises CheckpointError."""
+
+    def missing(self, step: int) -> list[str]:
+        """Return the names of a committed checkpoint's files that are missing or have another size."""
 
     def load_manifest(self, step: int) -> Manifest:
         """Return the manifest of ``step``. Raises CheckpointError."""
@@ -100,24 +81,17 @@ class Checkpoints(Protocol):
     def mark(self, step: int, name: str = KEPT) -> bytes | None:
         """Return the contents of a file that marks ``step``, or None. Raises CheckpointError."""
 
-    def close(self) -> None:
-        """Retry nothing from now on, because the agent ends."""
-
-
-class HistoryCheckpoints(Checkpoints, Protocol):
-    """The checkpoints of one history of a run."""
-
-    def missing(self, step: int) -> list[str]:
-        """Return the names of a committed checkpoint's files that are missing or have another size."""
-
     def has_enough(self) -> bool:
-        """Return whether at least ``kept`` whole checkpoints are committed here. Raises CheckpointError."""
+        """Return whether enough whole checkpoints are committed here to remove older histories."""
 
     def retire(self, *, spare_proven: bool) -> None:
         """Remove this history's checkpoints, because a newer history has enough of its own.
 
         ``spare_proven``: its newest proven one stays.
         """
+
+    def close(self) -> None:
+        """Retry nothing from now on, because the agent ends."""
 
 
 def is_url(location: str) -> bool:

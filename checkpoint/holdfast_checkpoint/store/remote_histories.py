@@ -5,7 +5,6 @@ from collections.abc import Collection
 from holdfast_checkpoint.format.keeping import PROVEN
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.store.histories import Histories, StorePlace
-from holdfast_checkpoint.store.locations import Checkpoints
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
 from holdfast_checkpoint.store.object_store import ObjectStore
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
@@ -26,7 +25,7 @@ class RemoteHistories:
         """Store of the whole place."""
         return self._first.store
 
-    def of_step(self, step: int) -> ObjectCheckpoints:
+    def at(self, step: int) -> ObjectCheckpoints:
         """Return the checkpoints of the history that a step belongs to."""
         return self.histories.of_step(step)
 
@@ -41,27 +40,22 @@ class RemoteHistories:
             step: manifest
             for part in self.parts()
             for step, manifest in part.manifests().items()
-            if self.histories.of_step(step) is part
+            if self.at(step) is part
         }
 
-    def load_manifest(self, step: int) -> Manifest:
-        """Return the manifest of ``step``."""
-        return self.of_step(step).load_manifest(step)
-
-    def follow(self, primary: Checkpoints) -> None:
+    def follow(self, primary: RunCheckpoints) -> None:
         """Begin the histories that the primary has and the secondary lacks."""
-        if isinstance(primary, RunCheckpoints):
-            self.histories.refresh()
-            for number, record in sorted(primary.histories.records.items()):
-                if number not in self.histories.records:
-                    self.histories.begin(record)
+        self.histories.refresh()
+        for number, record in sorted(primary.histories.records.items()):
+            if number not in self.histories.records:
+                self.histories.begin(record)
 
     def prune(self, newest: Manifest, kept: int, marked: Collection[int]) -> None:
         """Remove what the commit of ``newest`` makes superfluous; older histories once the present one has ``kept``."""
-        part = self.of_step(newest.step)
+        part = self.at(newest.step)
         part.prune(newest, kept, marked=marked)
         current = self.histories.part(self.histories.current)
         if part is current and current.whole() >= kept:
             spare_proven = not current.marked(PROVEN, current.manifests())
             for older in self.histories.older():
-                older.retire([step for step in marked if self.of_step(step) is older], spare_proven=spare_proven)
+                older.retire([step for step in marked if self.at(step) is older], spare_proven=spare_proven)

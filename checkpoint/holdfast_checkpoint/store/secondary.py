@@ -16,10 +16,11 @@ from holdfast_checkpoint.format.keeping import KEPT, PROVEN
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.store.download import CheckpointDownload
 from holdfast_checkpoint.store.histories import Histories
-from holdfast_checkpoint.store.locations import Checkpoints, HistoryCheckpoints
+from holdfast_checkpoint.store.locations import HistoryCheckpoints
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, mark_name, steps_of
 from holdfast_checkpoint.store.remote_histories import RemoteHistories
 from holdfast_checkpoint.store.retries import Backoff
+from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 
 LOOK_S = 10.0
 """Time between looks for new checkpoints, unless :meth:`Secondary.look` asks for one."""
@@ -47,7 +48,7 @@ class Secondary:
 
     def __init__(
         self,
-        primary: Checkpoints,
+        primary: RunCheckpoints,
         remote: ObjectCheckpoints,
         *,
         run: str,
@@ -116,8 +117,8 @@ class Secondary:
         The files there are not used: they have turned out to be damaged or incomplete.
         """
         log.warning("the checkpoint of step %d is fetched from %s", step, self.remote.store.url)
-        into = self._primary.step_directory(step).parent
-        return CheckpointDownload(self.remote.of_step(step), step, into, again=True).fetch(ranks)
+        into = self._primary.at(step).step_directory(step).parent
+        return CheckpointDownload(self.remote.at(step), step, into, again=True).fetch(ranks)
 
     def _serve(self) -> None:
         lower_priority()
@@ -166,7 +167,7 @@ class Secondary:
         """Return the steps that the secondary should have, ascending, so that bases are copied first."""
         runs = {self._run, *self._primary.runs}
         own = sorted(step for step, manifest in manifests.items() if manifest.run in runs)
-        wanted = {*own[-self._kept :], *(step for step in own if self._primary.mark(step) is not None)}
+        wanted = {*own[-self._kept :], *(step for step in own if self._primary.at(step).mark(step) is not None)}
         wanted.update(sorted(self._primary.proven(own))[-1:])
         return sorted(wanted | {base for step in wanted for base in manifests[step].bases if base in manifests})
 
@@ -174,8 +175,8 @@ class Secondary:
         """Copy this node's share of a checkpoint, and commit it if no shard is missing. Return whether it did so."""
         self.attempts_total += 1
         try:
-            mine, remote = self._share(manifest), self.remote.of_step(manifest.step)
-            source = self._primary.fetch(manifest.step, mine) if mine else Path()
+            mine, remote = self._share(manifest), self.remote.at(manifest.step)
+            source = self._primary.at(manifest.step).fetch(manifest.step, mine) if mine else Path()
             for rank in mine:
                 if self._closed:
                     return False
@@ -198,10 +199,10 @@ class Secondary:
         for remote in self.remote.parts():
             names = remote.store.listing()
             for step in steps_of(names).intersection(steps):
-                if self.remote.of_step(step) is not remote:
+                if self.remote.at(step) is not remote:
                     continue
                 for name in (KEPT, PROVEN):
-                    mark, copy = self._primary.mark(step, name), mark_name(step, name)
+                    mark, copy = self._primary.at(step).mark(step, name), mark_name(step, name)
                     if mark is not None and copy not in names:
                         remote.store.write(copy, mark)
                     elif mark is None and copy in names and name == KEPT:

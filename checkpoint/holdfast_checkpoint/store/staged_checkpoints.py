@@ -8,9 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable, read_errors, write_errors
-from holdfast_checkpoint.format.bad_loss import BadLossRecord
 from holdfast_checkpoint.format.durable import make_directory, remove_file, write_file
-from holdfast_checkpoint.format.history import FIRST, HistoryRecord
 from holdfast_checkpoint.format.keeping import KEPT, PROVEN, keep, proof
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, describe, manifest_shards
 from holdfast_checkpoint.format.shard_index import step_directory, step_of
@@ -32,11 +30,6 @@ class StagedCheckpoints:
     ``staging`` belongs to this node alone. It keeps the node's shards of all checkpoints in the store, so that a
     restart need not download them.
     """
-
-    history = FIRST
-    """Number of the history; alone it knows no other."""
-    runs: frozenset[str] = frozenset()
-    """Names of the runs that have begun a history here; alone it keeps no such record."""
 
     def __init__(self, remote: ObjectCheckpoints, staging: Path, kept: int) -> None:
         self.remote = remote
@@ -86,10 +79,6 @@ class StagedCheckpoints:
         """Return the manifests of all committed checkpoints, by step. Raises CheckpointError."""
         return self.remote.manifests()
 
-    def committed(self) -> list[int]:
-        """Return the steps of all committed checkpoints, ascending. Raises CheckpointError."""
-        return sorted(self.manifests())
-
     def damaged(self) -> list[int]:
         """Return the steps whose manifest is damaged, ascending. Raises CheckpointError."""
         return sorted(self.remote.damaged())
@@ -97,14 +86,6 @@ class StagedCheckpoints:
     def missing(self, step: int) -> list[str]:
         """Return the names of a committed checkpoint's objects that are missing or have another size."""
         return self.remote.missing(step)
-
-    def begin(self, record: HistoryRecord) -> None:
-        """Raise CheckpointError: this is one history."""
-        raise CheckpointError(f"{self.remote.store.url} has no place for history {record.number}")
-
-    def note_bad_loss(self, record: BadLossRecord) -> None:
-        """Raise CheckpointError: the record of a history is next to it."""
-        raise CheckpointError(f"{self.remote.store.url} has no place for a record: {record.reason}")
 
     def has_enough(self) -> bool:
         """Return whether at least ``kept`` whole checkpoints are committed here. Raises CheckpointError."""

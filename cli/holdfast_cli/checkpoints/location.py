@@ -31,7 +31,7 @@ def usable_steps(location: str, run: str) -> list[int]:
     """
     try:
         checkpoints = _opened(location, run)
-        return [step for step in checkpoints.committed() if not checkpoints.missing(step)]
+        return [step for step in checkpoints.committed() if not checkpoints.at(step).missing(step)]
     except CheckpointError as error:
         raise CommandError(str(error)) from None
 

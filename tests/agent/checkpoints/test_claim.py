@@ -45,7 +45,7 @@ def test_checkpoints_of_the_version_before_are_the_first_history(
     snapshots.commit(checkpoints, 20)
     opened = start(tmp_path)
     assert (opened.history, opened.committed(), owners_of(opened)) == (1, [10, 20], {RUN})
-    assert opened.fetch(20) == checkpoints.step_directory(20)
+    assert opened.at(20).fetch(20) == checkpoints.step_directory(20)
 
 
 def test_another_name_is_refused_in_one_line_and_adopted(
@@ -68,7 +68,7 @@ def test_from_scratch_begins_a_history_once_for_a_run_and_leaves_the_older_one(
     for _agent in range(2):
         begun = start(tmp_path, from_scratch=True)
         assert (begun.history, begun.committed(), begun.damaged()) == (2, [], [])
-    assert begun.step_directory(10) == checkpoints.path / "history-0002" / "step-00000010"
+    assert begun.at(10).step_directory(10) == checkpoints.path / "history-0002" / "step-00000010"
     assert checkpoints.verify(10) == manifest
     assert start(tmp_path, instance="next", from_scratch=True).history == 3
 
@@ -87,7 +87,9 @@ def test_an_older_history_stays_until_the_newer_one_has_enough(
 
     def commit(step: int) -> None:
         for rank in range(2):
-            snapshots.write(CheckpointDirectory(begun.step_directory(step).parent, 2), rank, step, 2, generation=2)
+            snapshots.write(
+                CheckpointDirectory(begun.at(step).step_directory(step).parent, 2), rank, step, 2, generation=2
+            )
         assert begun.commit_if_complete(step, 2, RUN) is not None
 
     commit(5)
@@ -103,7 +105,7 @@ def test_a_history_that_has_vanished_is_not_passed_over(
 ) -> None:
     snapshots.commit(checkpoints, 10)
     opened = start(tmp_path)
-    opened.begin(HistoryRecord(number=2, run=RUN, parent=1, parent_step=10))
+    opened.histories.begin(HistoryRecord(number=2, run=RUN, parent=1, parent_step=10))
     for rank in range(2):
         snapshots.write(CheckpointDirectory(checkpoints.path / "history-0002", 2), rank, 20, 2)
     assert opened.commit_if_complete(20, 2, RUN) is not None
@@ -173,7 +175,7 @@ def test_after_a_bad_loss_a_start_must_say_where_to_continue(
 ) -> None:
     snapshots.commit(checkpoints, 10)
     snapshots.commit(checkpoints, 20)
-    start(tmp_path).note_bad_loss(BadLossRecord(from_step=12, reason="NaN"))
+    start(tmp_path).histories.note_bad_loss(BadLossRecord(from_step=12, reason="NaN"))
     with pytest.raises(
         UnclaimableError, match=r"of step 12 or later may hold the bad state: .* --continue-from 10, or"
     ):
@@ -186,7 +188,7 @@ def test_after_a_bad_loss_a_person_may_still_trust_the_newest(
     snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
     snapshots.commit(checkpoints, 10)
-    start(tmp_path).note_bad_loss(BadLossRecord(from_step=0, reason="NaN"))
+    start(tmp_path).histories.note_bad_loss(BadLossRecord(from_step=0, reason="NaN"))
     with pytest.raises(UnclaimableError, match="--continue-from and a step that is good, or with --from-scratch"):
         start(tmp_path, instance="next")
     assert start(tmp_path, instance="next", continue_from=10).committed() == [10]
@@ -196,7 +198,7 @@ def test_after_a_bad_loss_a_person_may_still_trust_the_newest(
 def test_without_a_doubtful_checkpoint_a_start_after_a_bad_loss_needs_nothing(
     snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
-    start(tmp_path).note_bad_loss(BadLossRecord(from_step=12, reason="NaN"))
+    start(tmp_path).histories.note_bad_loss(BadLossRecord(from_step=12, reason="NaN"))
     assert start(tmp_path, instance="empty").committed() == []
     snapshots.commit(checkpoints, 10)
     assert start(tmp_path, instance="next").committed() == [10]
@@ -221,6 +223,6 @@ def test_a_new_line_keeps_the_proven_checkpoint_of_the_old_one_until_it_has_one_
     for step in (5, 6):
         snapshots.commit(opened, step)
     assert checkpoints.committed() == [10], "no finite loss has followed the new ones"
-    opened.prove(6, 7)
+    opened.at(6).prove(6, 7)
     snapshots.commit(opened, 8)
     assert checkpoints.committed() == []

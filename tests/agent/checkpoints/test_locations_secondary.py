@@ -19,6 +19,7 @@ from holdfast_proto.snapshot import Slot
 from tests.support.coroutines import wait_until
 from tests.support.nodes import RUN, node_checkpoints
 from tests.support.object_places import QUICK, Place
+from tests.support.snapshots import as_run
 
 if TYPE_CHECKING:
     from tests.support.snapshots import Snapshots
@@ -37,7 +38,7 @@ def opened(place: Place, checkpoints: CheckpointDirectory) -> Iterator[Open]:
     every: list[Secondary] = []
 
     def open_secondary(ranks: range = range(2), *, kept: int = 2, start: bool = True) -> Secondary:
-        secondary = Secondary(checkpoints, place.open(), run=RUN, kept=kept, backoff=QUICK)
+        secondary = Secondary(as_run(checkpoints), place.open(), run=RUN, kept=kept, backoff=QUICK)
         every.append(secondary)
         if start:
             secondary.start(lambda: (ranks, 2))

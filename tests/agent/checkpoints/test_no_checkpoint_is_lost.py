@@ -14,6 +14,7 @@ from holdfast_checkpoint.format.durable import remove_file
 from holdfast_checkpoint.format.history import folder_name
 from holdfast_checkpoint.format.manifest import MANIFEST
 from holdfast_checkpoint.store import retention
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.histories import Histories, StorePlace
 from holdfast_checkpoint.store.locations import HistoryCheckpoints
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
@@ -114,9 +115,9 @@ def test_the_newest_reported_checkpoint_in_a_store_loads_at_every_moment(
 
 def unreadable_if_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat a missing file as a damaged one, and start from the seed if nothing is left, as earlier versions did."""
-    fetch = RunCheckpoints.fetch
+    fetch = CheckpointDirectory.fetch
 
-    def unreadable(self: RunCheckpoints, step: int, *arguments: Any, **options: Any) -> Path:
+    def unreadable(self: CheckpointDirectory, step: int, *arguments: Any, **options: Any) -> Path:
         try:
             return fetch(self, step, *arguments, **options)
         except CheckpointUnavailable as error:
@@ -124,7 +125,7 @@ def unreadable_if_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     choose = restore_point.choose
     seed = restore_point.RestorePoint(store.SOURCE_SEED, -1)
-    monkeypatch.setattr(RunCheckpoints, "fetch", unreadable)
+    monkeypatch.setattr(CheckpointDirectory, "fetch", unreadable)
     monkeypatch.setattr(restore_point, "choose", lambda *arguments: choose(*arguments) or seed)
 
 

@@ -184,7 +184,7 @@ async def test_a_checkpoint_that_somebody_removes_is_reported_once_and_the_next_
     monkeypatch.setattr(restore_sources, "REFRESH_S", 0.01)
     looking = asyncio.create_task(node.inventory.refresh(node.saver.report_loss))
     await expect_next_checkpoint(node, snapshots, 10)
-    shutil.rmtree(node.inventory.primary.step_directory(10))
+    shutil.rmtree(node.inventory.primary.at(10).step_directory(10))
     await until(lambda: failures(node) != [], "its loss is reported")
     await expect_next_checkpoint(node, snapshots, 20)
     await end(looking)

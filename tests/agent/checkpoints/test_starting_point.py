@@ -5,10 +5,12 @@ import pytest
 
 from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
 from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot
 from tests.support.nodes import RUN, make_node
+from tests.support.snapshots import as_run
 
 if TYPE_CHECKING:
     from tests.support.snapshots import Snapshots
@@ -59,13 +61,13 @@ async def test_damaged_checkpoint_is_reported_before_ranks_of_another_world_star
 async def test_unreachable_store_ends_an_agent_at_the_start_and_not_one_whose_ranks_train_already(
     committed: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_over: bool
 ) -> None:
-    def away(_: CheckpointDirectory) -> list[int]:
+    def away(_: CheckpointDirectory) -> dict[int, Manifest]:
         raise CheckpointError("--checkpoints s3://bucket/run: no answer")
 
-    monkeypatch.setattr(CheckpointDirectory, "committed", away)
+    monkeypatch.setattr(CheckpointDirectory, "manifests", away)
 
     def inventory() -> CheckpointInventory:
-        return CheckpointInventory(committed, None, None, RUN, takes_over=takes_over)
+        return CheckpointInventory(as_run(committed), None, None, RUN, takes_over=takes_over)
 
     if not takes_over:
         with pytest.raises(CheckpointError, match="no answer"):

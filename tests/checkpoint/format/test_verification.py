@@ -26,7 +26,7 @@ from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.overview import find_histories
 from holdfast_checkpoint.store.secondary import Secondary
 from tests.support.object_places import QUICK, Place
-from tests.support.snapshots import RUN
+from tests.support.snapshots import RUN, as_run
 
 if TYPE_CHECKING:
     from tests.support.snapshots import Snapshots
@@ -172,7 +172,7 @@ def test_a_mark_goes_with_its_checkpoint_and_keeps_none(
 def test_a_copy_in_the_secondary_has_no_mark(directory: Path, checkpoints: CheckpointDirectory) -> None:
     note(directory)
     place = Place("--checkpoints-secondary")
-    secondary = Secondary(checkpoints, place.open(), run=RUN, kept=2, backoff=QUICK)
+    secondary = Secondary(as_run(checkpoints), place.open(), run=RUN, kept=2, backoff=QUICK)
     secondary.start(lambda: (range(2), 2))
     try:
         assert secondary.wait(20)

@@ -77,7 +77,7 @@ def test_manifest_is_put_after_every_shard_and_index(place: Place, nodes: Nodes)
         "step-00000040/rank-00001.json",
         "step-00000040/manifest.json",
     ]
-    assert nodes.of[0].committed() == [40]
+    assert sorted(nodes.of[0].manifests()) == [40]
 
 
 def test_new_node_downloads_what_its_rank_needs_and_no_more(
@@ -97,7 +97,7 @@ def test_base_is_kept_and_comes_along(place: Place, nodes: Nodes, tmp_path: Path
         manifest = nodes.save(step, base=base)
         assert manifest is not None
         assert manifest.bases == (10,)
-    assert nodes.of[0].committed() == [10, 30, 40]
+    assert sorted(nodes.of[0].manifests()) == [10, 30, 40]
     directory = StagedCheckpoints(place.open(), tmp_path / "new", 2).fetch(40)
     for rank in range(2):
         assert_restores(snapshots, directory, rank, 40)
@@ -136,7 +136,7 @@ def test_step_that_is_saved_again_leaves_what_was_committed(place: Place, nodes:
     for node in nodes.of:
         node.base_for(20, run=RUN, world_size=2, generation=1, full_every=8)
     nodes.save(20, base=10)
-    assert nodes.of[1].committed() == [10, 20]
+    assert sorted(nodes.of[1].manifests()) == [10, 20]
     before = place.names()
     shutil.rmtree(nodes.of[0].path)
     slot = nodes.snapshots.slot(0, 10, generation=2)
@@ -144,7 +144,7 @@ def test_step_that_is_saved_again_leaves_what_was_committed(place: Place, nodes:
     with pytest.raises(CheckpointCommitted, match="is committed already, by generation 1: it stays"):
         nodes.of[0].publish(10, 0)
     assert place.names() == before
-    assert nodes.of[1].committed() == [10, 20]
+    assert sorted(nodes.of[1].manifests()) == [10, 20]
 
 
 def test_node_that_was_replaced_does_not_withdraw_what_was_saved_since(
@@ -159,7 +159,7 @@ def test_node_that_was_replaced_does_not_withdraw_what_was_saved_since(
     write_shard(nodes.snapshots.slot(1, 10, generation=1), replaced.step_directory(10), run=RUN, world_size=2)
     with pytest.raises(CheckpointError, match="is committed already, by generation 2: it stays"):
         replaced.publish(10, 1)
-    assert replaced.committed() == [10, 20]
+    assert sorted(replaced.manifests()) == [10, 20]
     assert place.names() == before
 
 
@@ -201,7 +201,7 @@ def test_marked_checkpoint_stays_in_the_store(nodes: Nodes) -> None:
     nodes.of[1].keep(10, "loss spike")
     for step in (20, 30, 40):
         nodes.save(step)
-    assert nodes.of[0].committed() == [10, 30, 40]
+    assert sorted(nodes.of[0].manifests()) == [10, 30, 40]
 
 
 def test_staging_holds_no_more_than_the_store(nodes: Nodes) -> None:
@@ -249,7 +249,7 @@ def test_denied_access_is_reported_immediately_in_one_line(place: Place, nodes: 
 def test_store_that_stays_unreachable_is_reported_after_several_tries(place: Place, nodes: Nodes) -> None:
     place.files.fails = lambda _number, _method: TimeoutError("no answer\nwithin 5 s")
     with pytest.raises(CheckpointError, match="no answer within 5 s: check that the store can be reached"):
-        nodes.of[0].committed()
+        sorted(nodes.of[0].manifests())
     assert nodes.of[0].store_retries.failures_total == nodes.of[0].store_retries.limit
 
 
@@ -269,7 +269,7 @@ def test_missing_package_is_reported_with_its_fix(monkeypatch: pytest.MonkeyPatc
 def test_folder_needs_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     checkpoints = open_checkpoints(str(tmp_path / "checkpoints"), tmp_path / "staging", 2, run=RUN)
-    checkpoints.check_writable()
+    checkpoints.present.check_writable()
     assert checkpoints.committed() == []
 
 
