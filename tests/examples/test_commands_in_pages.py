@@ -43,7 +43,7 @@ def test_a_command_in_prose_has_its_name_and_its_options(page: str, words: list[
 
 
 def test_the_pages_that_show_commands_are_read() -> None:
-    assert {"README.md", "multinode.md", "own-trainer.md", "planning.md", "fsdp2.py", "runs.py"} <= {
+    assert {"README.md", "multinode.md", "own-trainer.md", "planning.md", "fsdp2.py", "start_flags.py"} <= {
         page for page, _ in BLOCKS
     }
     assert ["agent", "--run", "big"] in [words[:3] for _, words in BLOCKS]  # in a string for srun

@@ -145,7 +145,7 @@ def test_threads_and_forked_workers_that_poll_are_no_sign_of_life(how: str) -> N
 HOOKS_THREAD = """
 import threading
 from pathlib import Path
-from holdfast_hooks.session.link import show_name
+from holdfast_base.threads import show_name
 def report():
     {show}
     while True:

@@ -166,9 +166,9 @@ def test_a_trace_that_another_thread_has_taken_is_never_stopped(
 import threading, torch
 from pathlib import Path
 from torch.profiler import ProfilerActivity, profile
-from holdfast_hooks.profiling import give_way
+from holdfast_hooks.profiling import torch_profile
 from tests.trainer_hooks.profiling.test_step_profiler import Loop
-give_way._PATIENCE_S = 0.1
+torch_profile._PATIENCE_S = 0.1
 loop = Loop(Path({str(tmp_path)!r}))
 loop.request(steps=100)
 loop.until_profiled()

@@ -90,7 +90,7 @@ def tell_agent(context: str, worker_exceptions: Mapping[int, BaseException]) -> 
 
     Raises ValueError if the context is not valid, and RpcError if no agent answers.
     """
-    from holdfast_hooks.session.link import grpc  # first: it decides how gRPC is imported
+    from holdfast_hooks.session.own_grpc import grpc  # first: it decides how gRPC is imported
     from holdfast_proto.v1.session_pb2_grpc import RankAgentStub
 
     observed = RankContext.from_environment({VARIABLE: context}, rank=0)

@@ -1,7 +1,5 @@
 """The rank's stream to its agent, which opens again whenever it breaks."""
 
-import os
-import sys
 import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
@@ -9,32 +7,10 @@ from time import monotonic
 
 from holdfast_base.threads import show_name
 from holdfast_hooks.hook_errors import OnceLog
+from holdfast_hooks.session.own_grpc import grpc  # first: it decides how gRPC is imported
 from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 from holdfast_proto.v1.session_pb2_grpc import RankAgentStub
-
-# Imports gRPC without its fork handlers, which cannot work while the session of a rank is open.
-#
-# gRPC's handlers pause its threads around each fork(). They give up if a thread is inside gRPC, and print a line to
-# stderr. The thread of an open session always is. So each worker of a DataLoader would give such a line.
-#
-# gRPC's C core reads GRPC_ENABLE_FORK_SUPPORT once, while ``grpc`` is imported, for all of the process. So the variable
-# is set for the time of that import only. It stays as it is if the user has set it, or if the script has imported grpc
-# before: then it is too late, and the handlers are the script's own.
-
-_VARIABLE = "GRPC_ENABLE_FORK_SUPPORT"
-_is_free = "grpc" not in sys.modules and _VARIABLE not in os.environ
-
-if _is_free:
-    os.environ[_VARIABLE] = "0"
-try:
-    import grpc
-finally:
-    if _is_free:
-        os.environ.pop(_VARIABLE, None)
-
-__all__ = ["grpc"]
-
 
 _FIRST_BACKOFF_S = 0.05
 _LONGEST_BACKOFF_S = 1.0

@@ -83,7 +83,7 @@ def find_source() -> Path:
 
     Raises CommandError if there is neither.
     """
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parents[2]
     for folder in (package / "_dashboards", package.parents[1] / "dashboards"):
         if (folder / _CONFIGURATION).is_file():
             return folder
