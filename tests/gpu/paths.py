@@ -108,7 +108,7 @@ PATHS = (
     CudaPath(f"{_HOOKS}/state/random_states.py", "capture", _RANDOM),
     CudaPath(f"{_HOOKS}/state/random_states.py", "restore", _RANDOM),
     CudaPath(
-        f"{_HOOKS}/replicas/sets.py",
+        f"{_HOOKS}/replicas/replica_check.py",
         "_is_plain",
         "test_snapshots.py::test_parameters_on_the_gpu_are_compared_like_others",
     ),
