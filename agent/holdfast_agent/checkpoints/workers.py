@@ -19,7 +19,7 @@ from holdfast_checkpoint.checkpoint_errors import (
     CheckpointUnreadable,
     write_errors,
 )
-from holdfast_checkpoint.format.durable import remove_leftovers
+from holdfast_checkpoint.store.leftovers import remove_leftovers
 from holdfast_proto.exit_codes import describe_exit
 from holdfast_proto.snapshot import SnapshotError
 

@@ -11,7 +11,6 @@ and renamed, and then its directory is flushed. The order is what makes it safe:
 A retry is safe at any point: it takes another temporary name, and its rename replaces whatever is there.
 """
 
-import contextlib
 import errno
 import fcntl
 import itertools
@@ -22,10 +21,6 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
-
-import psutil
-
-from holdfast_base.processes import process_state
 
 _BUFFER_BYTES = 2 << 20
 """Bytes of one write. It bypasses the kernel's page cache (O_DIRECT) if the file system can do that: direct writes cost
@@ -186,33 +181,3 @@ def flush_directory(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-# Removes the temporary files of writers that died.
-#
-# Only those of this host: whether a process of another host lives cannot be seen from here, and its own agent removes
-# them when it starts.
-
-
-def remove_leftovers(directory: Path) -> int:
-    """Remove the temporary files that dead processes of this host left in ``directory``; return how many.
-
-    Raises OSError if the directory cannot be read or a file not be removed.
-    """
-    leftovers = [path for path in directory.iterdir() if _is_leftover(path)]
-    for path in leftovers:
-        remove_file(path)
-    return len(leftovers)
-
-
-def _is_leftover(path: Path) -> bool:
-    pid = writer_of(path.name)
-    if pid is None:
-        return False
-    if pid != os.getpid():
-        return process_state(pid) in ("", "Z", "X")
-    # In a container the next agent often has the pid of the last one. A file that is older than this process is not
-    # one of its own.
-    with contextlib.suppress(FileNotFoundError):
-        return path.stat().st_mtime < psutil.Process().create_time()
-    return False

@@ -21,14 +21,7 @@ from holdfast_checkpoint.checkpoint_errors import (
     read_errors,
     write_errors,
 )
-from holdfast_checkpoint.format.durable import (
-    NewFile,
-    flush_directory,
-    make_directory,
-    remove_file,
-    remove_leftovers,
-    write_file,
-)
+from holdfast_checkpoint.format.durable import NewFile, flush_directory, make_directory, remove_file, write_file
 from holdfast_checkpoint.format.keeping import KEPT, is_proven, keep, prove
 from holdfast_checkpoint.format.manifest import (
     MANIFEST,
@@ -48,6 +41,7 @@ from holdfast_checkpoint.format.shard_index import (
 )
 from holdfast_checkpoint.format.shard_reader import verify_shard
 from holdfast_checkpoint.format.verification import VERIFIED
+from holdfast_checkpoint.store.leftovers import remove_leftovers
 from holdfast_checkpoint.store.retention import base_step, outlived, previous_to, superfluous
 
 _NAMED = 4

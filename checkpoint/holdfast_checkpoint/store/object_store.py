@@ -22,8 +22,7 @@ from holdfast_checkpoint.checkpoint_errors import (
 )
 from holdfast_checkpoint.format.durable import NewFile, make_directory
 from holdfast_checkpoint.store.multipart import PART_BYTES, MultipartUploads, etag_of, ranges
-from holdfast_checkpoint.store.retries import Retries
-from holdfast_checkpoint.store.store_errors import describe, is_final, missing_package
+from holdfast_checkpoint.store.retries import Retries, describe, is_final, missing_package
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem  # imported on use: only those who have an object store need the package

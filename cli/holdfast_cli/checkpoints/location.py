@@ -7,8 +7,8 @@ from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUna
 from holdfast_checkpoint.store.locations import PRIMARY, SECONDARY, check_location, is_url, open_objects
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
 from holdfast_checkpoint.store.object_store import open_store
+from holdfast_checkpoint.store.retries import is_final
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
-from holdfast_checkpoint.store.store_errors import is_final
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, SettingsError
 
 _FIX = "start the run again when the files are back, or name another folder with --checkpoints"
