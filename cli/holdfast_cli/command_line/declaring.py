@@ -8,7 +8,7 @@ import copy
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
@@ -17,7 +17,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.settings.schema import settings_of
-from holdfast_cli.settings.setting import Setting
+from holdfast_cli.settings.setting import Setting, field_docs
 
 GIVEN = "given"
 
@@ -102,73 +102,71 @@ def _declared(command: Callable[..., None], flags: type[Any]) -> Callable[..., N
     return command
 
 
-def _parameters(flags: type[Any]) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(flags, include_extras=True)
-    own = [field for field in fields(flags) if field.name != GIVEN]
-    if issubclass(flags, SettingFlags):
-        yield from (
-            _setting_parameter(name, each, flags.command_name) for name, each in settings_of(flags.command_name)
-        )
-    yield from (_own_parameter(field, hints[field.name]) for field in own)
-
-
-def _own_parameter(field: "Field[Any]", hint: object) -> inspect.Parameter:
-    kind, default = inspect.Parameter.KEYWORD_ONLY, field.default
-    if field.default_factory is not MISSING:
-        default = field.default_factory()
-    if get_origin(hint) is Annotated:
-        value_type, info = get_args(hint)
-        info = copy.copy(info)  # several commands share one declaration, with defaults of their own
-        info.metavar = info.metavar or _choices(value_type)
-        info.help = " ".join(filter(None, [info.help, _facts(info, default)]))
-        hint = Annotated[value_type, info]
-    return inspect.Parameter(
-        field.name, kind, default=inspect.Parameter.empty if default is MISSING else default, annotation=hint
-    )
-
-
-def _setting_parameter(name: str, setting: Setting, command: str) -> inspect.Parameter:
-    """Return the parameter of a setting. Its default is None, so that the file's value is seen if it is not given."""
-    value_type = setting.value_type
-    facts = [f"default: {text}"] if (text := setting.default_text) else []
-    if setting.is_required(command):
-        facts = ["required"]
-    text = " ".join(filter(None, [setting.help, _bracketed([*facts, _range(setting.least, setting.most)])]))
-    info = typer.Option(
+def setting_option(setting: Setting, command: str) -> OptionInfo:
+    """Return the flag of a setting in a command."""
+    option: OptionInfo = typer.Option(
         *setting.flags(command),
-        help=setting.observe_help if command == "observe" and setting.observe_help else text,
-        metavar=setting.metavar or _choices(value_type),
+        help=setting.help,
+        metavar=setting.metavar,
         min=setting.least,
         max=setting.most,
         rich_help_panel=setting.section.title(),
     )
-    taken = list[str] if get_origin(value_type) is tuple else value_type
+    return option
+
+
+def _parameters(flags: type[Any]) -> Iterator[inspect.Parameter]:
+    if issubclass(flags, SettingFlags):
+        for name, setting in settings_of(flags.command_name):
+            yield _setting_parameter(name, setting, flags.command_name)
+    hints, docs = get_type_hints(flags, include_extras=True), field_docs(flags)
+    for field in fields(flags):
+        name, hint, default = field.name, hints[field.name], field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        if get_origin(hint) is Annotated:
+            info = get_args(hint)[1]
+            yield _parameter(name, hint, default, f"{info.help or docs[name]} {_facts(info, default)}")
+        elif name != GIVEN:
+            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint)
+
+
+def _setting_parameter(name: str, setting: Setting, command: str) -> inspect.Parameter:
+    """Return the parameter of a setting. Its default is None, so that the file's value is seen if it is not given."""
+    info = setting_option(setting, command)
+    text = setting.observe_help if command == "observe" else ""
+    if not text:
+        shown = MISSING if setting.is_required(command) else setting.default_text or None
+        text = f"{setting.help} {_facts(info, shown)}"
+    taken = list[str] if get_origin(setting.value_type) is tuple else setting.value_type
+    return _parameter(name, Annotated[taken | None, info], None, text)
+
+
+def _parameter(name: str, hint: object, default: object, text: str) -> inspect.Parameter:
+    value_type, info = get_args(hint)
+    info = copy.copy(info)  # several commands share one declaration, with defaults of their own
+    info.metavar = info.metavar or _choices(value_type)
+    info.help = text.strip()
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[taken | None, info]
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if default is MISSING else default,
+        annotation=Annotated[value_type, info],
     )
 
 
 def _facts(info: OptionInfo | ArgumentInfo, default: object) -> str:
+    """Return the default and the range in brackets. A default of MISSING: a value is required."""
+    facts = []
     if default is MISSING:
-        shown = "required"
+        facts.append("required")
     elif isinstance(info.show_default, str):
-        shown = f"default: {info.show_default}"
-    elif default is None or default is False or isinstance(default, list):
-        shown = ""
-    else:
-        shown = f"default: {default:g}" if isinstance(default, float) else f"default: {default}"
-    return _bracketed([shown, _range(info.min, info.max)])
-
-
-def _bracketed(facts: list[str]) -> str:
-    present = [fact for fact in facts if fact]
-    return f"[{'; '.join(present)}]" if present else ""
-
-
-def _range(least: float | None, most: float | None) -> str:
-    if least is None:
-        return ""
-    return f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
+        facts.append(f"default: {info.show_default}")
+    elif default is not None and default is not False and not isinstance(default, list):
+        facts.append(f"default: {default:g}" if isinstance(default, float) else f"default: {default}")
+    if info.min is not None:
+        facts.append(f"{info.min:g} or more" if info.max is None else f"{info.min:g} to {info.max:g}")
+    return f"[{'; '.join(facts)}]" if facts else ""
 
 
 def _choices(value_type: object) -> str | None:

@@ -5,24 +5,22 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from holdfast_cli.flags.common import DEFAULT_DIRECTORY, RUN, Control, Directory, Json, RunName
+from holdfast_cli.flags.common import (
+    DEFAULT_DIRECTORY,
+    RUN,
+    Directory,
+    Json,
+    OneRunFlags,
+    RunName,
+    argument,
+    option,
+)
 
 _CHECKPOINT, _LLAMA = "Checkpoint", "Hugging Face folder"
-_Step = Annotated[
-    int | None,
-    typer.Argument(metavar="STEP", help="Step of the checkpoint.", show_default="the newest", min=0),
-]
+_Step = Annotated[int | None, argument("STEP", about="Step of the checkpoint.", unset="the newest", least=0)]
 _Checkpoints = Annotated[
     str | None,
-    typer.Option(
-        "--checkpoints",
-        help="Folder or URL of the checkpoints.",
-        show_default="that of the run",
-        metavar="LOCATION",
-        rich_help_panel=RUN,
-    ),
+    option("--checkpoints LOCATION", RUN, about="Folder or URL of the checkpoints.", unset="that of the run"),
 ]
 
 
@@ -35,16 +33,11 @@ class WeightType(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakeCheckpointFlags:
+class TakeCheckpointFlags(OneRunFlags):
     """Take a checkpoint now, and return once it is committed."""
 
-    run: RunName = None
-    directory: Directory = DEFAULT_DIRECTORY
-    control: Control = None
-    timeout_s: Annotated[
-        float,
-        typer.Option("--timeout", help="Seconds to wait for the commit.", metavar="SECONDS", rich_help_panel=RUN),
-    ] = 600.0
+    timeout_s: Annotated[float, option("--timeout SECONDS", RUN)] = 600.0
+    """Seconds to wait for the commit."""
     json: Json = False
 
 
@@ -79,7 +72,8 @@ class ReleaseCheckpointFlags(CheckpointPlaceFlags):
     A later checkpoint deletes it when it is old enough.
     """
 
-    step: Annotated[int, typer.Argument(metavar="STEP", help="Step of the checkpoint.", min=0)]
+    step: Annotated[int, argument("STEP", least=0)]
+    """Step of the checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +84,8 @@ class VerifyCheckpointFlags(CheckpointPlaceFlags):
     """
 
     step: _Step = None
-    everything: Annotated[bool, typer.Option("--all", help="Verify every checkpoint.", rich_help_panel=_CHECKPOINT)] = (
-        False
-    )
+    everything: Annotated[bool, option("--all", _CHECKPOINT)] = False
+    """Verify every checkpoint."""
     json: Json = False
 
 
@@ -106,14 +99,9 @@ class DrillCheckpointFlags(CheckpointPlaceFlags):
     step: _Step = None
     ranks: Annotated[
         int | None,
-        typer.Option(
-            help="Number of processes.",
-            show_default="the number that saved it, at most the number of cores",
-            metavar="N",
-            min=1,
-            rich_help_panel=_CHECKPOINT,
-        ),
+        option("--ranks N", _CHECKPOINT, unset="the number that saved it, at most the number of cores", least=1),
     ] = None
+    """Number of processes."""
     json: Json = False
 
 
@@ -125,38 +113,16 @@ class ExportCheckpointFlags(CheckpointPlaceFlags):
     """
 
     step: _Step = None
-    to: Annotated[
-        Path,
-        typer.Option(
-            help="File to write: .safetensors, or .pt for torch.load. With --llama: a new folder.",
-            metavar="PATH",
-            rich_help_panel=_CHECKPOINT,
-        ),
-    ]
-    everything: Annotated[
-        bool,
-        typer.Option("--all", help="Write the whole state, not only that of `model`.", rich_help_panel=_CHECKPOINT),
-    ] = False
-    llama: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write a folder with a Llama model. FILE: the configuration of holdfast_trainer in that run.",
-            metavar="FILE",
-            rich_help_panel=_LLAMA,
-        ),
-    ] = None
-    dtype: Annotated[
-        WeightType | None,
-        typer.Option(
-            help="Type of the weights in the folder.", show_default="that of the checkpoint", rich_help_panel=_LLAMA
-        ),
-    ] = None
-    file_gb: Annotated[
-        float,
-        typer.Option(
-            "--file-size", help="Largest size of a file in the folder, in GB.", metavar="GB", rich_help_panel=_LLAMA
-        ),
-    ] = 5.0
+    to: Annotated[Path, option("--to PATH", _CHECKPOINT)]
+    """File to write: .safetensors, or .pt for torch.load. With --llama: a new folder."""
+    everything: Annotated[bool, option("--all", _CHECKPOINT)] = False
+    """Write the whole state, not only that of `model`."""
+    llama: Annotated[Path | None, option("--llama FILE", _LLAMA)] = None
+    """Write a folder with a Llama model. FILE: the configuration of holdfast_trainer in that run."""
+    dtype: Annotated[WeightType | None, option("--dtype", _LLAMA, unset="that of the checkpoint")] = None
+    """Type of the weights in the folder."""
+    file_gb: Annotated[float, option("--file-size GB", _LLAMA)] = 5.0
+    """Largest size of a file in the folder, in GB."""
     json: Json = False
 
 
@@ -164,21 +130,12 @@ class ExportCheckpointFlags(CheckpointPlaceFlags):
 class ImportCheckpointFlags:
     """Make a checkpoint out of an exported file. A run of any layout can start from it."""
 
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="File to read: .safetensors or .pt.")]
-    into: Annotated[
-        str,
-        typer.Option(
-            help="Folder or URL to write to: --checkpoints of the run.",
-            metavar="LOCATION",
-            rich_help_panel=_CHECKPOINT,
-        ),
-    ]
-    step: Annotated[
-        int,
-        typer.Option(help="Step after which the run continues.", metavar="STEP", min=0, rich_help_panel=_CHECKPOINT),
-    ]
-    run: Annotated[
-        str,
-        typer.Option("--run", help="Name of the run that will start from it.", metavar="NAME", rich_help_panel=RUN),
-    ]
+    source: Annotated[Path, argument("FILE")]
+    """File to read: .safetensors or .pt."""
+    into: Annotated[str, option("--into LOCATION", _CHECKPOINT)]
+    """Folder or URL to write to: --checkpoints of the run."""
+    step: Annotated[int, option("--step STEP", _CHECKPOINT, least=0)]
+    """Step after which the run continues."""
+    run: Annotated[str, option("--run NAME", RUN)]
+    """Name of the run that will start from it."""
     json: Json = False

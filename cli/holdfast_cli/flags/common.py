@@ -1,44 +1,71 @@
 """Flags that several commands share."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
-from holdfast_cli.settings.schema import RunSettings, schema
+from holdfast_cli.settings.schema import RunSettings
 
-RUN, OUTPUT = "Run", "Output"
+RUN, OUTPUT, METRICS = "Run", "Output", "Metrics"
 DEFAULT_DIRECTORY = RunSettings.directory
-REDIS_HELP = schema()["redis_url"].help
 
-RunName = Annotated[
-    str | None,
-    typer.Option("--run", help="Name of the run.", show_default="the newest", metavar="NAME", rich_help_panel=RUN),
-]
-Directory = Annotated[
-    Path, typer.Option(help="Folder that holds one folder per run.", metavar="FOLDER", rich_help_panel=RUN)
-]
+
+def option(
+    flag: str,
+    panel: str | None = None,
+    *,
+    about: str = "",
+    unset: str | bool = True,
+    least: float | None = None,
+    most: float | None = None,
+) -> OptionInfo:
+    """Return the flag of a field.
+
+    Args:
+        flag: ``--NAME METAVAR``; only ``--NAME`` if it takes no value, or one word of an enumeration.
+        panel: heading over it in the help.
+        about: help of a flag that several commands share. That of any other flag is the docstring below the field.
+        unset: what the default stands for, in words. True: it stands for itself.
+        least: smallest value.
+        most: largest value.
+    """
+    name, _, metavar = flag.partition(" ")
+    found: OptionInfo = typer.Option(
+        name, help=about, metavar=metavar or None, show_default=unset, min=least, max=most, rich_help_panel=panel
+    )
+    return found
+
+
+def argument(metavar: str, *, about: str = "", unset: str | bool = True, least: float | None = None) -> ArgumentInfo:
+    """Return a word of the command line that no flag precedes. See :func:`option`."""
+    found: ArgumentInfo = typer.Argument(metavar=metavar, help=about, show_default=unset, min=least)
+    return found
+
+
+RunName = Annotated[str | None, option("--run NAME", RUN, about="Name of the run.", unset="the newest")]
+Directory = Annotated[Path, option("--directory FOLDER", RUN, about="Folder that holds one folder per run.")]
 Control = Annotated[
-    Path | None,
-    typer.Option(
-        "--control",
-        help="Socket of the daemon, if `holdfast run` did not start it.",
-        metavar="SOCKET",
-        rich_help_panel=RUN,
-    ),
+    Path | None, option("--control SOCKET", RUN, about="Socket of the daemon, if `holdfast run` did not start it.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.", rich_help_panel=OUTPUT)]
+Json = Annotated[bool, option("--json", OUTPUT, about="Print JSON on stdout, for scripts.")]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(
-        "--config",
-        help="File with settings; flags override it.",
-        show_default="holdfast.toml, if it exists",
-        metavar="FILE",
-        rich_help_panel=RUN,
-    ),
+    option("--config FILE", RUN, about="File with settings; flags override it.", unset="holdfast.toml, if it exists"),
 ]
-RankCommand = Annotated[
-    list[str] | None,
-    typer.Argument(help="Command of one rank: the words after --.", metavar="COMMAND"),
+RankCommand = Annotated[list[str] | None, argument("COMMAND", about="Command of one rank: the words after --.")]
+MetricsAddress = Annotated[
+    str, option("--metrics-address ADDRESS", METRICS, about="Address on which /metrics is served.")
 ]
+LOCAL = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneRunFlags:
+    """Flags that name a run, and how to reach its daemon."""
+
+    run: RunName = None
+    directory: Directory = DEFAULT_DIRECTORY
+    control: Control = None

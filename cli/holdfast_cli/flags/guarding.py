@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from holdfast_cli.flags.common import LOCAL, METRICS, OUTPUT, Json, MetricsAddress, argument, option
 
-from holdfast_cli.flags.common import OUTPUT, Json
-
-_READING, _METRICS = "Reading", "Metrics"
+_READING = "Reading"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,63 +23,25 @@ class GuardFlags:
       holdfast guard checkpoints --once --full
     """
 
-    folder: Annotated[Path, typer.Argument(help="Folder with checkpoints.", metavar="DIR")]
-    once: Annotated[bool, typer.Option("--once", help="Judge what is there, and exit.", rich_help_panel=OUTPUT)] = False
+    folder: Annotated[Path, argument("DIR")]
+    """Folder with checkpoints."""
+    once: Annotated[bool, option("--once", OUTPUT)] = False
+    """Judge what is there, and exit."""
     json: Json = False
-    full: Annotated[
-        bool, typer.Option("--full", help="Read every byte, and check all checksums.", rich_help_panel=_READING)
-    ] = False
-    sample_mb: Annotated[
-        int,
-        typer.Option(
-            help="Megabytes of tensors to read of each checkpoint.", metavar="MB", min=1, rich_help_panel=_READING
-        ),
-    ] = 256
-    bytes_per_s: Annotated[
-        float,
-        typer.Option(
-            help="Most bytes to read in a second. 0: no limit.", metavar="BYTES", min=0, rich_help_panel=_READING
-        ),
-    ] = 100_000_000
-    quiet_s: Annotated[
-        float,
-        typer.Option(
-            "--quiet-s",
-            help="Seconds without a change after which a checkpoint may be complete.",
-            metavar="SECONDS",
-            min=0,
-            rich_help_panel=_READING,
-        ),
-    ] = 10.0
-    incomplete_after_s: Annotated[
-        float,
-        typer.Option(
-            "--incomplete-after-s",
-            help="Seconds without a change after which an unfinished checkpoint is reported.",
-            metavar="SECONDS",
-            min=0,
-            rich_help_panel=_READING,
-        ),
-    ] = 600.0
+    full: Annotated[bool, option("--full", _READING)] = False
+    """Read every byte, and check all checksums."""
+    sample_mb: Annotated[int, option("--sample-mb MB", _READING, least=1)] = 256
+    """Megabytes of tensors to read of each checkpoint."""
+    bytes_per_s: Annotated[float, option("--bytes-per-s BYTES", _READING, least=0)] = 100_000_000
+    """Most bytes to read in a second. 0: no limit."""
+    quiet_s: Annotated[float, option("--quiet-s SECONDS", _READING, least=0)] = 10.0
+    """Seconds without a change after which a checkpoint may be complete."""
+    incomplete_after_s: Annotated[float, option("--incomplete-after-s SECONDS", _READING, least=0)] = 600.0
+    """Seconds without a change after which an unfinished checkpoint is reported."""
     metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Port on which /metrics is served. 0: any free one.",
-            show_default="no metrics",
-            metavar="PORT",
-            min=0,
-            max=65535,
-            rich_help_panel=_METRICS,
-        ),
+        int | None, option("--metrics-port PORT", METRICS, unset="no metrics", least=0, most=65535)
     ] = None
-    metrics_address: Annotated[
-        str, typer.Option(help="Address on which /metrics is served.", metavar="ADDRESS", rich_help_panel=_METRICS)
-    ] = "127.0.0.1"
-    endpoint: Annotated[
-        Path | None,
-        typer.Option(
-            help="File that gets the process id and the port of /metrics, as JSON.",
-            metavar="FILE",
-            rich_help_panel=_METRICS,
-        ),
-    ] = None
+    """Port on which /metrics is served. 0: any free one."""
+    metrics_address: MetricsAddress = LOCAL
+    endpoint: Annotated[Path | None, option("--endpoint FILE", METRICS)] = None
+    """File that gets the process id and the port of /metrics, as JSON."""

@@ -4,9 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from holdfast_cli.flags.common import DEFAULT_DIRECTORY, OUTPUT, Control, Directory, Json, RunName
+from holdfast_cli.flags.common import DEFAULT_DIRECTORY, OUTPUT, Control, Directory, Json, RunName, option
 from holdfast_proto.limits import LONGEST_PROFILE_S, MOST_PROFILED_STEPS
 
 _LOOK = "Evidence"
@@ -26,26 +24,12 @@ class StacksFlags:
       holdfast stacks --output stacks-of-now
     """
 
-    rank: Annotated[
-        list[int] | None,
-        typer.Option(
-            help="Rank to look at. Can be repeated.", show_default="all", metavar="RANK", min=0, rich_help_panel=_LOOK
-        ),
-    ] = field(default_factory=list)
-    native: Annotated[
-        bool,
-        typer.Option(
-            "--native",
-            help="Show compiled code of every rank. Pauses each for about half a second.",
-            rich_help_panel=_LOOK,
-        ),
-    ] = False
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write a text for each rank into this folder.", metavar="FOLDER", rich_help_panel=OUTPUT
-        ),
-    ] = None
+    rank: Annotated[list[int] | None, option("--rank RANK", _LOOK, unset="all", least=0)] = field(default_factory=list)
+    """Rank to look at. Can be repeated."""
+    native: Annotated[bool, option("--native", _LOOK)] = False
+    """Show compiled code of every rank. Pauses each for about half a second."""
+    output: Annotated[Path | None, option("--output FOLDER", OUTPUT)] = None
+    """Also write a text for each rank into this folder."""
     json: Json = False
     run: RunName = None
     directory: Directory = DEFAULT_DIRECTORY
@@ -65,24 +49,12 @@ class ProfileFlags:
       holdfast profile --rank 3 --steps 10 --timeout 600
     """
 
-    rank: Annotated[int | None, typer.Option(help="Rank to profile.", metavar="RANK", min=0, rich_help_panel=_LOOK)] = (
-        None
-    )
-    steps: Annotated[
-        int,
-        typer.Option(help="Number of full steps.", metavar="N", min=1, max=MOST_PROFILED_STEPS, rich_help_panel=_LOOK),
-    ] = 3
-    timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            help="Seconds for the steps.",
-            metavar="SECONDS",
-            min=1.0,
-            max=LONGEST_PROFILE_S,
-            rich_help_panel=_LOOK,
-        ),
-    ] = 120.0
+    rank: Annotated[int | None, option("--rank RANK", _LOOK, least=0)] = None
+    """Rank to profile."""
+    steps: Annotated[int, option("--steps N", _LOOK, least=1, most=MOST_PROFILED_STEPS)] = 3
+    """Number of full steps."""
+    timeout_s: Annotated[float, option("--timeout SECONDS", _LOOK, least=1.0, most=LONGEST_PROFILE_S)] = 120.0
+    """Seconds for the steps."""
     json: Json = False
     run: RunName = None
     directory: Directory = DEFAULT_DIRECTORY

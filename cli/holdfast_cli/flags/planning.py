@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast_cli.flags.common import OUTPUT, Json
+from holdfast_cli.flags.common import OUTPUT, Json, option
 
 _LAYOUT, _CLUSTER = "Layout", "Cluster"
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -27,58 +27,24 @@ class PlanFlags:
     """
 
     context: typer.Context
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file of the trainer.", metavar="FILE", rich_help_panel=_LAYOUT)
-    ] = None
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="7b, 8b, 13b, 70b, 175b or 405b, instead of [model] in the file.",
-            metavar="SIZE",
-            rich_help_panel=_LAYOUT,
-        ),
-    ] = None
-    gpus: Annotated[
-        int | None,
-        typer.Option(help="Search the layouts of N GPUs.", metavar="N", min=1, rich_help_panel=_CLUSTER),
-    ] = None
-    gpu: Annotated[
-        str,
-        typer.Option(
-            help="Kind: b200, h200, h100, a100, a100-40gb, v100 or l40s.", metavar="KIND", rich_help_panel=_CLUSTER
-        ),
-    ] = "h100"
-    gpus_per_node: Annotated[
-        int, typer.Option(help="GPUs in one machine.", metavar="N", min=1, rich_help_panel=_CLUSTER)
-    ] = 8
+    config: Annotated[Path | None, option("--config FILE", _LAYOUT)] = None
+    """TOML file of the trainer."""
+    model: Annotated[str | None, option("--model SIZE", _LAYOUT)] = None
+    """7b, 8b, 13b, 70b, 175b or 405b, instead of [model] in the file."""
+    gpus: Annotated[int | None, option("--gpus N", _CLUSTER, least=1)] = None
+    """Search the layouts of N GPUs."""
+    gpu: Annotated[str, option("--gpu KIND", _CLUSTER)] = "h100"
+    """Kind: b200, h200, h100, a100, a100-40gb, v100 or l40s."""
+    gpus_per_node: Annotated[int, option("--gpus-per-node N", _CLUSTER, least=1)] = 8
+    """GPUs in one machine."""
     node_gbps: Annotated[
-        float | None,
-        typer.Option(
-            "--node-link-gbps",
-            help="Gbit/s in one direction between GPUs of a node.",
-            show_default="that of the kind",
-            metavar="GBPS",
-            min=0.001,
-            rich_help_panel=_CLUSTER,
-        ),
+        float | None, option("--node-link-gbps GBPS", _CLUSTER, unset="that of the kind", least=0.001)
     ] = None
+    """Gbit/s in one direction between GPUs of a node."""
     network_gbps: Annotated[
-        float | None,
-        typer.Option(
-            "--link-gbps",
-            help="Gbit/s in one direction between nodes, for each GPU.",
-            show_default="that of the kind",
-            metavar="GBPS",
-            min=0.001,
-            rich_help_panel=_CLUSTER,
-        ),
+        float | None, option("--link-gbps GBPS", _CLUSTER, unset="that of the kind", least=0.001)
     ] = None
-    write: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the planned settings, or the first of those found, as a TOML file of the trainer.",
-            metavar="FILE",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
+    """Gbit/s in one direction between nodes, for each GPU."""
+    write: Annotated[Path | None, option("--write FILE", OUTPUT)] = None
+    """Write the planned settings, or the first of those found, as a TOML file of the trainer."""
     json: Json = False

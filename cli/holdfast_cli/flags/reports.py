@@ -4,18 +4,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from holdfast_cli.flags.common import DEFAULT_DIRECTORY, OUTPUT, RUN, Directory, Json
+from holdfast_cli.flags.common import DEFAULT_DIRECTORY, OUTPUT, RUN, Directory, Json, argument, option
 
 _PRIVACY = "What it shows"
 
 ShowArguments = Annotated[
     bool,
-    typer.Option(
+    option(
         "--show-arguments",
-        help="Show the values of the command's arguments. Without it, only numbers are shown.",
-        rich_help_panel=_PRIVACY,
+        _PRIVACY,
+        about="Show the values of the command's arguments. Without it, only numbers are shown.",
     ),
 ]
 
@@ -34,23 +32,13 @@ class ReportFlags:
       holdfast report my-run --redact-hosts --output report.html
     """
 
-    run: Annotated[
-        str | None,
-        typer.Argument(metavar="RUN", help="Name of the run, or its folder.", show_default="the newest"),
-    ] = None
+    run: Annotated[str | None, argument("RUN", unset="the newest")] = None
+    """Name of the run, or its folder."""
     directory: Directory = DEFAULT_DIRECTORY
-    output: Annotated[
-        Path | None,
-        typer.Option(help="File to write.", show_default="RUN-report.html", metavar="FILE", rich_help_panel=OUTPUT),
-    ] = None
-    redact_hosts: Annotated[
-        bool,
-        typer.Option(
-            "--redact-hosts",
-            help="Hide names of hosts and users, addresses and folders too.",
-            rich_help_panel=_PRIVACY,
-        ),
-    ] = False
+    output: Annotated[Path | None, option("--output FILE", OUTPUT, unset="RUN-report.html")] = None
+    """File to write."""
+    redact_hosts: Annotated[bool, option("--redact-hosts", _PRIVACY)] = False
+    """Hide names of hosts and users, addresses and folders too."""
     show_arguments: ShowArguments = False
 
 
@@ -68,18 +56,13 @@ class CompareFlags:
       holdfast compare main branch --fail-on default --fail-on "restarts +0"
     """
 
-    first: Annotated[str, typer.Argument(metavar="A", help="Name of a run, or its folder: the one to compare with.")]
-    second: Annotated[str, typer.Argument(metavar="B", help="Name of a run, or its folder.")]
+    first: Annotated[str, argument("A")]
+    """Name of a run, or its folder: the one to compare with."""
+    second: Annotated[str, argument("B")]
+    """Name of a run, or its folder."""
     directory: Directory = DEFAULT_DIRECTORY
-    fail_on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fail-on",
-            help="Change of B against A that is a regression: a name, and a signed change in percent or in the unit of "
-            'the number, as in "tokens_per_s -5%". Can be repeated.',
-            metavar="CHECK",
-            rich_help_panel=RUN,
-        ),
-    ] = field(default_factory=list)
+    fail_on: Annotated[list[str] | None, option("--fail-on CHECK", RUN)] = field(default_factory=list)
+    """Change of B against A that is a regression: a name, and a signed change in percent or in the unit of the
+    number, as in "tokens_per_s -5%". Can be repeated."""
     show_arguments: ShowArguments = False
     json: Json = False

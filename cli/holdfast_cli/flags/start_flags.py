@@ -4,10 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-import typer
-
 from holdfast_cli.command_line.declaring import SettingFlags
-from holdfast_cli.flags.common import OUTPUT, RUN, ConfigFile, Json, RankCommand
+from holdfast_cli.flags.common import OUTPUT, RUN, ConfigFile, Json, RankCommand, argument, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +25,8 @@ class RunFlags(SettingFlags):
     command_name: ClassVar[str] = "run"
     command: RankCommand = field(default_factory=list)
     config: ConfigFile = None
-    tee: Annotated[
-        bool,
-        typer.Option("--tee", help="Print what the ranks print too, each line with its rank.", rich_help_panel=OUTPUT),
-    ] = False
+    tee: Annotated[bool, option("--tee", OUTPUT)] = False
+    """Print what the ranks print too, each line with its rank."""
     json: Json = False
 
 
@@ -53,28 +49,12 @@ class ObserveFlags(SettingFlags):
     """
 
     command_name: ClassVar[str] = "observe"
-    launcher: Annotated[
-        list[str] | None,
-        typer.Argument(help="Launcher: the words after --.", metavar="COMMAND"),
-    ] = field(default_factory=list)
-    node: Annotated[
-        str | None,
-        typer.Option(
-            "--node",
-            help="Name of this node, with --nodes.",
-            show_default="its host name",
-            metavar="NAME",
-            rich_help_panel=RUN,
-        ),
-    ] = None
-    per_rank: Annotated[
-        bool,
-        typer.Option(
-            "--per-rank",
-            help="COMMAND is one rank: srun or mpirun starts `holdfast observe` once for each.",
-            rich_help_panel=RUN,
-        ),
-    ] = False
+    launcher: Annotated[list[str] | None, argument("COMMAND")] = field(default_factory=list)
+    """Launcher: the words after --."""
+    node: Annotated[str | None, option("--node NAME", RUN, unset="its host name")] = None
+    """Name of this node, with --nodes."""
+    per_rank: Annotated[bool, option("--per-rank", RUN)] = False
+    """COMMAND is one rank: srun or mpirun starts `holdfast observe` once for each."""
     config: ConfigFile = None
 
 
@@ -128,16 +108,12 @@ class DemoFlags:
     named, the run came back both times, and the weights agree.
     """
 
-    seed: Annotated[int, typer.Option(help="Seed of both runs.", metavar="N", min=0, rich_help_panel=RUN)] = 0
-    steps: Annotated[int, typer.Option(help="Optimizer steps of each run.", metavar="N", rich_help_panel=RUN)] = 90
-    keep: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep both runs, with logs and checkpoints, in this folder.", metavar="FOLDER", rich_help_panel=OUTPUT
-        ),
-    ] = None
-    report: Annotated[
-        Path,
-        typer.Option(help="Page that shows the second run, for a browser.", metavar="FILE", rich_help_panel=OUTPUT),
-    ] = Path("holdfast-demo-report.html")
+    seed: Annotated[int, option("--seed N", RUN, least=0)] = 0
+    """Seed of both runs."""
+    steps: Annotated[int, option("--steps N", RUN)] = 90
+    """Optimizer steps of each run."""
+    keep: Annotated[Path | None, option("--keep FOLDER", OUTPUT)] = None
+    """Keep both runs, with logs and checkpoints, in this folder."""
+    report: Annotated[Path, option("--report FILE", OUTPUT)] = Path("holdfast-demo-report.html")
+    """Page that shows the second run, for a browser."""
     json: Json = False

@@ -5,23 +5,28 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from holdfast_cli.flags.common import DEFAULT_DIRECTORY, OUTPUT, RUN, Control, Directory, Json, RunName
+from holdfast_cli.flags.common import (
+    DEFAULT_DIRECTORY,
+    OUTPUT,
+    RUN,
+    Control,
+    Directory,
+    Json,
+    OneRunFlags,
+    RunName,
+    argument,
+    option,
+)
 
 _FAULT, _RANDOM = "Fault", "Random faults"
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatusFlags:
+class StatusFlags(OneRunFlags):
     """Show a run: state, step, loss, every rank and the newest incident."""
 
-    run: RunName = None
-    directory: Directory = DEFAULT_DIRECTORY
-    control: Control = None
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Keep showing until the run ends or Ctrl-C.", rich_help_panel=OUTPUT)
-    ] = False
+    watch: Annotated[bool, option("--watch", OUTPUT)] = False
+    """Keep showing until the run ends or Ctrl-C."""
     json: Json = False
 
 
@@ -52,61 +57,44 @@ class SpikesFlags:
       holdfast spikes metrics.jsonl --loss-column train/ce --fail-on spike
     """
 
-    file: Annotated[Path, typer.Argument(help="Log of a run. -: stdin.", metavar="FILE")]
-    loss_column: Annotated[
-        str | None, typer.Option(help="Column or name of the loss.", show_default="found by its name", metavar="NAME")
-    ] = None
-    step_column: Annotated[
-        str | None, typer.Option(help="Column or name of the step.", show_default="found by its name", metavar="NAME")
-    ] = None
-    fail_on: Annotated[
-        TierName | None,
-        typer.Option(help="Exit with 1 if there is a finding of this tier or a worse one.", rich_help_panel=OUTPUT),
-    ] = None
+    file: Annotated[Path, argument("FILE")]
+    """Log of a run. -: stdin."""
+    loss_column: Annotated[str | None, option("--loss-column NAME", unset="found by its name")] = None
+    """Column or name of the loss."""
+    step_column: Annotated[str | None, option("--step-column NAME", unset="found by its name")] = None
+    """Column or name of the step."""
+    fail_on: Annotated[TierName | None, option("--fail-on", OUTPUT)] = None
+    """Exit with 1 if there is a finding of this tier or a worse one."""
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopFlags:
+class TopFlags(OneRunFlags):
     """Show a run live in a terminal: what is wrong, its numbers, and every rank, the odd ones first.
 
     The key ? shows all keys. Without --run, it asks which run if there are several. It needs the extra top of
     holdfast-torch: pip install 'holdfast-torch[top]'.
     """
 
-    run: RunName = None
-    directory: Directory = DEFAULT_DIRECTORY
-    control: Control = None
-
 
 @dataclass(frozen=True, kw_only=True)
-class ConsoleFlags:
+class ConsoleFlags(OneRunFlags):
     """Print the address of the console: the daemon's page in a browser.
 
     The address holds a secret. Who has it can act on the run; with --viewer, only look. Of a run that has ended, this
     serves the pages from the run's files, until Ctrl-C.
     """
 
-    run: RunName = None
-    directory: Directory = DEFAULT_DIRECTORY
-    control: Control = None
-    viewer: Annotated[
-        bool,
-        typer.Option("--viewer", help="Print the address for people who may only look.", rich_help_panel=OUTPUT),
-    ] = False
+    viewer: Annotated[bool, option("--viewer", OUTPUT)] = False
+    """Print the address for people who may only look."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopFlags:
+class StopFlags(OneRunFlags):
     """End a run after a last checkpoint: its ranks, its agents and all that `holdfast run` started for it."""
 
-    run: RunName = None
-    directory: Directory = DEFAULT_DIRECTORY
-    control: Control = None
-    timeout_s: Annotated[
-        float,
-        typer.Option("--timeout", help="Seconds to wait for the end.", metavar="SECONDS", rich_help_panel=RUN),
-    ] = 60.0
+    timeout_s: Annotated[float, option("--timeout SECONDS", RUN)] = 60.0
+    """Seconds to wait for the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,73 +111,45 @@ class LogsFlags:
       holdfast logs --culprit --lines 40
     """
 
-    rank: Annotated[
-        list[int] | None,
-        typer.Option(help="Only this rank. Can be repeated.", metavar="RANK", min=0, rich_help_panel=OUTPUT),
-    ] = field(default_factory=list)
-    generation: Annotated[
-        int | None,
-        typer.Option(
-            help="Generation of the ranks; each restart begins one.",
-            show_default="the newest",
-            metavar="GENERATION",
-            min=0,
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    culprit: Annotated[
-        bool,
-        typer.Option("--culprit", help="Only the ranks that the newest incident blames.", rich_help_panel=OUTPUT),
-    ] = False
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", help="Keep printing until the run ends or Ctrl-C; after a restart, the new ranks.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False  # fmt: skip
-    lines: Annotated[
-        int | None,
-        typer.Option(
-            help="Only the last N lines of each rank.", show_default="all", metavar="N", min=1, rich_help_panel=OUTPUT
-        ),
-    ] = None
+    rank: Annotated[list[int] | None, option("--rank RANK", OUTPUT, least=0)] = field(default_factory=list)
+    """Only this rank. Can be repeated."""
+    generation: Annotated[int | None, option("--generation GENERATION", OUTPUT, unset="the newest", least=0)] = None
+    """Generation of the ranks; each restart begins one."""
+    culprit: Annotated[bool, option("--culprit", OUTPUT)] = False
+    """Only the ranks that the newest incident blames."""
+    follow: Annotated[bool, option("--follow", OUTPUT)] = False
+    """Keep printing until the run ends or Ctrl-C; after a restart, the new ranks."""
+    lines: Annotated[int | None, option("--lines N", OUTPUT, unset="all", least=1)] = None
+    """Only the last N lines of each rank."""
     run: RunName = None
     directory: Directory = DEFAULT_DIRECTORY
 
 
-_Identity = Annotated[str, typer.Argument(metavar="ID", help="Incident: 0001-hung-collective, or 1 for short.")]
+_Identity = Annotated[str, argument("ID", about="Incident: 0001-hung-collective, or 1 for short.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class IncidentsFlags:
+class IncidentsFlags(OneRunFlags):
     """List the incidents of a run, show the whole story of one, acknowledge it, or pack it into a file."""
 
-    run: RunName = None
-    directory: Directory = DEFAULT_DIRECTORY
-    control: Control = None
-    everything: Annotated[
-        bool, typer.Option("--all", help="List those of earlier starts of the run too.", rich_help_panel=OUTPUT)
-    ] = False
+    everything: Annotated[bool, option("--all", OUTPUT)] = False
+    """List those of earlier starts of the run too."""
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowIncidentFlags:
+class ShowIncidentFlags(OneRunFlags):
     """Show the whole story of one incident.
 
     The story has the verdict, which rank waits for which, stacks, black boxes, and what was done.
     """
 
     identity: _Identity
-    run: RunName = None
-    directory: Directory = DEFAULT_DIRECTORY
-    control: Control = None
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcknowledgeIncidentFlags:
+class AcknowledgeIncidentFlags(OneRunFlags):
     """Acknowledge an incident: people know of it.
 
     One that stops nothing then asks for no more attention in the console and in `holdfast top`. A run whose loss is not
@@ -197,9 +157,6 @@ class AcknowledgeIncidentFlags:
     """
 
     identity: _Identity
-    run: RunName = None
-    directory: Directory = DEFAULT_DIRECTORY
-    control: Control = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,18 +166,10 @@ class NotifyTestFlags:
     The messages come from this machine, with the files of this machine. The exit code is 1 if one could not be sent.
     """
 
-    config: Annotated[
-        Path | None,
-        typer.Option(help="File with the channels.", show_default="holdfast.toml", metavar="FILE", rich_help_panel=RUN),
-    ] = None
-    run: Annotated[
-        str | None,
-        typer.Option(
-            help="Use the channels of a run. With --config: name it in the messages.",
-            metavar="NAME",
-            rich_help_panel=RUN,
-        ),
-    ] = None
+    config: Annotated[Path | None, option("--config FILE", RUN, unset="holdfast.toml")] = None
+    """File with the channels."""
+    run: Annotated[str | None, option("--run NAME", RUN)] = None
+    """Use the channels of a run. With --config: name it in the messages."""
     directory: Directory = DEFAULT_DIRECTORY
 
 
@@ -229,10 +178,8 @@ class ExportIncidentFlags:
     """Pack the story of one incident, and all its evidence on this machine, into one file."""
 
     identity: _Identity
-    to: Annotated[
-        Path | None,
-        typer.Option(help="File to write.", show_default="RUN-ID.tar.gz", metavar="FILE", rich_help_panel=OUTPUT),
-    ] = None
+    to: Annotated[Path | None, option("--to FILE", OUTPUT, unset="RUN-ID.tar.gz")] = None
+    """File to write."""
     run: RunName = None
     directory: Directory = DEFAULT_DIRECTORY
     control: Control = None
@@ -242,10 +189,8 @@ class ExportIncidentFlags:
 class ReplayFlags:
     """Replay what the core saw before an incident. Exit with 0 if it reaches the same verdict, else 1."""
 
-    path: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="Folder of an incident, or its exported archive."),
-    ]
+    path: Annotated[Path, argument("FOLDER")]
+    """Folder of an incident, or its exported archive."""
     json: Json = False
 
 
@@ -264,37 +209,17 @@ class AnalyzeFlags:
       holdfast analyze dumps --earlier dumps-of-a-minute-ago
     """
 
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the dumps.")]
-    dead: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--dead",
-            help="A rank that is known to have died before the others stood still. Can be repeated.",
-            metavar="RANK",
-            min=0,
-            max=65535,
-        ),
-    ] = field(default_factory=list)
-    earlier: Annotated[
-        Path | None,
-        typer.Option(
-            "--earlier",
-            help="Folder of dumps that were taken in the same way, after the job stood still and before those of "
-            "FOLDER. Ranks that have moved since then are not stuck.",
-            metavar="FOLDER",
-        ),
-    ] = None
+    folder: Annotated[Path, argument("FOLDER")]
+    """Folder of the dumps."""
+    dead: Annotated[list[int] | None, option("--dead RANK", least=0, most=65535)] = field(default_factory=list)
+    """A rank that is known to have died before the others stood still. Can be repeated."""
+    earlier: Annotated[Path | None, option("--earlier FOLDER")] = None
+    """Folder of dumps that were taken in the same way, after the job stood still and before those of FOLDER. Ranks
+    that have moved since then are not stuck."""
     world_size: Annotated[
-        int | None,
-        typer.Option(
-            "--world-size",
-            help="Number of ranks.",
-            show_default="those that the dumps name",
-            metavar="N",
-            min=1,
-            max=65536,
-        ),
+        int | None, option("--world-size N", unset="those that the dumps name", least=1, most=65536)
     ] = None
+    """Number of ranks."""
     json: Json = False
 
 
@@ -318,47 +243,30 @@ class InjectFlags:
       holdfast inject gil-held --rank 3 --step 100 --duration 20
     """
 
-    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Kind of fault; --list shows all.")] = None
-    rank: Annotated[int | None, typer.Option(help="Rank to harm.", metavar="RANK", min=0, rich_help_panel=_FAULT)] = (
-        None
-    )
-    step: Annotated[
-        int,
-        typer.Option(
-            help="Step in which the fault strikes. -1: immediately.", metavar="STEP", min=-1, rich_help_panel=_FAULT
-        ),
-    ] = -1
-    phase: Annotated[
-        PhaseName | None,
-        typer.Option(help="Strike when the rank enters this phase.", rich_help_panel=_FAULT),
-    ] = None
-    factor: Annotated[float, typer.Option(help="Number of times slower.", metavar="FACTOR", rich_help_panel=_FAULT)] = (
-        0.0
-    )
-    duration_s: Annotated[
-        float,
-        typer.Option("--duration", help="Seconds. 0: forever.", metavar="SECONDS", rich_help_panel=_FAULT),
-    ] = 0.0
-    seed: Annotated[
-        int, typer.Option(help="Seed of everything random.", metavar="N", min=0, rich_help_panel=_FAULT)
-    ] = 0
-    at_random: Annotated[
-        bool,
-        typer.Option("--random", help="Keep injecting faults at random steps.", rich_help_panel=_RANDOM),
-    ] = False
-    rate: Annotated[
-        float,
-        typer.Option(help="With --random: probability of a fault in a step.", metavar="P", rich_help_panel=_RANDOM),
-    ] = 0.01
-    kinds: Annotated[
-        str,
-        typer.Option(help="With --random: kinds, separated by commas.", metavar="KINDS", rich_help_panel=_RANDOM),
-    ] = "kill,stop"
-    steps: Annotated[
-        int,
-        typer.Option("--for", help="With --random: number of steps.", metavar="STEPS", min=1, rich_help_panel=_RANDOM),
-    ] = 1000
-    show: Annotated[bool, typer.Option("--list", help="List all kinds of faults.", rich_help_panel=OUTPUT)] = False
+    kind: Annotated[str | None, argument("KIND")] = None
+    """Kind of fault; --list shows all."""
+    rank: Annotated[int | None, option("--rank RANK", _FAULT, least=0)] = None
+    """Rank to harm."""
+    step: Annotated[int, option("--step STEP", _FAULT, least=-1)] = -1
+    """Step in which the fault strikes. -1: immediately."""
+    phase: Annotated[PhaseName | None, option("--phase", _FAULT)] = None
+    """Strike when the rank enters this phase."""
+    factor: Annotated[float, option("--factor FACTOR", _FAULT)] = 0.0
+    """Number of times slower."""
+    duration_s: Annotated[float, option("--duration SECONDS", _FAULT)] = 0.0
+    """Seconds. 0: forever."""
+    seed: Annotated[int, option("--seed N", _FAULT, least=0)] = 0
+    """Seed of everything random."""
+    at_random: Annotated[bool, option("--random", _RANDOM)] = False
+    """Keep injecting faults at random steps."""
+    rate: Annotated[float, option("--rate P", _RANDOM)] = 0.01
+    """With --random: probability of a fault in a step."""
+    kinds: Annotated[str, option("--kinds KINDS", _RANDOM)] = "kill,stop"
+    """With --random: kinds, separated by commas."""
+    steps: Annotated[int, option("--for STEPS", _RANDOM, least=1)] = 1000
+    """With --random: number of steps."""
+    show: Annotated[bool, option("--list", OUTPUT)] = False
+    """List all kinds of faults."""
     run: RunName = None
     directory: Directory = DEFAULT_DIRECTORY
     control: Control = None

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from holdfast_cli.settings.setting import FileSection, Setting
+from holdfast_cli.settings.setting import EVERYWHERE, FileSection, Setting
 
 
 @dataclass(frozen=True)
@@ -29,31 +29,30 @@ class ChannelSettings:
 @cache
 def channel_schema() -> dict[str, dict[str, Setting]]:
     """Return kind of channel -> key -> Setting, with type and default. A default of None: see ``required_keys``."""
-    return {
-        "webhook": _keys(
-            "webhook",
-            url=_Key(str, "URL that gets the message as JSON.", unset="that of url_file"),
-            url_file=_Key(Path, "File with the URL, if the URL is a secret.", unset="the URL is in url"),
-            bearer_token_file=_Key(Path, "File with a token for the header Authorization.", unset="no token"),
-        ),
-        "slack": _keys("slack", url_file=_Key(Path, "File with the URL of an incoming webhook of Slack.")),
-        "discord": _keys("discord", url_file=_Key(Path, "File with the URL of a webhook of Discord.")),
-        "command": _keys(
-            "command",
-            argv=_Key(tuple[str, ...], "Program and its arguments. No shell reads them.", example='["/opt/page-me"]'),
-            timeout_s=_Key(float, "Time after which the program is killed.", default=10.0, least=0.1, most=300),
-        ),
-        "email": _keys(
-            "email",
-            host=_Key(str, "SMTP server."),
-            port=_Key(int, "Its port.", default=587, least=1, most=65535),
-            security=_Key(str, "starttls, tls or none.", default="starttls"),
-            user=_Key(str, "User for the login.", unset="no login"),
-            password_file=_Key(Path, "File with the password of the user.", unset="no login"),
-            to=_Key(tuple[str, ...], "Addresses that get the mail.", example='["me@example.com"]'),
-            **{"from": _Key(str, "Address that the mail is from.")},
-        ),
-    }
+    keys = [
+        _key("webhook.url", str, "URL that gets the message as JSON.", unset="that of url_file"),
+        _key("webhook.url_file", Path, "File with the URL, if the URL is a secret.", unset="the URL is in url"),
+        _key("webhook.bearer_token_file", Path, "File with a token for the header Authorization.", unset="no token"),
+        _key("slack.url_file", Path, "File with the URL of an incoming webhook of Slack."),
+        _key("discord.url_file", Path, "File with the URL of a webhook of Discord."),
+        _key("command.argv", _LIST, "Program and its arguments. No shell reads them.", example='["/opt/page-me"]'),
+        _key("command.timeout_s", float, "Time after which the program is killed.", default=10.0, least=0.1, most=300),
+        _key("email.host", str, "SMTP server."),
+        _key("email.port", int, "Its port.", default=587, least=1, most=65535),
+        _key("email.security", str, "starttls, tls or none.", default="starttls"),
+        _key("email.user", str, "User for the login.", unset="no login"),
+        _key("email.password_file", Path, "File with the password of the user.", unset="no login"),
+        _key("email.to", _LIST, "Addresses that get the mail.", example='["me@example.com"]'),
+        _key("email.from", str, "Address that the mail is from."),
+    ]
+    found: dict[str, dict[str, Setting]] = {}
+    for key in keys:
+        kind, _, name = key.name.partition(".")
+        found.setdefault(kind, {})[name] = key
+    for kind, known in found.items():
+        unset = f"{kind}; of further ones {kind}-2, {kind}-3"
+        known["name"] = _key(f"{kind}.name", str, "Name of the channel in logs and metrics.", unset=unset)
+    return found
 
 
 def required_keys(kind: str) -> Iterator[str]:
@@ -61,36 +60,9 @@ def required_keys(kind: str) -> Iterator[str]:
     return (name for name, setting in channel_schema()[kind].items() if setting.default is None and not setting.unset)
 
 
-@dataclass(frozen=True)
-class _Key:
-    value_type: Any
-    help: str
-    default: Any = None
-    unset: str = ""
-    least: float | None = None
-    most: float | None = None
-    example: str = ""
+_LIST = tuple[str, ...]
 
 
-def _keys(kind: str, **keys: _Key) -> dict[str, Setting]:
-    common = {
-        "name": _Key(
-            str, "Name of the channel in logs and metrics.", unset=f"{kind}; of further ones {kind}-2, {kind}-3"
-        )
-    }
-    return {
-        name: Setting(
-            section=FileSection.NOTIFY,
-            name=f"{kind}.{name}",
-            flag="",
-            help=key.help,
-            commands=("run", "observe", "publish"),
-            value_type=key.value_type,
-            default=key.default,
-            unset=key.unset,
-            least=key.least,
-            most=key.most,
-            example=key.example,
-        )
-        for name, key in {**keys, **common}.items()
-    }
+def _key(name: str, value_type: type[Any], about: str, **facts: Any) -> Setting:
+    by = tuple(EVERYWHERE.split())
+    return Setting(section=FileSection.NOTIFY, name=name, help=about, commands=by, value_type=value_type, **facts)

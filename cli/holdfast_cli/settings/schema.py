@@ -5,21 +5,19 @@ and LocalRunOptions all come from here. This module is imported for every `--hel
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from signal import SIGUSR1, SIGUSR2, Signals
-from types import NoneType
-from typing import Annotated, get_args, get_origin, get_type_hints
+from typing import Any
 
 from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_cli.settings.channels import ChannelSettings
-from holdfast_cli.settings.setting import FileSection, Setting
+from holdfast_cli.settings.setting import EVERYWHERE, Setting, declared_settings, setting
 from holdfast_proto.limits import STOP_GRACE_S
+from holdfast_proto.v1.store_pb2 import LossAction
 from holdfast_proto.vocabulary import DEFAULTS, MOST_BUDGET, NOTIFY_EVENTS
-
-_EVERYWHERE = ("run", "observe", "publish")
 
 
 class PresetName(StrEnum):
@@ -59,641 +57,214 @@ class ModeName(StrEnum):
     ACT = "act"
 
 
+def _action(tier: str, flag: str = "", **facts: Any) -> LossActionName:
+    default = LossAction.Name(DEFAULTS[tier].action).removeprefix("LOSS_ACTION_")
+    return setting(LossActionName[default], f"loss.{tier}", flag, by=EVERYWHERE, **facts)
+
+
+def _budget(tier: str) -> int:
+    return setting(DEFAULTS[tier].budget, f"loss.{tier}_budget", by=EVERYWHERE, least=0, most=MOST_BUDGET)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Settings of a run as users give them. The annotation of a field is its documentation."""
+    """Settings of a run as users give them. The docstring below a field is its help."""
 
-    run: Annotated[
-        str | None,
-        Setting(
-            section=FileSection.RUN,
-            name="name",
-            flag="--run",
-            metavar="NAME",
-            help="Name of the run. If it has checkpoints, `holdfast run` and `publish` continue from the newest.",
-            commands=_EVERYWHERE,
-            required_by=("publish",),
-            unset="that of existing checkpoints, else run-DATE-TIME",
-            observe_help="Name of the run. [default: run-DATE-TIME]",
-        ),
-    ] = None
-    command: Annotated[
-        tuple[str, ...],
-        Setting(section=FileSection.RUN, name="command", flag="", help="Command of one rank: the words after --."),
-    ] = ()
-    ranks: Annotated[
-        int,
-        Setting(
-            section=FileSection.RUN,
-            name="ranks",
-            flag="--ranks",
-            publish_flag="--ranks-per-node",
-            metavar="N",
-            help="Training processes on each node.",
-            required_by=("publish",),
-            least=1,
-            most=4096,
-        ),
-    ] = 1
-    nodes: Annotated[
-        int,
-        Setting(
-            section=FileSection.RUN,
-            name="nodes",
-            flag="--nodes",
-            metavar="N",
-            help="Nodes that train. More agents than that are spares.",
-            observe_help="Nodes of the run. Above 1, it needs --redis and --run. [default: 1; 1 to 100000]",
-            commands=("publish", "observe"),
-            required_by=("publish",),
-            least=1,
-            most=100_000,
-        ),
-    ] = 1
-    directory: Annotated[
-        Path,
-        Setting(
-            section=FileSection.RUN,
-            name="directory",
-            flag="--directory",
-            metavar="FOLDER",
-            help="Folder that holds one folder per run.",
-            commands=("run", "observe"),
-        ),
-    ] = Path("holdfast-runs")
-    preemption_grace_s: Annotated[
-        float,
-        Setting(
-            section=FileSection.RUN,
-            name="preemption_grace_s",
-            flag="--preemption-grace-s",
-            metavar="SECONDS",
-            help="Time from SIGTERM, or a warning before it, to the end, for a last checkpoint. 0: end immediately.",
-            commands=("run",),
-            least=0,
-        ),
-    ] = STOP_GRACE_S
-    stop_on_sigusr1: Annotated[
-        bool,
-        Setting(
-            section=FileSection.RUN,
-            name="stop_on_sigusr1",
-            flag="--stop-on-sigusr1",
-            help="Take SIGUSR1 as a warning before SIGTERM: stop after a last checkpoint. Otherwise ignore it.",
-            commands=("run",),
-        ),
-    ] = True
-    stop_on_sigusr2: Annotated[
-        bool,
-        Setting(
-            section=FileSection.RUN,
-            name="stop_on_sigusr2",
-            flag="--stop-on-sigusr2",
-            help="Take SIGUSR2 as a warning before SIGTERM: stop after a last checkpoint. Otherwise ignore it.",
-            commands=("run",),
-        ),
-    ] = True
-    faults_allowed: Annotated[
-        bool,
-        Setting(
-            section=FileSection.RUN,
-            name="allow_faults",
-            flag="--allow-faults",
-            help="Let `holdfast inject` harm the ranks of this run.",
-        ),
-    ] = False
+    run: str | None = setting(
+        None,
+        "run.name",
+        "--run NAME",
+        by=EVERYWHERE,
+        is_needed_to_publish=True,
+        unset="that of existing checkpoints, else run-DATE-TIME",
+        observe_help="Name of the run. [default: run-DATE-TIME]",
+    )
+    """Name of the run. If it has checkpoints, `holdfast run` and `publish` continue from the newest."""
+    command: tuple[str, ...] = setting((), "run.command")
+    """Command of one rank: the words after --."""
+    ranks: int = setting(
+        1, "run.ranks", "--ranks N", is_needed_to_publish=True, publish_flag="--ranks-per-node", least=1, most=4096
+    )
+    """Training processes on each node."""
+    nodes: int = setting(
+        1,
+        "run.nodes",
+        "--nodes N",
+        by="publish observe",
+        is_needed_to_publish=True,
+        observe_help="Nodes of the run. Above 1, it needs --redis and --run. [default: 1; 1 to 100000]",
+        least=1,
+        most=100_000,
+    )
+    """Nodes that train. More agents than that are spares."""
+    directory: Path = setting(Path("holdfast-runs"), "run.directory", "--directory FOLDER", by="run observe")
+    """Folder that holds one folder per run."""
+    preemption_grace_s: float = setting(
+        STOP_GRACE_S, "run.preemption_grace_s", "--preemption-grace-s SECONDS", by="run", least=0
+    )
+    """Time from SIGTERM, or a warning before it, to the end, for a last checkpoint. 0: end immediately."""
+    stop_on_sigusr1: bool = setting(True, "run.stop_on_sigusr1", "--stop-on-sigusr1", by="run")
+    """Take SIGUSR1 as a warning before SIGTERM: stop after a last checkpoint. Otherwise ignore it."""
+    stop_on_sigusr2: bool = setting(True, "run.stop_on_sigusr2", "--stop-on-sigusr2", by="run")
+    """Take SIGUSR2 as a warning before SIGTERM: stop after a last checkpoint. Otherwise ignore it."""
+    faults_allowed: bool = setting(False, "run.allow_faults", "--allow-faults")
+    """Let `holdfast inject` harm the ranks of this run."""
+    auto: bool = setting(
+        False,
+        "run.auto",
+        "--auto",
+        by="run observe",
+        observe_help="Attach to the ranks without a line in their script.",
+    )
+    """Attach to the ranks without a line in their script. Holdfast then saves and restores nothing."""
 
-    auto: Annotated[
-        bool,
-        Setting(
-            section=FileSection.RUN,
-            name="auto",
-            flag="--auto",
-            help="Attach to the ranks without a line in their script. Holdfast then saves and restores nothing.",
-            commands=("run", "observe"),
-            observe_help="Attach to the ranks without a line in their script.",
-        ),
-    ] = False
+    checkpoint_directory: str | None = setting(
+        None,
+        "checkpoints.location",
+        "--checkpoints LOCATION",
+        is_needed_to_publish=True,
+        unset="a folder in the run's folder",
+        is_location=True,
+    )
+    """Folder or URL for checkpoints: s3://BUCKET/PREFIX, gs://... Several nodes must share the folder."""
+    checkpoint_every: int = setting(100, "checkpoints.every", "--checkpoint-every STEPS", least=0)
+    """Steps between checkpoints, a multiple of --snapshot-every. 0: only at the end."""
+    checkpoint_every_minutes: float = setting(
+        0.0, "checkpoints.every_minutes", "--checkpoint-every-minutes MINUTES", least=0
+    )
+    """Minutes without a checkpoint after which one is written. 0: only by steps."""
+    checkpoint_full_every: int = setting(8, "checkpoints.full_every", "--checkpoint-full-every N", by="run", least=1)
+    """Write a full checkpoint every N checkpoints; the others hold differences. 1: all are full."""
+    checkpoint_compression: Compression = setting(
+        Compression.AUTO, "checkpoints.compression", "--checkpoint-compression", by="run"
+    )
+    """Whether to compress checkpoints. auto: unless the ranks need the cores."""
+    checkpoints_kept: int = setting(3, "checkpoints.keep", "--keep N", least=1)
+    """Number of checkpoints to keep."""
+    checkpoints_secondary: str | None = setting(
+        None, "checkpoints.secondary", "--checkpoints-secondary LOCATION", is_location=True
+    )
+    """Folder or URL that gets a copy of every checkpoint in the background."""
+    checkpoints_secondary_kept: int | None = setting(
+        None, "checkpoints.secondary_keep", "--checkpoints-secondary-keep N", least=1, unset="that of --keep"
+    )
+    """Number of copies to keep."""
+    checkpoint_staging: Path | None = setting(
+        None, "checkpoints.staging", "--checkpoint-staging FOLDER", by="run", unset="in the run's folder"
+    )
+    """Folder of this node for shards that wait for their upload to a URL."""
+    checkpoint_upload_mb_per_s: float = setting(
+        0.0, "checkpoints.upload_mb_per_s", "--checkpoint-upload-mb-per-s MB", least=0
+    )
+    """Megabytes per second for all uploads of a node together. 0: no limit."""
+    guard: Path | None = setting(None, "checkpoints.guard", "--guard DIR", by="run observe")
+    """Folder in which the training framework writes its own checkpoints: judge each of them."""
+    from_scratch: bool = setting(False, "checkpoints", "--from-scratch")
+    """Start from the seed although there are checkpoints. They stay until --keep new ones are written."""
+    adopt: bool = setting(False, "checkpoints", "--adopt")
+    """Continue from the checkpoints of a run of another name."""
+    continue_from: int | None = setting(None, "checkpoints", "--continue-from STEP", least=0, unset="the newest")
+    """Continue from the checkpoint of this step. Newer ones stay, and are not used."""
 
-    checkpoint_directory: Annotated[
-        str | None,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="location",
-            flag="--checkpoints",
-            metavar="LOCATION",
-            help="Folder or URL for checkpoints: s3://BUCKET/PREFIX, gs://... Several nodes must share the folder.",
-            required_by=("publish",),
-            unset="a folder in the run's folder",
-            is_location=True,
-        ),
-    ] = None
-    checkpoint_every: Annotated[
-        int,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="every",
-            flag="--checkpoint-every",
-            metavar="STEPS",
-            help="Steps between checkpoints, a multiple of --snapshot-every. 0: only at the end.",
-            least=0,
-        ),
-    ] = 100
-    checkpoint_every_minutes: Annotated[
-        float,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="every_minutes",
-            flag="--checkpoint-every-minutes",
-            metavar="MINUTES",
-            help="Minutes without a checkpoint after which one is written. 0: only by steps.",
-            least=0,
-        ),
-    ] = 0.0
-    checkpoint_full_every: Annotated[
-        int,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="full_every",
-            flag="--checkpoint-full-every",
-            metavar="N",
-            help="Write a full checkpoint every N checkpoints; the others hold differences. 1: all are full.",
-            commands=("run",),
-            least=1,
-        ),
-    ] = 8
-    checkpoint_compression: Annotated[
-        Compression,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="compression",
-            flag="--checkpoint-compression",
-            help="Whether to compress checkpoints. auto: unless the ranks need the cores.",
-            commands=("run",),
-        ),
-    ] = Compression.AUTO
-    checkpoints_kept: Annotated[
-        int,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="keep",
-            flag="--keep",
-            metavar="N",
-            help="Number of checkpoints to keep.",
-            least=1,
-        ),
-    ] = 3
-    checkpoints_secondary: Annotated[
-        str | None,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="secondary",
-            flag="--checkpoints-secondary",
-            metavar="LOCATION",
-            help="Folder or URL that gets a copy of every checkpoint in the background.",
-            is_location=True,
-        ),
-    ] = None
-    checkpoints_secondary_kept: Annotated[
-        int | None,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="secondary_keep",
-            flag="--checkpoints-secondary-keep",
-            metavar="N",
-            help="Number of copies to keep.",
-            least=1,
-            unset="that of --keep",
-        ),
-    ] = None
-    checkpoint_staging: Annotated[
-        Path | None,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="staging",
-            flag="--checkpoint-staging",
-            metavar="FOLDER",
-            help="Folder of this node for shards that wait for their upload to a URL.",
-            commands=("run",),
-            unset="in the run's folder",
-        ),
-    ] = None
-    checkpoint_upload_mb_per_s: Annotated[
-        float,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="upload_mb_per_s",
-            flag="--checkpoint-upload-mb-per-s",
-            metavar="MB",
-            help="Megabytes per second for all uploads of a node together. 0: no limit.",
-            least=0,
-        ),
-    ] = 0.0
-    guard: Annotated[
-        Path | None,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="guard",
-            flag="--guard",
-            metavar="DIR",
-            help="Folder in which the training framework writes its own checkpoints: judge each of them.",
-            commands=("run", "observe"),
-        ),
-    ] = None
-    from_scratch: Annotated[
-        bool,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="",
-            flag="--from-scratch",
-            help="Start from the seed although there are checkpoints. They stay until --keep new ones are written.",
-        ),
-    ] = False
-    adopt: Annotated[
-        bool,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="",
-            flag="--adopt",
-            help="Continue from the checkpoints of a run of another name.",
-        ),
-    ] = False
+    snapshot_every: int = setting(10, "snapshots.every", "--snapshot-every STEPS", least=0)
+    """Steps between snapshots in memory. 0: none."""
+    shm_directory: Path = setting(Path("/dev/shm"), "snapshots.shm_directory", "--shm-directory FOLDER", by="run")
+    """Memory file system for snapshots."""
 
-    continue_from: Annotated[
-        int | None,
-        Setting(
-            section=FileSection.CHECKPOINTS,
-            name="",
-            flag="--continue-from",
-            metavar="STEP",
-            help="Continue from the checkpoint of this step. Newer ones stay, and are not used.",
-            least=0,
-            unset="the newest",
-        ),
-    ] = None
+    preset: PresetName = setting(PresetName.DEFAULT, "detection.preset", "--preset", by=EVERYWHERE)
+    """Shortest silence that is reported. fast: 1 s; default: 5 s; patient: 60 s."""
 
-    snapshot_every: Annotated[
-        int,
-        Setting(
-            section=FileSection.SNAPSHOTS,
-            name="every",
-            flag="--snapshot-every",
-            metavar="STEPS",
-            help="Steps between snapshots in memory. 0: none.",
-            least=0,
-        ),
-    ] = 10
-    shm_directory: Annotated[
-        Path,
-        Setting(
-            section=FileSection.SNAPSHOTS,
-            name="shm_directory",
-            flag="--shm-directory",
-            metavar="FOLDER",
-            help="Memory file system for snapshots.",
-            commands=("run",),
-        ),
-    ] = Path("/dev/shm")
+    mode: ModeName = setting(ModeName.ACT, "recovery.mode", "--mode")
+    """observe: verdicts, evidence and metrics. act: restarts too."""
+    restart_patience: float = setting(
+        1.0,
+        "recovery.restart_patience",
+        "--restart-patience FACTOR",
+        by=EVERYWHERE,
+        observe_help="Factor on the time that a standstill without a certain sign of a fault lasts before "
+        "--on-hang abort ends a rank. [default: 1]",
+        least=0.01,
+        most=1000,
+    )
+    """Factor on the time that a standstill without a certain sign of a fault lasts before a restart."""
+    nccl_ras: bool = setting(True, "recovery.nccl_ras", "--nccl-ras", by=EVERYWHERE)
+    """When a run on NCCL stands still, ask NCCL's RAS service, too, and show what it says."""
+    on_hang: HangActionName = setting(HangActionName.REPORT, "recovery.on_hang", "--on-hang", by="observe")
+    """report: incidents and evidence. abort: also end the hung rank, so that the launcher acts."""
+    exit_code: ExitCodeName = setting(ExitCodeName.LAUNCHER, "recovery.exit_code", "--exit-code", by="observe")
+    """launcher: the launcher's code. verdict: 75 if a requeue may help, 93 if not, else the launcher's."""
 
-    preset: Annotated[
-        PresetName,
-        Setting(
-            section=FileSection.DETECTION,
-            name="preset",
-            flag="--preset",
-            help="Shortest silence that is reported. fast: 1 s; default: 5 s; patient: 60 s.",
-            commands=_EVERYWHERE,
-        ),
-    ] = PresetName.DEFAULT
+    loss_blip: LossActionName = _action("blip")
+    """What to do about one outlying loss."""
+    loss_blip_budget: int = _budget("blip")
+    """Blips that are tolerated before that."""
+    loss_spike: LossActionName = _action("spike")
+    """What to do about a loss that jumps, or that is high after a restart."""
+    loss_spike_budget: int = _budget("spike")
+    """Spikes that are tolerated before that."""
+    loss_slow_rise: LossActionName = _action("slow_rise")
+    """What to do about a loss that rises slowly."""
+    loss_slow_rise_budget: int = _budget("slow_rise")
+    """Slow rises that are tolerated before that."""
+    loss_divergence: LossActionName = _action("divergence")
+    """What to do about a loss that does not come back."""
+    loss_divergence_budget: int = _budget("divergence")
+    """Losses in a row, from the one that shows a divergence, that are tolerated before that."""
+    loss_non_finite: LossActionName = _action(
+        "non_finite",
+        "--on-nan",
+        observe_help="What to do if the loss stays NaN or infinite. stop is taken as notify. [default: notify]",
+    )
+    """What to do if the loss stays NaN or infinite. stop: end the run without a checkpoint of that state."""
+    loss_non_finite_budget: int = _budget("non_finite")
+    """Losses in a row that may be NaN or infinite before that."""
 
-    mode: Annotated[
-        ModeName,
-        Setting(
-            section=FileSection.RECOVERY,
-            name="mode",
-            flag="--mode",
-            help="observe: verdicts, evidence and metrics. act: restarts too.",
-        ),
-    ] = ModeName.ACT
-    restart_patience: Annotated[
-        float,
-        Setting(
-            section=FileSection.RECOVERY,
-            name="restart_patience",
-            flag="--restart-patience",
-            metavar="FACTOR",
-            help="Factor on the time that a standstill without a certain sign of a fault lasts before a restart.",
-            commands=_EVERYWHERE,
-            observe_help="Factor on the time that a standstill without a certain sign of a fault lasts before "
-            "--on-hang abort ends a rank. [default: 1]",
-            least=0.01,
-            most=1000,
-        ),
-    ] = 1.0
-    nccl_ras: Annotated[
-        bool,
-        Setting(
-            section=FileSection.RECOVERY,
-            name="nccl_ras",
-            flag="--nccl-ras",
-            help="When a run on NCCL stands still, ask NCCL's RAS service, too, and show what it says.",
-            commands=_EVERYWHERE,
-        ),
-    ] = True
-    on_hang: Annotated[
-        HangActionName,
-        Setting(
-            section=FileSection.RECOVERY,
-            name="on_hang",
-            flag="--on-hang",
-            help="report: incidents and evidence. abort: also end the hung rank, so that the launcher acts.",
-            commands=("observe",),
-        ),
-    ] = HangActionName.REPORT
-    exit_code: Annotated[
-        ExitCodeName,
-        Setting(
-            section=FileSection.RECOVERY,
-            name="exit_code",
-            flag="--exit-code",
-            help="launcher: the launcher's code. verdict: 75 if a requeue may help, 93 if not, else the launcher's.",
-            commands=("observe",),
-        ),
-    ] = ExitCodeName.LAUNCHER
+    redis_url: str | None = setting(
+        None,
+        "store.redis",
+        "--redis URL",
+        by=EVERYWHERE,
+        is_needed_to_publish=True,
+        unset="a server that this run starts",
+    )
+    """Redis server: redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH, without a password."""
+    redis_password_file: Path | None = setting(
+        None, "store.redis_password_file", "--redis-password-file FILE", by=EVERYWHERE
+    )
+    """File that holds the password of --redis."""
 
-    loss_blip: Annotated[
-        LossActionName,
-        Setting(
-            section=FileSection.LOSS,
-            name="blip",
-            flag="",
-            help="What to do about one outlying loss.",
-            commands=_EVERYWHERE,
-        ),
-    ] = LossActionName.NOTE
-    loss_blip_budget: Annotated[
-        int,
-        Setting(
-            section=FileSection.LOSS,
-            name="blip_budget",
-            flag="",
-            help="Blips that are tolerated before that.",
-            commands=_EVERYWHERE,
-            least=0,
-            most=MOST_BUDGET,
-        ),
-    ] = DEFAULTS["blip"].budget
-    loss_spike: Annotated[
-        LossActionName,
-        Setting(
-            section=FileSection.LOSS,
-            name="spike",
-            flag="",
-            help="What to do about a loss that jumps, or that is high after a restart.",
-            commands=_EVERYWHERE,
-        ),
-    ] = LossActionName.NOTIFY
-    loss_spike_budget: Annotated[
-        int,
-        Setting(
-            section=FileSection.LOSS,
-            name="spike_budget",
-            flag="",
-            help="Spikes that are tolerated before that.",
-            commands=_EVERYWHERE,
-            least=0,
-            most=MOST_BUDGET,
-        ),
-    ] = DEFAULTS["spike"].budget
-    loss_slow_rise: Annotated[
-        LossActionName,
-        Setting(
-            section=FileSection.LOSS,
-            name="slow_rise",
-            flag="",
-            help="What to do about a loss that rises slowly.",
-            commands=_EVERYWHERE,
-        ),
-    ] = LossActionName.NOTIFY
-    loss_slow_rise_budget: Annotated[
-        int,
-        Setting(
-            section=FileSection.LOSS,
-            name="slow_rise_budget",
-            flag="",
-            help="Slow rises that are tolerated before that.",
-            commands=_EVERYWHERE,
-            least=0,
-            most=MOST_BUDGET,
-        ),
-    ] = DEFAULTS["slow_rise"].budget
-    loss_divergence: Annotated[
-        LossActionName,
-        Setting(
-            section=FileSection.LOSS,
-            name="divergence",
-            flag="",
-            help="What to do about a loss that does not come back.",
-            commands=_EVERYWHERE,
-        ),
-    ] = LossActionName.NOTIFY
-    loss_divergence_budget: Annotated[
-        int,
-        Setting(
-            section=FileSection.LOSS,
-            name="divergence_budget",
-            flag="",
-            help="Losses in a row, from the one that shows a divergence, that are tolerated before that.",
-            commands=_EVERYWHERE,
-            least=0,
-            most=MOST_BUDGET,
-        ),
-    ] = DEFAULTS["divergence"].budget
-    loss_non_finite: Annotated[
-        LossActionName,
-        Setting(
-            section=FileSection.LOSS,
-            name="non_finite",
-            flag="--on-nan",
-            help="What to do if the loss stays NaN or infinite. stop: end the run without a checkpoint of that state.",
-            commands=_EVERYWHERE,
-            observe_help="What to do if the loss stays NaN or infinite. stop is taken as notify. [default: notify]",
-        ),
-    ] = LossActionName.NOTIFY
-    loss_non_finite_budget: Annotated[
-        int,
-        Setting(
-            section=FileSection.LOSS,
-            name="non_finite_budget",
-            flag="",
-            help="Losses in a row that may be NaN or infinite before that.",
-            commands=_EVERYWHERE,
-            least=0,
-            most=MOST_BUDGET,
-        ),
-    ] = DEFAULTS["non_finite"].budget
+    notify_on: tuple[str, ...] = setting(NOTIFY_EVENTS, "notify.on", by=EVERYWHERE, choices=NOTIFY_EVENTS)
+    """What is reported; docs/notifications.md says what each word means."""
+    notify_ignore: tuple[str, ...] = setting((), "notify.ignore", by=EVERYWHERE, example='["straggler"]')
+    """Kinds of incidents that are not reported, as `holdfast_incidents_total` spells them: "straggler"."""
+    notify_min_interval_s: float = setting(60.0, "notify.min_interval_s", by=EVERYWHERE, least=0, most=86_400)
+    """Least time between two messages about incidents. Those in between become one message."""
+    notify_console_url: str | None = setting(None, "notify.console_url", by=EVERYWHERE, unset="messages name a command")
+    """Address of the console for links in messages, such as that of a proxy. Never with a token."""
+    notify_heartbeat_url_file: Path | None = setting(
+        None, "notify.heartbeat_url_file", by=EVERYWHERE, unset="no signs of life"
+    )
+    """File with the URL that expects signs of life."""
+    notify_heartbeat_fail_url_file: Path | None = setting(
+        None, "notify.heartbeat_fail_url_file", by=EVERYWHERE, unset="the URL for signs of life, and /fail"
+    )
+    """File with the URL for failures."""
+    notify_heartbeat_every_s: float = setting(60.0, "notify.heartbeat_every_s", by=EVERYWHERE, least=1, most=86_400)
+    """Time between two signs of life."""
+    notify_channels: tuple[ChannelSettings, ...] = setting((), "notify", by=EVERYWHERE)
+    """The channels: a table of the file for each."""
 
-    redis_url: Annotated[
-        str | None,
-        Setting(
-            section=FileSection.STORE,
-            name="redis",
-            flag="--redis",
-            metavar="URL",
-            help="Redis server: redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH, without a password.",
-            commands=_EVERYWHERE,
-            required_by=("publish",),
-            unset="a server that this run starts",
-        ),
-    ] = None
-    redis_password_file: Annotated[
-        Path | None,
-        Setting(
-            section=FileSection.STORE,
-            name="redis_password_file",
-            flag="--redis-password-file",
-            metavar="FILE",
-            help="File that holds the password of --redis.",
-            commands=_EVERYWHERE,
-        ),
-    ] = None
-
-    notify_on: Annotated[
-        tuple[str, ...],
-        Setting(
-            section=FileSection.NOTIFY,
-            name="on",
-            flag="",
-            help="What is reported; docs/notifications.md says what each word means.",
-            commands=_EVERYWHERE,
-            choices=NOTIFY_EVENTS,
-        ),
-    ] = NOTIFY_EVENTS
-    notify_ignore: Annotated[
-        tuple[str, ...],
-        Setting(
-            section=FileSection.NOTIFY,
-            name="ignore",
-            flag="",
-            help='Kinds of incidents that are not reported, as `holdfast_incidents_total` spells them: "straggler".',
-            commands=_EVERYWHERE,
-            example='["straggler"]',
-        ),
-    ] = ()
-    notify_min_interval_s: Annotated[
-        float,
-        Setting(
-            section=FileSection.NOTIFY,
-            name="min_interval_s",
-            flag="",
-            help="Least time between two messages about incidents. Those in between become one message.",
-            commands=_EVERYWHERE,
-            least=0,
-            most=86400,
-        ),
-    ] = 60.0
-    notify_console_url: Annotated[
-        str | None,
-        Setting(
-            section=FileSection.NOTIFY,
-            name="console_url",
-            flag="",
-            help="Address of the console for links in messages, such as that of a proxy. Never with a token.",
-            commands=_EVERYWHERE,
-            unset="messages name a command",
-        ),
-    ] = None
-    notify_heartbeat_url_file: Annotated[
-        Path | None,
-        Setting(
-            section=FileSection.NOTIFY,
-            name="heartbeat_url_file",
-            flag="",
-            help="File with the URL that expects signs of life.",
-            commands=_EVERYWHERE,
-            unset="no signs of life",
-        ),
-    ] = None
-    notify_heartbeat_fail_url_file: Annotated[
-        Path | None,
-        Setting(
-            section=FileSection.NOTIFY,
-            name="heartbeat_fail_url_file",
-            flag="",
-            help="File with the URL for failures.",
-            commands=_EVERYWHERE,
-            unset="the URL for signs of life, and /fail",
-        ),
-    ] = None
-    notify_heartbeat_every_s: Annotated[
-        float,
-        Setting(
-            section=FileSection.NOTIFY,
-            name="heartbeat_every_s",
-            flag="",
-            help="Time between two signs of life.",
-            commands=_EVERYWHERE,
-            least=1,
-            most=86400,
-        ),
-    ] = 60.0
-    notify_channels: Annotated[
-        tuple[ChannelSettings, ...],
-        Setting(
-            section=FileSection.NOTIFY,
-            name="",
-            flag="",
-            help="The channels: a table of the file for each.",
-            commands=_EVERYWHERE,
-        ),
-    ] = ()
-    console: Annotated[
-        bool,
-        Setting(
-            section=FileSection.CONSOLE,
-            name="enabled",
-            flag="--console",
-            help="Serve the console, the page in a browser. It needs the extra console of holdfast-torch.",
-            commands=("run", "observe"),
-        ),
-    ] = True
-    console_port: Annotated[
-        int,
-        Setting(
-            section=FileSection.CONSOLE,
-            name="port",
-            flag="--console-port",
-            metavar="PORT",
-            help="Port of the console. 0: any free one.",
-            commands=("run", "observe"),
-            least=0,
-            most=65535,
-        ),
-    ] = 0
-    console_address: Annotated[
-        str,
-        Setting(
-            section=FileSection.CONSOLE,
-            name="address",
-            flag="--console-address",
-            metavar="ADDRESS",
-            help="Address on which the console listens. It speaks plain HTTP: keep it local, and use a tunnel.",
-            commands=("run", "observe"),
-        ),
-    ] = "127.0.0.1"
-    console_hosts: Annotated[
-        tuple[str, ...],
-        Setting(
-            section=FileSection.CONSOLE,
-            name="hosts",
-            flag="--console-host",
-            metavar="NAME",
-            help="Further name by which browsers may call the console, such as that of a proxy; https://NAME: by that"
-            " scheme alone. The flag can be repeated.",
-            commands=("run", "observe"),
-            example='["https://holdfast.example.com"]',
-        ),
-    ] = ()
+    console: bool = setting(True, "console.enabled", "--console", by="run observe")
+    """Serve the console, the page in a browser. It needs the extra console of holdfast-torch."""
+    console_port: int = setting(0, "console.port", "--console-port PORT", by="run observe", least=0, most=65_535)
+    """Port of the console. 0: any free one."""
+    console_address: str = setting("127.0.0.1", "console.address", "--console-address ADDRESS", by="run observe")
+    """Address on which the console listens. It speaks plain HTTP: keep it local, and use a tunnel."""
+    console_hosts: tuple[str, ...] = setting(
+        (), "console.hosts", "--console-host NAME", by="run observe", example='["https://holdfast.example.com"]'
+    )
+    """Further name by which browsers may call the console, such as that of a proxy; https://NAME: by that scheme
+    alone. The flag can be repeated."""
 
     @property
     def preemption_warnings(self) -> list[Signals]:
@@ -705,18 +276,9 @@ class RunSettings:
 @cache
 def schema() -> dict[str, Setting]:
     """Return field of RunSettings -> Setting, with type and default, in the order of the sections."""
-    return dict(_declared())
+    return dict(declared_settings(RunSettings))
 
 
 def settings_of(command: str) -> Iterator[tuple[str, Setting]]:
     """Yield the field and the Setting of each flag that a command takes."""
     return ((field, setting) for field, setting in schema().items() if setting.flag and setting.is_taken_by(command))
-
-
-def _declared() -> Iterator[tuple[str, Setting]]:
-    for field, hint in get_type_hints(RunSettings, include_extras=True).items():
-        annotated, setting = get_args(hint)
-        value_type = next((one for one in get_args(annotated) if one is not NoneType), annotated)
-        if get_origin(annotated) is tuple:
-            value_type = annotated
-        yield field, replace(setting, value_type=value_type, default=getattr(RunSettings, field))

@@ -1,11 +1,24 @@
 """What a setting is: its places in the file and on the command line, its type, its range and its help."""
 
-from dataclasses import dataclass
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum, StrEnum
-from typing import Any, get_origin
+from functools import cache
+from itertools import pairwise
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+_Value = TypeVar("_Value")
+_SETTING = "setting"
 
 LARGEST = 1_000_000_000
 """Largest value of a number without a limit of its own. It fits into every message and every timer."""
+
+EVERYWHERE = "run observe publish"
+"""Commands that begin a run."""
 
 
 class FileSection(StrEnum):
@@ -24,20 +37,19 @@ class FileSection(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What users see of one field of RunSettings."""
+    """What users see of one field of RunSettings, or of one key of a channel."""
 
     section: FileSection
     name: str
     """Key in the section of the file; empty: the setting is for one start and has only a flag."""
-    flag: str
+    flag: str = ""
     """Name of the flag; empty: the setting is the command after ``--``, or only the file has it."""
-    help: str
     metavar: str | None = None
     """Placeholder of the value in the help; None for flags without a value and for enumerations."""
     commands: tuple[str, ...] = ("run", "publish")
     """Commands that take it."""
-    required_by: tuple[str, ...] = ()
-    """Commands that do not start without it."""
+    is_needed_to_publish: bool = False
+    """Whether `holdfast publish` does not start without it."""
     publish_flag: str = ""
     """Another name of the flag in `holdfast publish`."""
     observe_help: str = ""
@@ -53,8 +65,10 @@ class Setting:
     example: str = '["python", "train.py"]'
     """A list for the error about a value that is none."""
 
+    help: str = ""
+    """Filled in, like ``value_type`` and ``default``, from the field."""
     value_type: Any = None
-    """Type without None. Filled in, like ``default``, from the field."""
+    """Type without None."""
     default: Any = None
 
     @property
@@ -118,8 +132,70 @@ class Setting:
 
     def is_required(self, command: str) -> bool:
         """Whether a command does not start without it."""
-        return command in self.required_by
+        return self.is_needed_to_publish and command == "publish"
 
     def is_taken_by(self, command: str) -> bool:
         """Whether a command takes it."""
         return command in self.commands or command == "config"
+
+
+def setting(default: _Value, key: str, flag: str = "", *, by: str = "run publish", **facts: Any) -> _Value:
+    """Return the field of a dataclass that is a setting. The docstring below the field is its help.
+
+    Args:
+        default: value without flag and file.
+        key: SECTION.NAME in the file, or SECTION alone if the file cannot have it.
+        flag: ``--NAME METAVAR``; empty: only the file has it.
+        by: commands that take it.
+        facts: further fields of Setting.
+    """
+    section, _, name = key.partition(".")
+    flag_name, _, metavar = flag.partition(" ")
+    declared = Setting(
+        section=FileSection(section),
+        name=name,
+        flag=flag_name,
+        metavar=metavar or None,
+        commands=tuple(by.split()),
+        **facts,
+    )
+    made: _Value = field(default=default, metadata={_SETTING: declared})
+    return made
+
+
+def declared_settings(table: type[Any]) -> Iterator[tuple[str, Setting]]:
+    """Yield field -> Setting, with type, default and help, of a dataclass whose fields are made by `setting`."""
+    hints, docs = get_type_hints(table), field_docs(table)
+    for each in fields(table):
+        kind = hints[each.name]
+        if isinstance(kind, UnionType):
+            kind = next(one for one in get_args(kind) if one is not NoneType)
+        facts = {"value_type": kind, "default": each.default, "help": docs[each.name]}
+        yield each.name, replace(each.metadata[_SETTING], **facts)
+
+
+def field_docs(table: type[Any]) -> dict[str, str]:
+    """Return field -> the docstring below it, for a class and those that it inherits from.
+
+    Python does not keep these docstrings. So they are read from the source of the module, as pydantic reads them for
+    `use_attribute_docstrings`.
+    """
+    found: dict[str, str] = {}
+    for each in reversed(table.__mro__[:-1]):
+        found |= _docs_of_module(each.__module__).get(each.__name__, {})
+    return found
+
+
+@cache
+def _docs_of_module(module: str) -> dict[str, dict[str, str]]:
+    classes = [
+        node for node in ast.parse(inspect.getsource(sys.modules[module])).body if isinstance(node, ast.ClassDef)
+    ]
+    return {node.name: dict(_docs_in(node)) for node in classes}
+
+
+def _docs_in(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for statement, below in pairwise(node.body):
+        match statement, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, " ".join(text.split())
