@@ -11,18 +11,9 @@ from holdfast_cli.errors import SettingsError
 from holdfast_cli.settings.channel_tables import TOKEN_IN_THE_OPEN, is_open
 from holdfast_cli.settings.channels import ChannelSettings
 from holdfast_cli.settings.resolving import Resolved
-from holdfast_cli.settings.schema import RunSettings
+from holdfast_cli.settings.schema import RunSettings, schema
 from holdfast_proto.message_json import enum_words
-from holdfast_proto.v1.store_pb2 import (
-    CommandChannel,
-    EmailChannel,
-    Heartbeat,
-    Notify,
-    NotifyChannel,
-    UrlFile,
-    VerdictKind,
-    WebhookChannel,
-)
+from holdfast_proto.v1.store_pb2 import Heartbeat, Notify, NotifyChannel, VerdictKind
 
 
 def notify_message(settings: RunSettings) -> Notify | None:
@@ -30,36 +21,32 @@ def notify_message(settings: RunSettings) -> Notify | None:
     heartbeat = settings.notify_heartbeat_url_file
     if not settings.notify_channels and heartbeat is None:
         return None
-    message = Notify(
+    signs = None
+    if heartbeat is not None:
+        fail = settings.notify_heartbeat_fail_url_file
+        signs = Heartbeat(
+            url_file=_path(heartbeat), fail_url_file=_path(fail), every_s=settings.notify_heartbeat_every_s
+        )
+    return Notify(
         on=settings.notify_on,
         ignored=settings.notify_ignore,
         min_interval_s=settings.notify_min_interval_s,
         console_url=settings.notify_console_url or "",
         channels=map(_channel, settings.notify_channels),
+        heartbeat=signs,
     )
-    if heartbeat is not None:
-        fail = settings.notify_heartbeat_fail_url_file
-        message.heartbeat.CopyFrom(
-            Heartbeat(
-                url_file=_path(heartbeat),
-                fail_url_file=_path(fail),
-                every_s=settings.notify_heartbeat_every_s,
-            )
-        )
-    return message
 
 
 def check_notify(settings: RunSettings) -> None:
     """Check the settings by themselves. Raises SettingsError, which names the key."""
     kinds = enum_words(VerdictKind)
-    for kind in settings.notify_ignore:
-        if kind not in kinds:
-            raise SettingsError(f"notify.ignore holds {kind!r}: use one of {', '.join(kinds)}")
+    unknown = next((kind for kind in settings.notify_ignore if kind not in kinds), None)
+    if unknown is not None:
+        raise SettingsError(f"notify.ignore holds {unknown!r}: use one of {', '.join(kinds)}")
     url = settings.notify_console_url
     if url is not None:
         problem = check_http_url(url)
-        parts = urlsplit(url) if not problem else None
-        if parts is not None and (parts.fragment or parts.query):
+        if not problem and (urlsplit(url).fragment or urlsplit(url).query):
             problem = "it ends in a query or a fragment, which may be a token: leave that out"
         if problem:
             raise SettingsError(f"notify.console_url: {problem}")
@@ -70,13 +57,11 @@ def check_notify(settings: RunSettings) -> None:
 def check_files(resolved: Resolved) -> None:
     """Check the files and programs that the settings name, which are on this machine. Raises SettingsError."""
     settings = resolved.settings
-    for key, file in (
-        ("notify.heartbeat_url_file", settings.notify_heartbeat_url_file),
-        ("notify.heartbeat_fail_url_file", settings.notify_heartbeat_fail_url_file),
-    ):
+    for field in ("notify_heartbeat_url_file", "notify_heartbeat_fail_url_file"):
+        file = getattr(settings, field)
         problem = _file_problem(file, is_url=True) if file is not None else ""
         if problem:
-            raise SettingsError(resolved.located(f"{key}: {problem}"))
+            raise SettingsError(resolved.located(f"{schema()[field].key}: {problem}"))
     for channel in settings.notify_channels:
         for problem in _channel_problems(channel):
             raise SettingsError(f"{channel.where}: [notify.{channel.kind}]: {problem}")
@@ -104,33 +89,17 @@ def _file_problem(path: Path, *, is_url: bool) -> str:
     return f"{path}: the URL in it cannot be used: {problem}" if problem else ""
 
 
+_RENAMED = {"email.from": "sender", "slack.url_file": "path", "discord.url_file": "path"}
+
+
 def _channel(channel: ChannelSettings) -> NotifyChannel:
-    values = channel.values
-    match channel.kind:
-        case "webhook":
-            hook = WebhookChannel(
-                url=values["url"] or "",
-                url_file=_path(values["url_file"]),
-                bearer_token_file=_path(values["bearer_token_file"]),
-            )
-            return NotifyChannel(name=channel.name, webhook=hook)
-        case "slack":
-            return NotifyChannel(name=channel.name, slack=UrlFile(path=_path(values["url_file"])))
-        case "discord":
-            return NotifyChannel(name=channel.name, discord=UrlFile(path=_path(values["url_file"])))
-        case "command":
-            program = CommandChannel(argv=values["argv"], timeout_s=values["timeout_s"])
-            return NotifyChannel(name=channel.name, command=program)
-    mail = EmailChannel(
-        host=values["host"],
-        port=values["port"],
-        security=values["security"],
-        user=values["user"] or "",
-        password_file=_path(values["password_file"]),
-        sender=values["from"],
-        to=values["to"],
-    )
-    return NotifyChannel(name=channel.name, email=mail)
+    """Return the message of a channel: its fields have the names of the keys, but for those that are renamed."""
+    fields = {
+        _RENAMED.get(f"{channel.kind}.{key}", key): _path(value) if isinstance(value, Path) else value
+        for key, value in channel.values.items()
+        if value is not None
+    }
+    return NotifyChannel(name=channel.name, **{channel.kind: fields})
 
 
 def _path(path: Path | None) -> str:

@@ -1,6 +1,6 @@
 """What to run on this machine, checked."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,50 +67,46 @@ class LocalRunOptions(RunSettings):
         if not self.command and self.ranks:
             raise SettingsError("nothing to run: give the trainer's command after --")
         self._check_ranges()
-        if self.checkpoint_every and not self.snapshot_every:
-            raise SettingsError(
-                f"--checkpoint-every {self.checkpoint_every} with --snapshot-every 0: a checkpoint is written from a "
-                "snapshot: raise --snapshot-every, or set --checkpoint-every 0"
-            )
-        if self.checkpoint_every and self.checkpoint_every % self.snapshot_every:
-            raise SettingsError(
-                f"--checkpoint-every {self.checkpoint_every}: use a multiple of --snapshot-every "
-                f"{self.snapshot_every}, for a checkpoint is written from a snapshot"
-            )
-        if self.from_scratch and self.adopt:
-            raise SettingsError(
-                "--from-scratch and --adopt exclude each other: one starts from the seed, the other continues"
-            )
-        if self.from_scratch and self.continue_from is not None:
-            raise SettingsError(
-                "--from-scratch and --continue-from exclude each other: one starts from the seed, the other continues"
-            )
-        if self.auto and (self.adopt or self.continue_from is not None):
-            given = "--adopt" if self.adopt else "--continue-from"
-            raise SettingsError(f"--auto restores nothing, and {given} asks for it: leave one of them out")
-        self._check_locations()
+        for problem in self._contradictions():
+            raise SettingsError(problem)
+        if self.guard is not None:
+            check_guarded(self.guard, f"--guard {self.guard}")
+        for problem in self._wrong_locations():
+            raise SettingsError(problem)
         check_notify(self)
         check_console_hosts(self.console_hosts)
         if self.redis_url is not None:
             check_url(self.redis_url)
 
-    def _check_locations(self) -> None:
-        if self.guard is not None:
-            check_guarded(self.guard, f"--guard {self.guard}")
+    def _contradictions(self) -> Iterator[str]:
+        """Yield what is wrong with settings that depend on each other."""
+        every = f"--checkpoint-every {self.checkpoint_every}"
+        if self.checkpoint_every and not self.snapshot_every:
+            yield (
+                f"{every} with --snapshot-every 0: a checkpoint is written from a "
+                "snapshot: raise --snapshot-every, or set --checkpoint-every 0"
+            )
+        elif self.checkpoint_every and self.checkpoint_every % self.snapshot_every:
+            yield (
+                f"{every}: use a multiple of --snapshot-every {self.snapshot_every}, "
+                "for a checkpoint is written from a snapshot"
+            )
+        restoring = [("--adopt", self.adopt), ("--continue-from", self.continue_from is not None)]
+        for flag in (flag for flag, is_given in restoring if is_given):
+            if self.from_scratch:
+                yield f"--from-scratch and {flag} exclude each other: one starts from the seed, the other continues"
+            if self.auto:
+                yield f"--auto restores nothing, and {flag} asks for it: leave one of them out"
+
+    def _wrong_locations(self) -> Iterator[str]:
         primary = self.checkpoint_directory and primary_location(self.checkpoint_directory)
         secondary = secondary_location(self.checkpoints_secondary)
         if secondary is not None and secondary == primary:
-            raise SettingsError(
-                "--checkpoints-secondary is the place of --checkpoints: name another one, or leave it out"
-            )
+            yield "--checkpoints-secondary is the place of --checkpoints: name another one, or leave it out"
         if self.checkpoint_staging is not None and not (primary and is_url(primary)):
-            raise SettingsError(
-                "--checkpoint-staging has no effect without a URL in --checkpoints: leave it out, or name a URL"
-            )
+            yield "--checkpoint-staging has no effect without a URL in --checkpoints: leave it out, or name a URL"
         if secondary is None and self.checkpoints_secondary_kept is not None:
-            raise SettingsError(
-                "--checkpoints-secondary-keep has no effect without --checkpoints-secondary: set both or none"
-            )
+            yield "--checkpoints-secondary-keep has no effect without --checkpoints-secondary: set both or none"
 
     def _check_ranges(self) -> None:
         for name, setting in schema().items():

@@ -1,7 +1,9 @@
 """Reads the tables ``[notify.KIND]`` of the file. Each refusal names the line of the table."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
@@ -16,35 +18,73 @@ from holdfast_proto.vocabulary import HEARTBEAT, MAIL_SECURITY
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _ADDRESS = re.compile(r"[^\s@<>,;\"]+@[^\s@<>,;\"]+")
-_TABLE = re.compile(r"\s*\[\[?\s*notify\s*\.\s*([\w-]+)\s*\]")
-_KEY = re.compile(r"\s*([\w-]+)\s*=")
-
-Checker = Callable[[Setting, object], object]
-"""Returns the typed value of a key. Raises SettingsError."""
+_NAMES = r"([\w-]+(?:\s*\.\s*[\w-]+)?)"
+_TABLE_LINE = re.compile(rf"\s*\[\[?\s*{_NAMES}\s*\]")
+_KEY_LINE = re.compile(rf"\s*{_NAMES}\s*=")
 
 
-def read_channels(section: Mapping[str, object], text: str, path: Path, check: Checker) -> tuple[ChannelSettings, ...]:
+@dataclass(frozen=True)
+class Places:
+    """The lines of a file's tables and keys, as far as they show without parsing TOML.
+
+    tomllib and tomlkit keep no line numbers.
+    """
+
+    path: Path
+    lines: Mapping[str, int]
+    """TABLE or TABLE.KEY -> line. The second table of a name is TABLE#1, the third TABLE#2."""
+
+    def of(self, *names: str) -> str:
+        """Return PATH:LINE of the first of these tables or keys that is found, else PATH."""
+        return next((f"{self.path}:{self.lines[name]}" for name in names if name in self.lines), str(self.path))
+
+
+def find_places(text: str, path: Path) -> Places:
+    """Return the places in a file with this text."""
+    found: dict[str, int] = {}
+    seen: Counter[str] = Counter()
+    prefix = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if heading := _TABLE_LINE.match(line):
+            name = "".join(heading[1].split())
+            table = _nth(name, seen[name])
+            seen[name] += 1
+            prefix = f"{table}."
+            found.setdefault(table, number)
+        elif key := _KEY_LINE.match(line):
+            found.setdefault(prefix + "".join(key[1].split()), number)
+    return Places(path, found)
+
+
+def _nth(table: str, number: int) -> str:
+    return f"{table}#{number}" if number else table
+
+
+Checker = Callable[[Setting, object, str], object]
+"""Returns the typed value of a key at a place. Raises SettingsError."""
+
+
+def read_channels(section: Mapping[str, object], places: Places, check: Checker) -> tuple[ChannelSettings, ...]:
     """Return the channels in the section ``[notify]`` of a file. Raises SettingsError.
 
     Args:
         section: content of the section, without keys that are no tables.
-        text: the whole file, for the numbers of lines.
-        path: of the file.
+        places: of the file.
         check: types a value.
     """
     found: list[ChannelSettings] = []
-    lines = _Lines(text, path)
     for kind, tables in section.items():
+        name = f"notify.{kind}"
         if kind not in channel_schema():
-            near = get_close_matches(kind, channel_schema(), n=1)
-            hint = f"the nearest is [notify.{near[0]}]; " if near else ""
-            known = ", ".join(channel_schema())
-            raise SettingsError(f"{lines.of(kind, 0)}: [notify.{kind}] is no channel: {hint}use one of {known}")
+            hint = _nearest(kind, channel_schema(), "[notify.{}]")
+            raise SettingsError(
+                f"{places.of(name)}: [{name}] is no channel: {hint}use one of {', '.join(channel_schema())}"
+            )
         every = tables if isinstance(tables, list) else [tables]
         for number, table in enumerate(every):
             if not isinstance(table, dict):
-                raise SettingsError(f"{path}: notify.{kind} is a table: write [notify.{kind}], and its keys below")
-            found.append(_channel(kind, number, table, lines, check))
+                raise SettingsError(f"{places.path}: {name} is a table: write [{name}], and its keys below")
+            found.append(_channel(kind, number, table, places, check))
     names = [channel.name for channel in found]
     for channel in found:
         if names.count(channel.name) > 1:
@@ -52,22 +92,19 @@ def read_channels(section: Mapping[str, object], text: str, path: Path, check: C
     return tuple(found)
 
 
-def _channel(kind: str, number: int, table: Mapping[str, object], lines: "_Lines", check: Checker) -> ChannelSettings:
+def _channel(kind: str, number: int, table: Mapping[str, object], places: Places, check: Checker) -> ChannelSettings:
     known = channel_schema()[kind]
+    heading = _nth(f"notify.{kind}", number)
     values: dict[str, Any] = {name: setting.default for name, setting in known.items()}
     for name, value in table.items():
-        where = lines.of(kind, number, name)
+        where = places.of(f"{heading}.{name}", heading)
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"the nearest is {near[0]}; " if near else ""
+            hint = _nearest(name, known)
             raise SettingsError(
                 f"{where}: notify.{kind}.{name} is not a key: {hint}[notify.{kind}] takes {', '.join(known)}"
             )
-        try:
-            values[name] = check(known[name], value)
-        except SettingsError as error:
-            raise SettingsError(f"{where}: {str(error).removeprefix(f'{lines.path}: ')}") from None
-    where = lines.of(kind, number)
+        values[name] = check(known[name], value, where)
+    where = places.of(heading)
     for name in required_keys(kind):
         if values[name] is None:
             raise SettingsError(f"{where}: [notify.{kind}] lacks {name}: {known[name].help}")
@@ -79,6 +116,11 @@ def _channel(kind: str, number: int, table: Mapping[str, object], lines: "_Lines
         allowed = f"1 to 32 letters, digits, '.', '_' or '-', and not {HEARTBEAT}"
         raise SettingsError(f"{where}: name = {name!r}: use {allowed}")
     return ChannelSettings(kind, name, values, where)
+
+
+def _nearest(word: str, known: Mapping[str, object], form: str = "{}") -> str:
+    near = get_close_matches(word, known, n=1)
+    return f"the nearest is {form.format(near[0])}; " if near else ""
 
 
 def _problems(kind: str, values: Mapping[str, Any]) -> Iterator[str]:
@@ -118,28 +160,3 @@ def is_open(url: str) -> bool:
 TOKEN_IN_THE_OPEN = (
     "with http, everybody on the way can read the token of bearer_token_file: use https, or leave the token out"
 )
-
-
-class _Lines:
-    """Finds the lines of channels and their keys, as far as they show without parsing TOML."""
-
-    def __init__(self, text: str, path: Path) -> None:
-        self.path = path
-        self._lines = text.splitlines()
-
-    def of(self, kind: str, number: int, key: str = "") -> str:
-        """Return PATH:LINE of a channel's key, else of the channel's table, else PATH."""
-        seen = -1
-        table = 0
-        is_inside = False
-        for line, content in enumerate(self._lines, 1):
-            heading = _TABLE.match(content)
-            if heading:
-                seen += heading[1] == kind
-                is_inside = heading[1] == kind and seen == number
-                table = line if is_inside else table
-            elif content.lstrip().startswith("["):
-                is_inside = False
-            elif table and is_inside and key and (found := _KEY.match(content)) and found[1] == key:
-                return f"{self.path}:{line}"
-        return f"{self.path}:{table}" if table else str(self.path)

@@ -16,14 +16,12 @@ from typing import Any, get_origin
 from urllib.parse import parse_qs, urlsplit
 
 from holdfast_cli.errors import SettingsError
-from holdfast_cli.settings.channel_tables import read_channels
+from holdfast_cli.settings.channel_tables import Places, find_places, read_channels
 from holdfast_cli.settings.schema import schema
 from holdfast_cli.settings.setting import FileSection, Setting
 
 DEFAULT_FILE = Path("holdfast.toml")
 
-_SECTION_LINE = re.compile(r"\s*\[\[?\s*([\w-]+(?:\s*\.\s*[\w-]+)?)\s*\]")
-_KEY_LINE = re.compile(r"\s*([\w-]+(?:\s*\.\s*[\w-]+)?)\s*=")
 _STARTING = frozenset({"run.command", "notify.command.argv", "store.redis"})
 """Keys that start programs. What a server of the store says is obeyed, too."""
 _SECRET_FILE = "_file"
@@ -39,13 +37,11 @@ class FileSettings:
     path: Path
     values: dict[str, object]
     """Field of RunSettings -> value. Relative paths are relative to the file's folder no longer."""
-    lines: dict[str, int]
-    """Field -> line of the file, where it is easily found."""
+    places: Places
 
     def where(self, field: str) -> str:
-        """Return PATH:LINE of a field."""
-        line = self.lines.get(field)
-        return f"{self.path}:{line}" if line else str(self.path)
+        """Return PATH:LINE of a field, where its line is easily found."""
+        return self.places.of(schema()[field].key)
 
 
 def read_file(config: Path | None) -> FileSettings | None:
@@ -107,43 +103,32 @@ def parse_file(text: str, path: Path, stranger: str = "") -> FileSettings:
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and arrays in arrays
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
     fields = {setting.key: field for field, setting in schema().items() if setting.key}
+    places = find_places(text, path)
     values: dict[str, object] = {}
-    _take_channels(document, text, path, values, stranger)
-    lines = _lines(text)
-    for section, name, value in _entries(document, path, lines):
-        field = fields.get(f"{section}.{name}")
-        place = _place(path, lines, f"{section}.{name}")
-        if field is None:
-            raise SettingsError(f"{place}: {_unknown_key(section, name)}")
-        try:
-            values[field] = _checked(schema()[field], value, path, stranger)
-        except SettingsError as error:
-            raise SettingsError(str(error).replace(f"{path}: ", f"{place}: ", 1)) from None
-    return FileSettings(path, values, {field: lines[key] for key, field in fields.items() if key in lines})
 
+    def check(setting: Setting, value: object, place: str) -> object:
+        return _checked(setting, value, place, path, stranger)
 
-def _take_channels(
-    document: dict[str, object], text: str, path: Path, values: dict[str, object], stranger: str
-) -> None:
-    """Move the channels out of the section ``[notify]``: they are the only tables within a section."""
     notify = document.get(FileSection.NOTIFY)
-    if not isinstance(notify, dict):
-        return
-    tables = {name: content for name, content in notify.items() if _is_table(content)}
-    document[FileSection.NOTIFY] = {name: content for name, content in notify.items() if name not in tables}
-    if tables:
-        values["notify_channels"] = read_channels(
-            tables, text, path, lambda setting, value: _checked(setting, value, path, stranger)
-        )
+    if isinstance(notify, dict):  # channels are the only tables within a section
+        channels = {name: notify.pop(name) for name, content in list(notify.items()) if _is_table(content)}
+        if channels:
+            values["notify_channels"] = read_channels(channels, places, check)
+    for section, name, value in _entries(document, places):
+        key = f"{section}.{name}"
+        if key not in fields:
+            raise SettingsError(f"{places.of(key)}: {_unknown_key(section, name)}")
+        values[fields[key]] = check(schema()[fields[key]], value, places.of(key))
+    return FileSettings(path, values, places)
 
 
 def _is_table(content: object) -> bool:
     return isinstance(content, dict) or (isinstance(content, list) and any(isinstance(one, dict) for one in content))
 
 
-def _entries(document: dict[str, object], path: Path, lines: dict[str, int]) -> Iterator[tuple[str, str, object]]:
+def _entries(document: dict[str, object], places: Places) -> Iterator[tuple[str, str, object]]:
     for section, content in document.items():
-        place = _place(path, lines, section)
+        place = places.of(section)
         if section not in list(FileSection):
             if not isinstance(content, dict):
                 raise SettingsError(f"{place}: {_unknown_key('', section)}")
@@ -155,11 +140,6 @@ def _entries(document: dict[str, object], path: Path, lines: dict[str, int]) -> 
             raise SettingsError(f"{place}: {section} is a section: write [{section}], and its keys below")
         for name, value in content.items():
             yield section, name, value
-
-
-def _place(path: Path, lines: dict[str, int], key: str) -> str:
-    """Return PATH:LINE of a key or a section, where its line is easily found, else PATH."""
-    return f"{path}:{lines[key]}" if key in lines else str(path)
 
 
 def _unknown_key(section: str, name: str) -> str:
@@ -185,11 +165,11 @@ def _likeness(one: str, other: str) -> float:
     return SequenceMatcher(None, one, other).ratio()
 
 
-def _checked(setting: Setting, value: object, path: Path, stranger: str) -> object:
+def _checked(setting: Setting, value: object, place: str, path: Path, stranger: str) -> object:
     """Return a value of the setting's type. Raises SettingsError, which never shows a URL with a password."""
     if stranger and (setting.key in _STARTING or setting.name.endswith(_SECRET_FILE)):
         raise SettingsError(
-            f"{path}: {setting.key} is refused, because it starts a program or reads a secret, and {stranger}: "
+            f"{place}: {setting.key} is refused, because it starts a program or reads a secret, and {stranger}: "
             f"if you trust it, name it: --config {path}"
         )
     if isinstance(value, str) and "://" in value and has_password(value):
@@ -198,18 +178,17 @@ def _checked(setting: Setting, value: object, path: Path, stranger: str) -> obje
             fix = "leave it out: credentials are taken from the environment or from files"
         elif setting.section == FileSection.NOTIFY:
             fix = "put the secret into a file, and name that by a key that ends in _file"
-        raise SettingsError(f"{path}: {setting.key} has a password in its URL: no secret belongs in this file: {fix}")
-    kind = setting.value_type
+        raise SettingsError(f"{place}: {setting.key} has a password in its URL: no secret belongs in this file: {fix}")
     try:
-        typed = _typed(kind, value)
+        typed = _typed(setting.value_type, value)
     except ValueError:
-        raise SettingsError(f"{path}: {setting.key} = {_shown(value)}: use {setting.allowed}") from None
+        raise SettingsError(f"{place}: {setting.key} = {_shown(value)}: use {setting.allowed}") from None
     if setting.choices and isinstance(typed, tuple) and not set(typed) <= set(setting.choices):
         wrong = next(word for word in typed if word not in setting.choices)
-        raise SettingsError(f'{path}: {setting.key} holds "{wrong}": use {setting.allowed}')
+        raise SettingsError(f'{place}: {setting.key} holds "{wrong}": use {setting.allowed}')
     problem = setting.range_problem(typed) if isinstance(typed, int | float) else None
     if problem:
-        raise SettingsError(f"{path}: {setting.key} = {_shown(value)}: {problem}")
+        raise SettingsError(f"{place}: {setting.key} = {_shown(value)}: {problem}")
     if isinstance(typed, Path):
         return path.parent / typed
     if setting.is_location and isinstance(typed, str) and "://" not in typed:
@@ -245,16 +224,3 @@ def has_password(url: str) -> bool:
     """Whether a URL shows a password to everybody who sees it."""
     parts = urlsplit(url)
     return parts.password is not None or "password" in parse_qs(parts.query, keep_blank_values=True)
-
-
-def _lines(text: str) -> dict[str, int]:
-    """Return SECTION.NAME, or SECTION -> number of its line, as far as that shows without parsing TOML."""
-    section = ""
-    found: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if heading := _SECTION_LINE.match(line):
-            section = f"{heading[1]}."
-            found.setdefault("".join(heading[1].split()), number)
-        elif key := _KEY_LINE.match(line):
-            found.setdefault(section + "".join(key[1].split()), number)
-    return found
