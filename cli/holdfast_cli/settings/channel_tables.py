@@ -1,12 +1,9 @@
 """Reads the tables ``[notify.KIND]`` of the file. Each refusal names the line of the table."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,51 +11,11 @@ from holdfast_base.http_post import check_http_url
 from holdfast_cli.errors import SettingsError
 from holdfast_cli.settings.channels import ChannelSettings, channel_schema, required_keys
 from holdfast_cli.settings.setting import Setting
+from holdfast_cli.settings.toml_places import Places, nth_table
 from holdfast_proto.vocabulary import HEARTBEAT, MAIL_SECURITY
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _ADDRESS = re.compile(r"[^\s@<>,;\"]+@[^\s@<>,;\"]+")
-_NAMES = r"([\w-]+(?:\s*\.\s*[\w-]+)?)"
-_TABLE_LINE = re.compile(rf"\s*\[\[?\s*{_NAMES}\s*\]")
-_KEY_LINE = re.compile(rf"\s*{_NAMES}\s*=")
-
-
-@dataclass(frozen=True)
-class Places:
-    """The lines of a file's tables and keys, as far as they show without parsing TOML.
-
-    tomllib and tomlkit keep no line numbers.
-    """
-
-    path: Path
-    lines: Mapping[str, int]
-    """TABLE or TABLE.KEY -> line. The second table of a name is TABLE#1, the third TABLE#2."""
-
-    def of(self, *names: str) -> str:
-        """Return PATH:LINE of the first of these tables or keys that is found, else PATH."""
-        return next((f"{self.path}:{self.lines[name]}" for name in names if name in self.lines), str(self.path))
-
-
-def find_places(text: str, path: Path) -> Places:
-    """Return the places in a file with this text."""
-    found: dict[str, int] = {}
-    seen: Counter[str] = Counter()
-    prefix = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if heading := _TABLE_LINE.match(line):
-            name = "".join(heading[1].split())
-            table = _nth(name, seen[name])
-            seen[name] += 1
-            prefix = f"{table}."
-            found.setdefault(table, number)
-        elif key := _KEY_LINE.match(line):
-            found.setdefault(prefix + "".join(key[1].split()), number)
-    return Places(path, found)
-
-
-def _nth(table: str, number: int) -> str:
-    return f"{table}#{number}" if number else table
-
 
 Checker = Callable[[Setting, object, str], object]
 """Returns the typed value of a key at a place. Raises SettingsError."""
@@ -94,7 +51,7 @@ def read_channels(section: Mapping[str, object], places: Places, check: Checker)
 
 def _channel(kind: str, number: int, table: Mapping[str, object], places: Places, check: Checker) -> ChannelSettings:
     known = channel_schema()[kind]
-    heading = _nth(f"notify.{kind}", number)
+    heading = nth_table(f"notify.{kind}", number)
     values: dict[str, Any] = {name: setting.default for name, setting in known.items()}
     for name, value in table.items():
         where = places.of(f"{heading}.{name}", heading)

@@ -16,9 +16,10 @@ from typing import Any, get_origin
 from urllib.parse import parse_qs, urlsplit
 
 from holdfast_cli.errors import SettingsError
-from holdfast_cli.settings.channel_tables import Places, find_places, read_channels
+from holdfast_cli.settings.channel_tables import read_channels
 from holdfast_cli.settings.schema import schema
 from holdfast_cli.settings.setting import FileSection, Setting
+from holdfast_cli.settings.toml_places import Places, find_places
 
 DEFAULT_FILE = Path("holdfast.toml")
 

@@ -80,6 +80,7 @@ def test_without_a_channel_nobody_is_notified() -> None:
         ("[notify]\n\n[notify.slac]\n", ":3", "[notify.slac] is no channel: the nearest is [notify.slack]"),
         ('[notify.slack]\nurl_file = "a"\nurl = "b"', ":3", "notify.slack.url is not a key"),
         ("[notify.slack]\nurl_file = 3", ":2", "notify.slack.url_file = 3: use a string"),
+        ("[notify]\nslack = {url_file = 3}", ":2", "notify.slack.url_file = 3: use a string"),
         ("[run]\nranks = 2\n[notify.slack]\n", ":3", "[notify.slack] lacks url_file"),
         ("[notify]\nslack = 3", ":2", "notify.slack is not a key"),
         ("[notify.webhook]\n", ":1", "set url or url_file, and not both"),

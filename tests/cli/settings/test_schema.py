@@ -1,4 +1,4 @@
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_origin
@@ -6,8 +6,9 @@ from typing import Any, get_origin
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.local_run.run_spec import run_spec
 from holdfast_cli.settings.schema import LossActionName, RunSettings, schema, settings_of
-from holdfast_cli.settings.setting import FileSection
-from holdfast_proto.v1.store_pb2 import LOSS_ACTION_STOP, RunSpec
+from holdfast_cli.settings.setting import FileSection, field_docs
+from holdfast_proto.message_json import enum_word, enum_words
+from holdfast_proto.v1.store_pb2 import LOSS_ACTION_STOP, HangAction, Mode, Preset, RunSpec
 from holdfast_proto.vocabulary import DEFAULTS, TIER_WORDS, rule_of
 
 
@@ -55,6 +56,38 @@ def test_the_rules_of_the_loss_reach_the_spec() -> None:
         spec = run_spec(options, nodes=1, checkpoints="c", created_unix_s=0.0, instance="i")
         stopping = {TIER_WORDS[tier] for tier in TIER_WORDS if rule_of(spec, tier) == (LOSS_ACTION_STOP, 7)}
         assert stopping == {word}
+
+
+def test_every_word_of_an_enumeration_reaches_the_spec() -> None:
+    for field, kind in (("mode", Mode), ("preset", Preset), ("on_hang", HangAction)):
+        sent = []
+        for word in schema()[field].value_type:
+            changed: dict[str, Any] = {field: word}
+            options = LocalRunOptions(run="r", command=("x",), **changed)
+            spec = run_spec(options, nodes=1, checkpoints="c", created_unix_s=0.0, instance="i")
+            sent.append(enum_word(kind, getattr(spec, field)))
+        assert sent == [word.value for word in schema()[field].value_type] == list(enum_words(kind))
+
+
+@dataclass(frozen=True)
+class Base:
+    first: int = 1
+    """A number
+    over two lines."""
+    second: int = 2
+    """Replaced below."""
+    third: int = 3
+
+
+@dataclass(frozen=True)
+class Derived(Base):
+    second: int = 4
+    """The help of the subclass."""
+
+
+def test_the_docstring_below_a_field_is_its_help() -> None:
+    assert field_docs(Base) == {"first": "A number over two lines.", "second": "Replaced below."}
+    assert field_docs(Derived) == {"first": "A number over two lines.", "second": "The help of the subclass."}
 
 
 def test_the_options_of_a_local_run_have_the_defaults_of_the_schema() -> None:
