@@ -31,7 +31,7 @@ from playwright.sync_api import CDPSession
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from holdfast_daemon.console import boards  # noqa: E402
+from holdfast_daemon.console import live_feeds  # noqa: E402
 from holdfast_daemon.console.serving import streams  # noqa: E402
 from tests.support.console_browser import chromium, new_context, watched_page  # noqa: E402
 from tests.support.console_server import SimulatedConsole, simulated_console  # noqa: E402
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--verdicts", type=int, default=0, help="measure this number of verdicts instead")
     given = parser.parse_args()
     if not given.verdicts:
-        boards.RANKS_PAUSE_S, streams.COST_RATIO = PAUSE_S, 0.0
+        live_feeds.RANKS_PAUSE_S, streams.COST_RATIO = PAUSE_S, 0.0
     with (
         tempfile.TemporaryDirectory(prefix="hf-pages-") as folder,
         simulated_console(Path(folder), ranks=given.ranks, with_files=False) as console,

@@ -22,7 +22,7 @@ from benchmarks.harmed_runs.fault_cases import FAULTS, LAYOUTS, Case, corpus
 from benchmarks.harmed_runs.harmed_run import Outcome, harmed_one_by_one
 from benchmarks.harmed_runs.healthy_controls import CONTROLS, PRESETS, ControlOutcome, healthy_controls
 from benchmarks.harmed_runs.score import is_right, score, shortfalls
-from holdfast_proto.message_json import enum_word
+from holdfast_proto.message_json import enum_name
 from holdfast_proto.v1 import store_pb2 as store
 
 CASES = 320
@@ -59,7 +59,7 @@ def _wrong(outcome: Outcome) -> str:
     verdict = outcome.verdict
     said = "nothing"
     if verdict is not None:
-        kind = enum_word(store.VerdictKind, verdict.kind)
+        kind = enum_name(store.VerdictKind, verdict.kind)
         said = f"{kind} of {list(verdict.culprits)}: {verdict.message} [{verdict.op} {verdict.seq} of {verdict.group}]"
     judged, case = outcome.judgement, outcome.case
     wrong = [name for name in ("kind", "rank", "call", "activity") if getattr(judged, name) is False]

@@ -17,7 +17,7 @@ from holdfast_agent.reports.store_link import StoreLink
 from holdfast_base.metric_family import MetricFamily
 from holdfast_base.metrics_server import MetricsServer
 from holdfast_checkpoint.store.secondary import Lag
-from holdfast_proto.message_json import enum_word
+from holdfast_proto.message_json import enum_name
 from holdfast_proto.v1.common_pb2 import OwnTimeSource, Phase, RecorderSource
 
 
@@ -102,12 +102,12 @@ class AgentCollector(Collector):
         )
 
         yield declared.RANK_RECORDER_INFO.metric(
-            ((*labels[rank.rank], enum_word(RecorderSource, recorder.source), recorder.backend), 1)
+            ((*labels[rank.rank], enum_name(RecorderSource, recorder.source), recorder.backend), 1)
             for rank in ranks
             for recorder in rank.recorders
         )
         yield declared.RANK_OWN_TIME_INFO.metric(
-            ((*labels[rank.rank], enum_word(OwnTimeSource, rank.own_time_source), rank.own_time_reason), 1)
+            ((*labels[rank.rank], enum_name(OwnTimeSource, rank.own_time_source), rank.own_time_reason), 1)
             for rank in ranks
             if rank.own_time_source
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
-from holdfast_agent.reports.message_checks import clean_report, clean_witness_words, flaw_of_slots
+from holdfast_agent.reports.message_checks import clean_report, clean_witness_report, flaw_of_slots
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -61,7 +61,7 @@ class RankMessages:
             self._refuse("words of a launcher that come too fast")
             return
         self._deaf_until_s = now_s + _LAUNCHER_PAUSE_S
-        clean_witness_words(said, self._refuse)
+        clean_witness_report(said, self._refuse)
         if said.words:
             self._emit(store.Event(generation=node.generation, witness_words=said))
 

@@ -126,7 +126,7 @@ class RankWatch:
     async def _aborted(self, rank: Rank, ended: store.RankExit, output: OutputFile) -> None:
         words = ""
         with contextlib.suppress(TimeoutError):
-            words = await asyncio.wait_for(in_daemon_thread(output.abort_words), OUTPUT_PATIENCE_S)
+            words = await asyncio.wait_for(in_daemon_thread(output.abort_message), OUTPUT_PATIENCE_S)
         self._ended(rank, ended, words)
 
     def on_reaped(self, exited: parent_pb.Exited) -> None:

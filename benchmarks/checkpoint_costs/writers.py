@@ -16,7 +16,7 @@ from benchmarks.checkpoint_costs.agent_process import RUN, AgentProcess
 from holdfast_checkpoint.format.manifest import load_manifest
 from holdfast_hooks import Stateful
 from holdfast_hooks.hook_errors import OnceLog
-from holdfast_hooks.snapshots.slot_desk import SlotDesk
+from holdfast_hooks.snapshots.slot_requests import SlotRequests
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
@@ -44,21 +44,21 @@ class Holdfast:
 
     def __init__(self, folder: Path, state: Mapping[str, Stateful]) -> None:
         self._step = -1
-        self._desk = SlotDesk(OnceLog())
+        self._slot_requests = SlotRequests(OnceLog())
         context = RankContext(run=RUN, generation=1, agent="unix:/nowhere", black_box="", snapshot_every=1)
         timeline = Timeline(lambda _step, _phase, _unix_ns: None)
         self._snapshots = SnapshotTaker(
             state=state,
             context=context,
             rank=0,
-            desk=self._desk,
+            slot_requests=self._slot_requests,
             timeline=timeline,
             once=OnceLog(),
             device=OwnDevice("cpu", {}, may_have_gpus=False),
         )
         assert self.snapshot() is None  # this asks for slots
-        self.agent = AgentProcess(folder, self._desk.needed_bytes)
-        self._desk.receive(SlotGrant(paths=[str(slot) for slot in self.agent.slots]))
+        self.agent = AgentProcess(folder, self._slot_requests.needed_bytes)
+        self._slot_requests.receive(SlotGrant(paths=[str(slot) for slot in self.agent.slots]))
         for thread in threading.enumerate():
             if thread.name == "holdfast-slots":
                 thread.join()  # a run trains steps before its first snapshot, so it does not wait for this either
@@ -72,8 +72,8 @@ class Holdfast:
     @property
     def slot_bytes(self) -> int:
         """Bytes of one slot."""
-        assert self._desk.grant is not None
-        return self._desk.grant.bytes_per_slot
+        assert self._slot_requests.grant is not None
+        return self._slot_requests.grant.bytes_per_slot
 
     def snapshot(self, *, persist: bool = False) -> SnapshotTaken | None:
         """Take a snapshot as at the end of a step."""

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from holdfast_proto.message_json import enum_word
+from holdfast_proto.message_json import enum_name
 from holdfast_proto.v1 import store_pb2 as store
 
 from .case import OddCase
@@ -144,8 +144,8 @@ def _longest_pause(pauses: tuple[LoggedPause, ...]) -> float | None:
 
 
 def _describe(incident: store.Incident) -> str:
-    state = enum_word(store.IncidentState, incident.state)
-    kind = enum_word(store.VerdictKind, incident.verdict.kind)
+    state = enum_name(store.IncidentState, incident.state)
+    kind = enum_name(store.VerdictKind, incident.verdict.kind)
     after_s = incident.detected_unix_s - incident.last_progress_unix_s
     actions = "; ".join(f"+{one.unix_s - incident.detected_unix_s:.1f} s {one.what}" for one in incident.actions)
     return f"{state} {kind} after {after_s:.1f} s: {incident.verdict.message} [{actions}]"

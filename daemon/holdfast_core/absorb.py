@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from holdfast_core import evidence, fault_requests, incidents, live_requests, witness_words
+from holdfast_core import evidence, fault_requests, incidents, live_requests, witnesses
 from holdfast_core.accounting import ledger
 from holdfast_core.checkpointing import checkpoint_commands, checkpoint_failures, checkpoint_reads, proven_steps
 from holdfast_core.detectors.deaths.death import is_clean
@@ -89,11 +89,11 @@ def _told(tick: Tick, event: store.Event) -> None:
     if event.HasField("witness_words"):
         if not tick.observes and event.generation != tick.record.generation:
             return  # it is about ranks that are gone; launchers number their generations by themselves
-        witness_words.hear(tick, event.witness_words)
-        incident = witness_words.addressee(tick)
+        witnesses.hear(tick, event.witness_words)
+        incident = witnesses.addressee(tick)
         if incident is not None:
             with incidents.edit(tick, incident) as edited:
-                witness_words.add_to_story(tick, edited)
+                witnesses.add_to_story(tick, edited)
     elif not tick.observes:
         return
     elif event.HasField("launcher_end"):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from holdfast_core import fault_requests, witness_words
+from holdfast_core import fault_requests, witnesses
 from holdfast_core.model import SaveIncident, counted
 from holdfast_core.naming import kind_name
 from holdfast_core.tick import Tick
@@ -202,7 +202,7 @@ def _new(
     totals = tick.state.totals
     tick.state = replace(tick.state, totals=replace(totals, incidents=counted(totals.incidents, kind)))
     fault_requests.add_to_story(tick, incident)
-    witness_words.add_to_story(tick, incident)
+    witnesses.add_to_story(tick, incident)
     _save(tick, incident)
     return incident
 

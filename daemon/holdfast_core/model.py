@@ -272,7 +272,7 @@ class LiveRequest:
 
 
 @dataclass(frozen=True)
-class WitnessWords:
+class WitnessReport:
     """What a witness from outside has said of ranks, as a line for people."""
 
     unix_s: float
@@ -308,7 +308,7 @@ class CoreState:
     """Newest faults that were injected or refused, for the status."""
     unreported_faults: tuple[store.Event, ...] = ()
     """Faults that were injected or refused, and that no incident's story contains yet."""
-    witness_words: tuple[WitnessWords, ...] = ()
+    witness_words: tuple[WitnessReport, ...] = ()
     """What witnesses have said of ranks, and no incident's story contains yet."""
     first_exit_unix_s: float = 0.0
     """Unix time of the first abnormal exit that was seen in this generation; 0: none."""

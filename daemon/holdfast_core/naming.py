@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from holdfast_proto.message_json import enum_word
+from holdfast_proto.message_json import enum_name
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import Activity, Phase
 
@@ -18,22 +18,22 @@ _GIB = 2.0**30
 
 def kind_name(kind: "store.VerdictKind | int") -> str:
     """Return the kind of a verdict: ``hung_collective``."""
-    return enum_word(store.VerdictKind, kind)
+    return enum_name(store.VerdictKind, kind)
 
 
 def phase_name(phase: "Phase") -> str:
     """Return the phase of a rank: ``forward_backward``."""
-    return enum_word(Phase, phase)
+    return enum_name(Phase, phase)
 
 
 def run_phase_name(phase: "store.RunPhase") -> str:
     """Return the phase of a run: ``running``."""
-    return enum_word(store.RunPhase, phase)
+    return enum_name(store.RunPhase, phase)
 
 
 def activity_name(activity: "Activity") -> str:
     """Return what a rank without progress does: ``user_code``."""
-    return enum_word(Activity, activity)
+    return enum_name(Activity, activity)
 
 
 def listed(names: Iterable[int | str], number: int = 0) -> str:

@@ -16,7 +16,7 @@ from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.metrics import run_families as of_run
 from holdfast_daemon.metrics import self_families as of_self
-from holdfast_proto.message_json import enum_word
+from holdfast_proto.message_json import enum_name
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -145,7 +145,7 @@ def _state_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
 
 
 def _how_watched(spec: store.RunSpec) -> tuple[str, str]:
-    return enum_word(store.Mode, spec.mode), enum_word(store.Preset, spec.preset)
+    return enum_name(store.Mode, spec.mode), enum_name(store.Preset, spec.preset)
 
 
 def _with_zeros(family: MetricFamily, samples: Mapping[str, float]) -> Mapping[str, float]:

@@ -20,20 +20,20 @@ _Enum: TypeAlias = "EnumDescriptor | upb.EnumDescriptor"
 _Field: TypeAlias = "FieldDescriptor | upb.FieldDescriptor"
 
 
-def enum_word(kind: "EnumTypeWrapper | _Enum", number: int) -> str:
+def enum_name(kind: "EnumTypeWrapper | _Enum", number: int) -> str:
     """Return ``running`` for ``RUN_PHASE_RUNNING``; a number that this version does not know as itself."""
     descriptor = kind.DESCRIPTOR if isinstance(kind, EnumTypeWrapper) else kind
     value = descriptor.values_by_number.get(number)
     return str(number) if value is None else value.name.removeprefix(_prefix(descriptor)).lower()
 
 
-def enum_words(kind: EnumTypeWrapper) -> dict[str, int]:
-    """Return :func:`enum_word` -> number of all values but 0, which means that none is set."""
-    return {enum_word(kind, number): number for number in kind.values() if number}
+def enum_names(kind: EnumTypeWrapper) -> dict[str, int]:
+    """Return :func:`enum_name` -> number of all values but 0, which means that none is set."""
+    return {enum_name(kind, number): number for number in kind.values() if number}
 
 
 def to_json(message: Message) -> dict[str, Any]:
-    """Return ``message`` with its own field names, integers as integers and enum values as :func:`enum_word`.
+    """Return ``message`` with its own field names, integers as integers and enum values as :func:`enum_name`.
 
     Optional fields and messages that are not set are left out. NaN and infinity, which JSON does not know, are null.
     """
@@ -76,7 +76,7 @@ def _single(field: _Field, value: object) -> object:
     if isinstance(value, Message):
         return to_json(value)
     if field.enum_type is not None and isinstance(value, int):
-        return enum_word(field.enum_type, value) if value in field.enum_type.values_by_number else value
+        return enum_name(field.enum_type, value) if value in field.enum_type.values_by_number else value
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -13,7 +13,7 @@ from benchmarks.gpu.timing import busy_for
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.replicas.replica_check import held_parameters
 from holdfast_hooks.restore.slot_restore import restore
-from holdfast_hooks.snapshots.slot_desk import SlotPreparation
+from holdfast_hooks.snapshots.slot_requests import SlotPreparation
 from holdfast_hooks.state import random_states
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1.session_pb2 import SnapshotTaken
@@ -58,8 +58,8 @@ def test_a_snapshot_holds_the_state_at_the_end_of_its_step_although_the_next_ste
     assert run.end(0) is None  # it asks for slots, and shows which GPU will copy into them
     paths = make_slots(3, nbytes=8 << 20)
     run.grant(paths)
-    run.desk.next_request()  # the reporter does so: it locks the slots, and without that every copy would wait
-    run.desk._preparation.join()
+    run.slot_requests.next_request()  # the reporter does so: it locks the slots, and without that every copy would wait
+    run.slot_requests._preparation.join()
     expected = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
     busy_for(0.5, "cuda")
     assert run.end(1) is None

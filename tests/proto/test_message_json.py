@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseError
 
-from holdfast_proto.message_json import enum_word, enum_words, from_json, to_json
+from holdfast_proto.message_json import enum_name, enum_names, from_json, to_json
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
@@ -63,12 +63,12 @@ def test_the_values_of_every_enum_share_the_prefix_of_their_type(module: Any) ->
 
 
 def test_a_number_of_a_later_version_is_shown_as_it_is() -> None:
-    assert enum_word(store.RunPhase, 99) == "99"
-    assert enum_word(store.RunPhase, store.RUN_PHASE_RUNNING) == "running"
+    assert enum_name(store.RunPhase, 99) == "99"
+    assert enum_name(store.RunPhase, store.RUN_PHASE_RUNNING) == "running"
 
 
 def test_words_of_an_enum_leave_out_the_value_that_means_none() -> None:
-    assert enum_words(store.Mode) == {"observe": store.MODE_OBSERVE, "act": store.MODE_ACT}
+    assert enum_names(store.Mode) == {"observe": store.MODE_OBSERVE, "act": store.MODE_ACT}
 
 
 def test_numbers_that_json_does_not_know_are_null() -> None:

@@ -86,7 +86,7 @@ def test_an_undisturbed_step_ends_with_no_rank_waiting() -> None:
 
 @pytest.mark.parametrize("seeds", [range(first, first + 75) for first in range(0, 300, 75)], ids=str)
 def test_of_any_layout_counters_alone_name_no_innocent_rank(seeds: range) -> None:
-    """A call that the culprit has posted ahead makes it look held up. It is then in the knot, and no rank is named."""
+    """A call that the culprit has posted ahead makes it look held up. It is in the deadlock then, and none is named."""
     for seed in seeds:
         machine, culprit = hang_at_random(seed)
         analysis = analyse(machine.states())
@@ -97,7 +97,7 @@ def test_of_any_layout_counters_alone_name_no_innocent_rank(seeds: range) -> Non
             assert analysis.roots == (culprit,), f"seed {seed}"
             assert names_what_it_misses(machine, culprit, machine.programs), f"seed {seed}"
         else:
-            assert culprit in analysis.knot, f"seed {seed}"
+            assert culprit in analysis.deadlock, f"seed {seed}"
 
 
 @pytest.mark.parametrize("sign", ["thread_state", "process_state", "silent_s"])
@@ -130,7 +130,7 @@ def test_of_two_ranks_that_stop_only_these_are_named() -> None:
         assert named and set(named) <= set(stuck), f"seed {seed}"
 
 
-def test_ranks_that_call_in_two_orders_are_a_knot_of_both() -> None:
+def test_ranks_that_call_in_two_orders_are_a_deadlock_of_both() -> None:
     programs = training(SMALL)
     calls = list(programs.calls)
     *before, enter_tensor, wait_tensor, enter_world, wait_world = calls[3]

@@ -30,7 +30,7 @@ from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.restore.dcp import CheckpointReader, CheckpointWriter
 from holdfast_hooks.restore.starting_point import start_from
-from holdfast_hooks.snapshots.slot_desk import SlotDesk
+from holdfast_hooks.snapshots.slot_requests import SlotRequests
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
@@ -172,10 +172,10 @@ def save(folder: Path, layout: str, rank: int) -> dict[str, Any]:
     torch.manual_seed(rank)
     slot = folder / f"saved-{rank}.slot"
     allocate(slot, 1 << 20)
-    desk = SlotDesk(OnceLog())
-    desk.receive(SlotGrant(paths=[str(slot)]))
+    slot_requests = SlotRequests(OnceLog())
+    slot_requests.receive(SlotGrant(paths=[str(slot)]))
     snapshots = SnapshotTaker(
-        state=training.state, context=context_of(folder), rank=rank, desk=desk,
+        state=training.state, context=context_of(folder), rank=rank, slot_requests=slot_requests,
         timeline=Timeline(lambda step, phase, unix_ns: None), device=OwnDevice("cpu", {}, may_have_gpus=False),
         once=OnceLog(), coordinates=training.coordinates,
     )  # fmt: skip

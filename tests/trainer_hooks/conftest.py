@@ -12,7 +12,7 @@ import pytest
 
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.snapshots.slot_desk import SlotDesk
+from holdfast_hooks.snapshots.slot_requests import SlotRequests
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
@@ -143,14 +143,14 @@ class SnapshotBench:
         self, state: dict[str, Any], late: Callable[[SnapshotTaken], None] | None = None, **context: Any
     ) -> None:
         self.context = RankContext(run="test", generation=2, agent="unix:/none", black_box="/none", **context)
-        self.desk = SlotDesk(OnceLog())
+        self.slot_requests = SlotRequests(OnceLog())
         self.timeline = Timeline(lambda step, phase, unix_ns: None)
         self.timeline.enter(Phase.FORWARD_BACKWARD)
         self.snapshots = SnapshotTaker(
             state=state,
             context=self.context,
             rank=0,
-            desk=self.desk,
+            slot_requests=self.slot_requests,
             timeline=self.timeline,
             device=OwnDevice("cpu", {}, may_have_gpus=False),
             once=OnceLog(),
@@ -158,7 +158,7 @@ class SnapshotBench:
         )
 
     def grant(self, paths: list[Path], **fields: Any) -> None:
-        self.desk.receive(SlotGrant(paths=[str(path) for path in paths], **fields))
+        self.slot_requests.receive(SlotGrant(paths=[str(path) for path in paths], **fields))
 
     def end(self, step: int, *, commanded: bool = False, last: bool = False) -> session_pb2.SnapshotTaken | None:
         return self.snapshots.at_boundary(step, commanded=commanded, last=last)

@@ -20,7 +20,7 @@ from holdfast_hooks.faults import Fault, Injector
 from holdfast_hooks.faults.fault import Site
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
-from holdfast_hooks.telemetry.last_words import LastWords
+from holdfast_hooks.telemetry.final_traceback import FinalTraceback
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from tests.trainer_hooks.conftest import AgentServer
@@ -61,7 +61,7 @@ PROCESS = """
             injector.arm(Fault("clock-jump", duration_s=3600), Fault("lost-message", step=1))
             injector.arm(Fault("nan-gradient", step=2), Fault("kill", step=9))
             for step in hooks.steps(until=10):
-                while hooks._sidecar._desk.grant is None:
+                while hooks._sidecar._slot_requests.grant is None:
                     time.sleep(0.01)
                 if step == 2:
                     break
@@ -134,7 +134,7 @@ def test_an_exception_hook_that_was_put_on_top_stays_and_ours_only_passes_on(mon
     shown: list[BaseException] = []
     kept: list[str] = []
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: shown.append(error))
-    words = LastWords(keep=kept.append, send=kept.append)
+    words = FinalTraceback(keep=kept.append, send=kept.append)
     words.install()
     ours = sys.excepthook
 
@@ -250,7 +250,7 @@ def test_slots_are_unmapped_after_closing_and_stay_after_an_error(
         holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks,
     ):
         for step in hooks.steps(until=10):
-            while hooks._sidecar._desk.grant is None:  # type: ignore[union-attr]
+            while hooks._sidecar._slot_requests.grant is None:  # type: ignore[union-attr]
                 time.sleep(0.01)
             if step == 2 and error is not None:
                 raise error

@@ -11,7 +11,7 @@ import torch
 
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.snapshots.device_copies import CudaCopyStream, DeviceCopy, Landing
-from holdfast_hooks.snapshots.slot_desk import SlotPreparation
+from holdfast_hooks.snapshots.slot_requests import SlotPreparation
 from holdfast_hooks.state import random_states
 from holdfast_hooks.state.encoding import TensorPart
 from holdfast_hooks.telemetry.deferred import DeferredNumbers

@@ -246,7 +246,7 @@ def test_hooks_import_neither_torch_nor_the_parts_that_other_components_need(fol
         for name in ("torch", "numpy", "redis", "prometheus_client", "xxhash", "zstandard", "psutil"):
             sys.modules[name] = None  # importing it raises
         import holdfast_hooks
-        from holdfast_hooks.snapshots.slot_desk import GrantedSlots
+        from holdfast_hooks.snapshots.slot_requests import GrantedSlots
         from holdfast_proto.v1.session_pb2 import SlotGrant
 
         class Loader:
@@ -257,7 +257,7 @@ def test_hooks_import_neither_torch_nor_the_parts_that_other_components_need(fol
                 self.position = state["position"]
 
         with holdfast_hooks.attach(state={"loader": Loader()}) as hooks:
-            hooks._sidecar._desk.receive(SlotGrant(paths=sys.argv[1:]))
+            hooks._sidecar._slot_requests.receive(SlotGrant(paths=sys.argv[1:]))
             for step in hooks.steps(until=3):
                 hooks.enter(holdfast_hooks.Phase.DATA)
                 hooks.report(loss=1.0, tokens=2)

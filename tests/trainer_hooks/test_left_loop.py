@@ -42,7 +42,7 @@ class Trainee:
     def until_left(self, hooks: Hooks, leave: Callable[[], bool], *, before_training: bool = False) -> None:
         for step in hooks.steps(until=1000):
             assert hooks._sidecar is not None
-            while hooks._sidecar._desk.grant is None and step:
+            while hooks._sidecar._slot_requests.grant is None and step:
                 time.sleep(0.01)
             if before_training and step == LEFT_IN:
                 return
@@ -96,7 +96,7 @@ def test_so_does_one_that_is_left_between_two_steps_or_names_no_end(
         for step in range(LEFT_IN + 1):
             hooks.begin_step()
             assert hooks._sidecar is not None
-            while hooks._sidecar._desk.grant is None and step:
+            while hooks._sidecar._slot_requests.grant is None and step:
                 time.sleep(0.01)
             trainee.train()
             hooks.end_step()
@@ -209,7 +209,7 @@ def test_a_loop_that_ends_is_saved_once(trainee: Trainee, agent: AgentServer) ->
     with trainee.attach() as hooks:
         for step in hooks.steps(until=3):
             assert hooks._sidecar is not None
-            while hooks._sidecar._desk.grant is None and step:
+            while hooks._sidecar._slot_requests.grant is None and step:
                 time.sleep(0.01)
             trainee.train()
     agent.wait_until(lambda: agent.of("report")[-1].finished)

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 import holdfast_hooks
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.restore.slot_restore import restore
-from holdfast_hooks.snapshots.slot_desk import SlotDesk
+from holdfast_hooks.snapshots.slot_requests import SlotRequests
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
@@ -117,14 +117,14 @@ class Sharded:
 
 def take_snapshot(state: dict[str, Any], slot: Path, rank: int, folder: Path) -> None:
     allocate(slot, 1 << 22)
-    desk = SlotDesk(OnceLog())
-    desk.receive(SlotGrant(paths=[str(slot)]))
+    slot_requests = SlotRequests(OnceLog())
+    slot_requests.receive(SlotGrant(paths=[str(slot)]))
     timeline = Timeline(lambda step, phase, unix_ns: None)
     snapshots = SnapshotTaker(
         state=state,
         context=context(folder, rank),
         rank=rank,
-        desk=desk,
+        slot_requests=slot_requests,
         timeline=timeline,
         device=OwnDevice("cpu", {}, may_have_gpus=False),
         once=OnceLog(),

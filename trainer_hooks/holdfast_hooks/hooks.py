@@ -22,7 +22,7 @@ from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.step_loop import UNRESTORED, StepLoop
 from holdfast_hooks.telemetry.bad_gradients import NUMBERS
 from holdfast_hooks.telemetry.deferred import to_number
-from holdfast_hooks.telemetry.last_words import LastWords
+from holdfast_hooks.telemetry.final_traceback import FinalTraceback
 from holdfast_hooks.telemetry.own_device import SEARCHED_FOR, OwnDevice, checked_name, may_have_gpus
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.black_box import BlackBoxWriter
@@ -110,7 +110,7 @@ class Hooks:
         self._sidecar: Sidecar | None = None
         self._once = OnceLog()
         self._black_box: BlackBoxWriter | None = None
-        self._last_words = LastWords(keep=self._keep_words, send=self._send_words)
+        self._last_words = FinalTraceback(keep=self._keep_traceback, send=self._send_traceback)
         self._undo = contextlib.ExitStack()
         """Patches that closing undoes, the newest first."""
         self._coordinates = coordinates
@@ -458,7 +458,7 @@ class Hooks:
 
         Nothing is raised: what the script does after its training, such as to write a result, must not be lost.
         """
-        self._keep_words(UNRESTORED)
+        self._keep_traceback(UNRESTORED)
         with contextlib.suppress(Exception):  # a script whose stderr is closed ends as it would
             print(UNRESTORED, file=sys.stderr, flush=True)
 
@@ -487,11 +487,11 @@ class Hooks:
         else:
             self._once.warn("samples is not reported", "give a fingerprint of 8 or 16 bytes")
 
-    def _keep_words(self, words: str) -> None:
+    def _keep_traceback(self, words: str) -> None:
         if self._black_box is not None:
             self._black_box.last_words(words)
 
-    def _send_words(self, words: str) -> None:
+    def _send_traceback(self, words: str) -> None:
         self._failed = True
         if self._sidecar is not None and not self._closed:
             self._sidecar.finish(timeout_s=_LAST_WORDS_S, last_words=words)

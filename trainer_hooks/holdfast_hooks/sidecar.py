@@ -21,7 +21,7 @@ from holdfast_hooks.session.own_worker_server import WorkerServer
 from holdfast_hooks.session.rank_commands import RankCommands, StepCommands
 from holdfast_hooks.session.reporter import Reporter
 from holdfast_hooks.snapshots.host_copies import end_copy_threads
-from holdfast_hooks.snapshots.slot_desk import SlotDesk
+from holdfast_hooks.snapshots.slot_requests import SlotRequests
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.telemetry.bad_gradients import BadGradients
@@ -74,13 +74,13 @@ class Sidecar:
         self._landed: Backlog[SnapshotTaken] = Backlog(BACKLOG_SNAPSHOTS)
         self._snapshot_commands = StepCommands(timeline)
         self._stop_commands = StepCommands(timeline)
-        self._desk = SlotDesk(once)
+        self._slot_requests = SlotRequests(once)
         self._snapshots = (
             SnapshotTaker(
                 state=state,
                 context=context,
                 rank=identity.rank,
-                desk=self._desk,
+                slot_requests=self._slot_requests,
                 timeline=timeline,
                 once=once,
                 device=device,
@@ -138,7 +138,7 @@ class Sidecar:
                 recorders=devices.recorders,
                 profiler=self._profiler,
             ),
-            desk=self._desk,
+            slot_requests=self._slot_requests,
             profiler=self._profiler,
             once=once,
         )
@@ -257,12 +257,12 @@ class Sidecar:
         if self._snapshots is not None:
             self._snapshots.close(max(0.0, deadline_s - monotonic()))
         end_copy_threads()
-        self._desk.close(max(0.0, deadline_s - monotonic()))
+        self._slot_requests.close(max(0.0, deadline_s - monotonic()))
         GATE.uninstall()
 
     def give_up_slots(self) -> None:
         """Unmap the slots after :meth:`finish`. Do not call this in a rank whose GPU may hang."""
-        self._desk.give_up_slots()
+        self._slot_requests.give_up_slots()
 
     def _note_checks(self, step: int) -> None:
         values = self._timeline.values
@@ -306,7 +306,7 @@ class Sidecar:
     def _why_no_snapshots(self) -> str:
         if self._snapshots is None:
             return "this rank was attached without a state"
-        return self._snapshots.refusal or self._desk.refusal
+        return self._snapshots.refusal or self._slot_requests.refusal
 
 
 def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, int], device: OwnDevice) -> Hello:

@@ -47,7 +47,7 @@ _Process = tuple[str, int]
 
 
 def ask_of(pid: int, pids: Sequence[int]) -> list[RankWords]:
-    """Ask the RAS that a rank's process takes part in; see :func:`words_of`. It blocks: call it in a thread.
+    """Ask the RAS that a rank's process takes part in; see :func:`witness_reports`. It blocks: call it in a thread.
 
     Raises:
         RasError: there is no usable report.
@@ -57,10 +57,10 @@ def ask_of(pid: int, pids: Sequence[int]) -> list[RankWords]:
     except OSError as error:
         raise RasError(reason_of(error)) from None
     address = address_of(dict(one.split("=", 1) for one in variables if "=" in one))
-    return words_of(ask(address, timeout_s=PATIENCE_S), pids) if address is not None else []
+    return witness_reports(ask(address, timeout_s=PATIENCE_S), pids) if address is not None else []
 
 
-def words_of(report: bytes, pids: Sequence[int]) -> list[RankWords]:
+def witness_reports(report: bytes, pids: Sequence[int]) -> list[RankWords]:
     """Return at most eight facts that RAS reports of a run's ranks; none: nothing is wrong, or it is another job.
 
     Jobs of one node share the port of RAS. So a report counts only if it has a communicator of the whole world, in

@@ -34,7 +34,7 @@ class OutputFile:
         except OSError:
             return None
 
-    def abort_words(self) -> str:
+    def abort_message(self) -> str:
         """Return what C++ has written about an abort; "" if that is nothing, or was written about several."""
         try:
             with self.path.open("rb") as file:

@@ -58,7 +58,7 @@ def start_problem(command: Sequence[str], folder: Path) -> str:
         try:
             problem = _program_problem(program, folder)
         except OSError as error:  # the name is too long, or a folder in the path may not be searched
-            problem = _one_word(program) or f"{_shown(program)} cannot be started: {error.strerror}: correct the path"
+            problem = _one_token(program) or f"{_shown(program)} cannot be started: {error.strerror}: correct the path"
         if problem:
             return problem
     if not _PYTHON.fullmatch(Path(program).name):
@@ -144,19 +144,19 @@ def _program_problem(program: str, folder: Path) -> str:
     if "/" not in program:
         if shutil.which(program) is not None:
             return ""
-        hint = "" if path.exists() else _one_word(program)
+        hint = "" if path.exists() else _one_token(program)
         return hint or f"{program} cannot be started: {_why_not_found(program, path)}"
     if path.is_dir():
         return f"{program} cannot be started: it is a directory: give the program in it"
     if not path.exists():
-        return _one_word(program) or f"{program} cannot be started: no such file in {folder}: correct the path"
+        return _one_token(program) or f"{program} cannot be started: no such file in {folder}: correct the path"
     if not os.access(path, os.X_OK):
         how = f"start it with `python {program}`" if program.endswith(".py") else f"use `chmod +x {program}`"
         return f"{program} cannot be started: it is not executable: {how}"
     return ""
 
 
-def _one_word(program: str) -> str:
+def _one_token(program: str) -> str:
     """Return one line on a program that does not exist, if it looks like a whole command; else ""."""
     if " " not in program.strip():
         return ""

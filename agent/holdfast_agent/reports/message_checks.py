@@ -128,7 +128,7 @@ def _clean_logged(report: session.Report, refuse: Refuse) -> None:
         del report.logged[MOST_LOGGED_NAMES:]
 
 
-def clean_witness_words(said: session.WitnessWords, refuse: Refuse) -> None:
+def clean_witness_report(said: session.WitnessWords, refuse: Refuse) -> None:
     """Remove what makes no sense from what a witness says of ranks: it becomes a part of lines for people."""
     _keep(said.words, _flaw_of_words, refuse)
     if len(said.words) > MOST_WITNESS_WORDS:

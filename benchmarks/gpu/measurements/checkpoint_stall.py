@@ -21,7 +21,7 @@ from benchmarks.gpu.outcome import Check, Outcome
 from benchmarks.gpu.timing import mib, synchronize
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.restore.slot_restore import restore
-from holdfast_hooks.snapshots.slot_desk import SlotDesk
+from holdfast_hooks.snapshots.slot_requests import SlotRequests
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
@@ -91,12 +91,12 @@ class Snapshots:
     def __init__(self, training: Training, folder: Path) -> None:
         self._step = -1
         self._landed = threading.Semaphore(0)
-        self._desk = SlotDesk(OnceLog())
+        self._slot_requests = SlotRequests(OnceLog())
         self._taker = SnapshotTaker(
             state=training.state,
             context=RankContext(run="gpu", generation=1, agent="unix:/none", black_box="", snapshot_every=1),
             rank=0,
-            desk=self._desk,
+            slot_requests=self._slot_requests,
             timeline=Timeline(lambda _step, _phase, _unix_ns: None),
             once=OnceLog(),
             device=OwnDevice(None, training.state, may_have_gpus=True),
@@ -106,9 +106,9 @@ class Snapshots:
         self.take()  # asks for slots
         self.paths = [folder / f"slot-{number}" for number in range(_SLOTS)]
         for path in self.paths:
-            allocate(path, self._desk.needed_bytes)
-        self._desk.receive(SlotGrant(paths=[str(path) for path in self.paths]))
-        self._desk.next_request()  # the reporter calls it in each poll: it locks the slots for the GPU
+            allocate(path, self._slot_requests.needed_bytes)
+        self._slot_requests.receive(SlotGrant(paths=[str(path) for path in self.paths]))
+        self._slot_requests.next_request()  # the reporter calls it in each poll: it locks the slots for the GPU
         for thread in threading.enumerate():
             if thread.name == "holdfast-slots":
                 thread.join()

@@ -86,7 +86,7 @@ def lines_of(resolved: Resolved) -> Iterator[str]:
             if setting.key and setting.section == section:
                 value, source = getattr(resolved.settings, field), resolved.origins[field]
                 shown = f"{setting.name} = {_as_toml(value)}" if value not in (None, ()) else f"# {setting.name}"
-                origin = _in_words(source) + (f": {setting.unset}" if value is None and setting.unset else "")
+                origin = _as_text(source) + (f": {setting.unset}" if value is None and setting.unset else "")
                 yield f"{shown:{_VALUE_COLUMNS}}  # {origin}"
     for channel in resolved.settings.notify_channels:
         yield ""
@@ -96,7 +96,7 @@ def lines_of(resolved: Resolved) -> Iterator[str]:
                 yield f"{f'{name} = {_as_toml(value)}':{_VALUE_COLUMNS}}  # {channel.where}"
 
 
-def _in_words(source: Origin) -> str:
+def _as_text(source: Origin) -> str:
     return " ".join(filter(None, [source.kind if source.kind != "file" else "", source.where]))
 
 

@@ -19,7 +19,7 @@ from holdfast_core.texts.incident_lines import (
     incident_line,
     outcome_line,
     places_text,
-    verdict_word,
+    verdict_label,
     what_line,
 )
 from holdfast_proto.v1 import common_pb2
@@ -47,7 +47,7 @@ def incident_story(incident: Incident, files: IncidentFiles) -> RenderableType:
     verdict = incident.verdict
     facts = Table.grid(padding=(0, 2))
     for name, value in (
-        ("kind", verdict_word(incident)),
+        ("kind", verdict_label(incident)),
         ("ranks", _ranks(incident)),
         ("processes", places_text(incident) or "-"),
         ("where", _where(incident)),

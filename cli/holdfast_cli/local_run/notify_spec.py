@@ -12,7 +12,7 @@ from holdfast_cli.settings.channel_tables import TOKEN_IN_THE_OPEN, is_open
 from holdfast_cli.settings.channels import ChannelSettings
 from holdfast_cli.settings.resolving import Resolved
 from holdfast_cli.settings.schema import RunSettings, schema
-from holdfast_proto.message_json import enum_words
+from holdfast_proto.message_json import enum_names
 from holdfast_proto.v1.store_pb2 import Heartbeat, Notify, NotifyChannel, VerdictKind
 
 
@@ -39,7 +39,7 @@ def notify_message(settings: RunSettings) -> Notify | None:
 
 def check_notify(settings: RunSettings) -> None:
     """Check the settings by themselves. Raises SettingsError, which names the key."""
-    kinds = enum_words(VerdictKind)
+    kinds = enum_names(VerdictKind)
     unknown = next((kind for kind in settings.notify_ignore if kind not in kinds), None)
     if unknown is not None:
         raise SettingsError(f"notify.ignore holds {unknown!r}: use one of {', '.join(kinds)}")

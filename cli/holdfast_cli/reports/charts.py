@@ -55,7 +55,7 @@ def _plain(name: str, curve: Curve) -> dict[str, Any]:
 
 
 def _figure(number: int, chart: dict[str, Any]) -> Markup:
-    words = " ".join(_in_words(curve) for curve in chart["curves"])
+    words = " ".join(_as_text(curve) for curve in chart["curves"])
     return element(
         "figure",
         element("h3", chart["title"]),
@@ -64,7 +64,7 @@ def _figure(number: int, chart: dict[str, Any]) -> Markup:
     )
 
 
-def _in_words(curve: dict[str, Any]) -> str:
+def _as_text(curve: dict[str, Any]) -> str:
     known = [value for value in curve["mean"] if value is not None]
     not_finite = f" First not finite at step {curve['nonfinite'][0]}." if curve["nonfinite"] else ""
     if not known:

@@ -9,7 +9,7 @@ from holdfast_cli.reports.markup import Markup, element, joined, table
 from holdfast_cli.reports.redaction import Redaction, without_receivers
 from holdfast_cli.reports.run_facts import RunFacts
 from holdfast_cli.views.phrases import duration, short_number, size
-from holdfast_core.texts.incident_lines import enum_phrase, verdict_word, what_line
+from holdfast_core.texts.incident_lines import enum_phrase, verdict_label, what_line
 from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source
 
 Parts = Sequence[Markup]
@@ -149,7 +149,7 @@ def _resumed(incident: Incident) -> str:
 def _story(incident: Incident, redaction: Redaction) -> Markup:
     verdict = incident.verdict
     facts = [
-        ("kind", verdict_word(incident)),
+        ("kind", verdict_label(incident)),
         ("ranks", ", ".join(map(str, verdict.culprits)) or "-"),
         ("confidence", f"{verdict.confidence_ratio:.0%}"),
         ("last progress", moment(incident.last_progress_unix_s)),

@@ -11,7 +11,7 @@ from holdfast_core.naming import STOPPED_BY_OPERATOR
 from holdfast_core.reading.attention import explains_the_end
 from holdfast_daemon.incidents.archive import incidents_in_log, state_at_end
 from holdfast_daemon.incidents.incident_folder import STORY, StoryError, parse_story
-from holdfast_proto.message_json import enum_word
+from holdfast_proto.message_json import enum_name
 from holdfast_proto.run_files import incidents
 from holdfast_proto.v1.common_pb2 import PHASE_UNSPECIFIED
 from holdfast_proto.v1.control_pb2 import RunStatus
@@ -78,7 +78,7 @@ def outcome_of(status: RunStatus | None) -> str:
         return "stopped before it began"
     if not has_ended(status):
         return "stopped"
-    return status.outcome or enum_word(RunPhase, status.phase)
+    return status.outcome or enum_name(RunPhase, status.phase)
 
 
 def load_incidents(record: RunRecord) -> list[Incident]:

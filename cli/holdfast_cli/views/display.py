@@ -16,7 +16,7 @@ from holdfast_cli.views.phrases import (
     fault_line,
     kept_line,
     own_time_line,
-    phase_word,
+    phase_text,
     progress_line,
     recorder_line,
     refusal_line,
@@ -44,7 +44,7 @@ def changes(previous: RunStatus | None, current: RunStatus, total_steps: int | N
 def _progress(before: RunStatus, current: RunStatus, total_steps: int | None) -> Iterator[str]:
     if (before.phase, before.generation) != (current.phase, current.generation):
         outcome = f": {current.outcome}" if current.outcome else ""
-        yield f"{current.run} {phase_word(current)}, generation {current.generation}{outcome}"
+        yield f"{current.run} {phase_text(current)}, generation {current.generation}{outcome}"
         if current.newest_step >= 0:
             yield f"{progress_line(current, total_steps)} · {kept_line(current)}"
     recorders = recorder_line(current)

@@ -19,11 +19,11 @@ def judgment_line(judgment: Judgment, newest_good: Examined | None) -> str:
         return f"{name}: incomplete: {'; '.join(each.text for each in judgment.findings)}"
     if judgment.outcome is Outcome.BAD:
         reasons = "; ".join(f"{finding.reason}: {finding.text}" for finding in judgment.findings)
-        return f"{name}: BAD: {reasons} · {newest_good_words(newest_good)}"
+        return f"{name}: BAD: {reasons} · {newest_good_text(newest_good)}"
     return f"{name}: good · {_extent(judgment.examined)}"
 
 
-def newest_good_words(newest_good: Examined | None) -> str:
+def newest_good_text(newest_good: Examined | None) -> str:
     """Return which checkpoint to continue from."""
     if newest_good is None:
         return "no good checkpoint is there"
@@ -36,8 +36,8 @@ def closing_lines(guard: FolderGuard) -> list[str]:
     if newest is None:
         return [f"{guard.folder}: no complete checkpoint could be read"]
     if newest.is_good:
-        return [f"{newest_good_words(good)}, which is the newest complete one"]
-    return [f"the newest complete checkpoint {newest.name} is bad: {newest_good_words(good)}"]
+        return [f"{newest_good_text(good)}, which is the newest complete one"]
+    return [f"the newest complete checkpoint {newest.name} is bad: {newest_good_text(good)}"]
 
 
 def judgment_object(judgment: Judgment, newest_good: Examined | None) -> Mapping[str, Any]:

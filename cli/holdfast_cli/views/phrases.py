@@ -35,7 +35,7 @@ _LEAST_SHOWN_S = 0.5
 """Shortest loss that is shown: a shorter one would show as 0 s."""
 
 
-def phase_word(status: RunStatus) -> str:
+def phase_text(status: RunStatus) -> str:
     """Return the phase of a run. One that an operator stopped has failed for scripts, and has stopped for people.
 
     One that stands still runs for scripts.
@@ -96,7 +96,7 @@ def numbers_line(status: RunStatus) -> str:
         parts.append(f"learning rate {status.learning_rate:.3g}")
     used = max((rank.memory_bytes for rank in status.ranks), default=0)
     if used:
-        parts.append(f"memory up to {memory_word(used)} a rank")
+        parts.append(f"memory up to {memory_text(used)} a rank")
     return " · ".join(parts)
 
 
@@ -109,7 +109,7 @@ def logged_line(status: RunStatus) -> str:
     return f"logged: {' · '.join(shown)}" if shown else ""
 
 
-def memory_word(size: int) -> str:
+def memory_text(size: int) -> str:
     """Return a number of bytes as people read it; "" for 0, which stands for an unknown number."""
     if not size:
         return ""

@@ -19,10 +19,10 @@ from holdfast_cli.views.phrases import (
     logged_line,
     loss_phrase,
     measures,
-    memory_word,
+    memory_text,
     numbers_line,
     own_time_line,
-    phase_word,
+    phase_text,
     recorder_line,
     step_phrase,
     time_line,
@@ -82,7 +82,7 @@ def phase_style(status: RunStatus) -> str:
     If an operator has acknowledged that, it is only odd.
     """
     if is_loss_finite(status):
-        return _PHASE_STYLES.get(phase_word(status), _ODD)
+        return _PHASE_STYLES.get(phase_text(status), _ODD)
     return _BAD if has_ended(status) or is_loss_alarming(status) else _ODD
 
 
@@ -101,7 +101,7 @@ def progress_text(status: RunStatus, total_steps: int | None) -> Text:
 
 
 def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
-    first = Text.assemble((status.run, "bold"), "  ", (phase_word(status), phase_style(status)))
+    first = Text.assemble((status.run, "bold"), "  ", (phase_text(status), phase_style(status)))
     first.append(f"  generation {status.generation}")
     if not status.leader:
         first.append("  (this daemon is a standby)", style="dim")
@@ -154,7 +154,7 @@ def _table(judged: Sequence[tuple[Condition, RankView]], *, with_node: bool, wit
         table.add_column(column, justify="right" if column in ("rank", "step", "memory") else "left")
     for judgement, rank in judged:
         cells = _cells(rank, judgement, with_node=with_node)
-        table.add_row(*cells, *([memory_word(rank.memory_bytes)] if with_memory else []), style=_STYLES[judgement])
+        table.add_row(*cells, *([memory_text(rank.memory_bytes)] if with_memory else []), style=_STYLES[judgement])
     return table
 
 

@@ -164,7 +164,7 @@ class View:
         In the counters, a call that is posted looks like one that is waited for. What the thread does tells them apart.
         """
         held = {rank for call in self.wait_analysis.everyone_arrived for rank in call.held}
-        return tuple(rank for rank in sorted(held.union(self.wait_analysis.knot)) if self.activity(rank) in OUTSIDE)
+        return tuple(rank for rank in sorted(held.union(self.wait_analysis.deadlock)) if self.activity(rank) in OUTSIDE)
 
     @cached_property
     def left_out(self) -> LeftOutCalls | None:

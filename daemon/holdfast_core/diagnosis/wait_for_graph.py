@@ -3,7 +3,7 @@
 The nodes are ranks and the calls in which they wait. An edge leads from a rank to a call that holds it up, and from a
 call to each rank that it misses. So a group of n ranks costs 2 n edges, and not n x n between its ranks.
 
-A rank that no edge leaves is a root. A larger part of the graph that no edge leaves is a knot, in which all wait for
+A rank that no edge leaves is a root. A larger part of the graph that no edge leaves is a deadlock: all in it wait for
 each other. Hosts and devices give different evidence, and so different edges. From there on the question is the same.
 """
 

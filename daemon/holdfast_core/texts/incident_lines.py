@@ -2,7 +2,7 @@
 
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
-from holdfast_proto.message_json import enum_word
+from holdfast_proto.message_json import enum_name
 from holdfast_proto.v1.store_pb2 import CulpritPlace, Incident, IncidentState, VerdictKind
 
 _PLACES_SHOWN = 3
@@ -10,7 +10,7 @@ _PLACES_SHOWN = 3
 
 def enum_phrase(kind: EnumTypeWrapper, value: int) -> str:
     """Return ``VERDICT_KIND_HUNG_COLLECTIVE`` as ``hung collective``, and an unknown number as itself."""
-    return enum_word(kind, value).replace("_", " ")
+    return enum_name(kind, value).replace("_", " ")
 
 
 def number_of(number: int, noun: str) -> str:
@@ -18,14 +18,14 @@ def number_of(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def verdict_word(incident: Incident) -> str:
+def verdict_label(incident: Incident) -> str:
     """Return the kind of an incident's verdict."""
     return enum_phrase(VerdictKind, incident.verdict.kind)
 
 
 def what_line(incident: Incident) -> str:
     """Return what an incident is about. In a run of several nodes, it says where the culprits run."""
-    what = incident.verdict.message or verdict_word(incident)
+    what = incident.verdict.message or verdict_label(incident)
     return f"{what} ({places_text(incident)})" if incident.nodes > 1 and incident.culprits else what
 
 

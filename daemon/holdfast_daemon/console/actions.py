@@ -15,7 +15,7 @@ from holdfast_daemon.console.ranks.taken_stacks import TakenStacks
 from holdfast_daemon.console.serving.request_guard import RefusedRequestError
 from holdfast_daemon.console.watched import WatchedRun
 from holdfast_daemon.validation.rules import RefusedError, check_fault, check_seconds
-from holdfast_proto.message_json import enum_words
+from holdfast_proto.message_json import enum_names
 from holdfast_proto.v1.common_pb2 import Phase
 from holdfast_proto.v1.fault_pb2 import Fault
 
@@ -26,7 +26,7 @@ _STACKS_ANSWER_S = STACKS_PATIENCE_S + 5.0
 
 _Answer = TypeVar("_Answer")
 Fields = Mapping[str, Any]
-_PHASES = enum_words(Phase)
+_PHASES = enum_names(Phase)
 
 
 class Actions:

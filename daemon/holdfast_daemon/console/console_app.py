@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from holdfast_core.model import CoreState
 from holdfast_daemon.console.actions import Actions
-from holdfast_daemon.console.boards import MOST_PAGES, Boards
+from holdfast_daemon.console.live_feeds import MOST_PAGES, LiveFeeds
 from holdfast_daemon.console.pages import incident_pages, past_runs
 from holdfast_daemon.console.pages.checkpoint_pages import checkpoint_list
 from holdfast_daemon.console.pages.holdfast_page import holdfast_page
@@ -59,7 +59,7 @@ class Console:
         self._own_times = SingleRankTimes()
         self._actions = Actions(watched.loop, self._stacks)
         self._static = StaticFolder(STATIC)
-        self.boards = Boards(watched)
+        self.feeds = LiveFeeds(watched)
 
     def app(self) -> Starlette:
         """Return the application, without the guard."""
@@ -138,7 +138,7 @@ class Console:
 
     async def _session(self, request: Request) -> Response:
         options = self._watched.options
-        console = {"port": self._port, "pages_open": self.boards.pages, "pages_most": MOST_PAGES}
+        console = {"port": self._port, "pages_open": self.feeds.pages, "pages_most": MOST_PAGES}
         here = time.localtime(self._watched.clock.now())
         about = {
             "version": version("holdfast-torch"),
@@ -166,19 +166,19 @@ class Console:
         return run.state
 
     async def _runs(self, _: Request) -> Response:
-        return json_answer(self.boards.list_of_runs())
+        return json_answer(self.feeds.list_of_runs())
 
     async def _runs_stream(self, _: Request) -> Response:
-        return self._stream(self.boards.runs())
+        return self._stream(self.feeds.runs())
 
     async def _run(self, request: Request) -> Response:
-        return json_answer(self.boards.frame(self._watched_run(request)))
+        return json_answer(self.feeds.frame(self._watched_run(request)))
 
     async def _run_stream(self, request: Request) -> Response:
-        return self._stream(self.boards.run(self._watched_run(request).run_name))
+        return self._stream(self.feeds.run(self._watched_run(request).run_name))
 
     def _stream(self, feed: Feed) -> Response:
-        if self.boards.pages >= MOST_PAGES:
+        if self.feeds.pages >= MOST_PAGES:
             raise RefusedRequestError(503, f"{MOST_PAGES} streams are open, which is the most: close a page")
         return StreamingResponse(feed.stream(), media_type="text/event-stream")
 
@@ -211,24 +211,24 @@ class Console:
         )
 
     async def _holdfast(self, _: Request) -> Response:
-        return json_answer(holdfast_page(self._watched, self.boards.pages))
+        return json_answer(holdfast_page(self._watched, self.feeds.pages))
 
     # Ranks
 
     async def _ranks(self, request: Request) -> Response:
         run, state = self._watched_run(request), self._state(request)
-        reader = self.boards.reader(run.run_name)
+        reader = self.feeds.reader(run.run_name)
         frame = RankCells(reader, _colour(request)).frame(state)
         return json_answer({**frame, "stale": stale_text(run, reader.table(state))})
 
     async def _ranks_stream(self, request: Request) -> Response:
         self._state(request)
-        return self._stream(self.boards.ranks(self._watched_run(request).run_name, _colour(request)))
+        return self._stream(self.feeds.ranks(self._watched_run(request).run_name, _colour(request)))
 
     async def _rank(self, request: Request) -> Response:
         run, state, number = self._watched_run(request), self._state(request), request.path_params["rank"]
         requested = self._stacks.newest(run.run_name, number)
-        table = self.boards.reader(run.run_name).table(state)
+        table = self.feeds.reader(run.run_name).table(state)
         badge = rank_page.rank_badge(table, number)
         read = partial(
             rank_page.rank_details, state, number, self._incident_folder(request), self._own_times, requested

@@ -100,7 +100,7 @@ class ConsoleServer:
         """End the streams before the server waits for them."""
         while not self._server.should_exit:
             await asyncio.sleep(0.05)
-        self._console.boards.close()
+        self._console.feeds.close()
 
 
 class _Connections:

@@ -8,17 +8,17 @@ from holdfast_core.detectors.framework import RECOVERABLE
 from holdfast_core.naming import kind_name
 from holdfast_daemon.notify.delivery import OUTCOMES
 from holdfast_proto import vocabulary
-from holdfast_proto.message_json import enum_words
+from holdfast_proto.message_json import enum_names
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import TIME_USES
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
-MODES = tuple(enum_words(store.Mode))
-PRESETS = tuple(enum_words(store.Preset))
-RUN_STATES = enum_words(store.RunPhase)
+MODES = tuple(enum_names(store.Mode))
+PRESETS = tuple(enum_names(store.Preset))
+RUN_STATES = enum_names(store.RunPhase)
 """State as the label spells it -> the phase's number in messages."""
-INCIDENT_KINDS = enum_words(store.VerdictKind)
+INCIDENT_KINDS = enum_names(store.VerdictKind)
 """Kind as the label spells it -> its number in messages."""
 RESTART_REASONS = tuple(kind_name(kind) for kind in RECOVERABLE)
 

@@ -40,7 +40,7 @@ def status_of(incident: store.Incident) -> str:
 
 
 @dataclass(frozen=True)
-class RunWording:
+class RunText:
     """Writes the notices of one run."""
 
     spec: store.RunSpec

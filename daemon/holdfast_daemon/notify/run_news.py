@@ -4,7 +4,7 @@ from holdfast_core.model import CoreState
 from holdfast_core.recovery.ending import ENDED
 from holdfast_core.recovery.standstills import has_given_up
 from holdfast_daemon.notify.message import Notice
-from holdfast_daemon.notify.message_text import RunWording, status_of
+from holdfast_daemon.notify.message_text import RunText, status_of
 from holdfast_daemon.notify.reported import Reported
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -21,7 +21,7 @@ class RunWatch:
     """Compares each state of a run's core with what was reported of the run."""
 
     def __init__(self, spec: store.RunSpec, reported: Reported) -> None:
-        self._wording = RunWording(spec)
+        self._wording = RunText(spec)
         self._on = frozenset(spec.notify.on)
         self._ignored = frozenset(spec.notify.ignored)
         self._reported = reported

@@ -16,7 +16,7 @@ from holdfast_daemon.notify.channels.building import build, check, secret_files
 from holdfast_daemon.notify.delivery import DeliveryCounts, DeliveryQueue
 from holdfast_daemon.notify.grouping import Grouping
 from holdfast_daemon.notify.heartbeat import HeartbeatSender
-from holdfast_daemon.notify.message_text import RunWording
+from holdfast_daemon.notify.message_text import RunText
 from holdfast_daemon.notify.reported import Reported, ReportedSaver
 from holdfast_daemon.notify.run_news import RunWatch
 from holdfast_proto import run_files
@@ -41,7 +41,7 @@ class _Notified:
         notify = spec.notify
         self.reported: Reported = reported_file.load(path, spec.instance)
         self.watch = RunWatch(spec, self.reported)
-        self.wording = RunWording(spec)
+        self.wording = RunText(spec)
         self.grouping = Grouping(spec.run, host, notify.min_interval_s)
         names = [channel.name for channel in notify.channels]
         self.counts = DeliveryCounts([*names, HEARTBEAT] if notify.HasField("heartbeat") else names)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast_agent.evidence.ras_client import RasError
-from holdfast_agent.evidence.ras_report import ask_of, words_of
+from holdfast_agent.evidence.ras_report import ask_of, witness_reports
 from tests.support.ras_server import REPORT, served, speaking
 
 PIDS = [1524344, 1524345]
@@ -24,7 +24,7 @@ FAILED = [
 
 
 def facts(report: bytes, pids: list[int] = PIDS) -> list[tuple[Any, ...]]:
-    return [(*words.ranks, words.text) for words in words_of(report, pids)]
+    return [(*words.ranks, words.text) for words in witness_reports(report, pids)]
 
 
 def member(rank: int, calls: dict[str, int] | None = None, **status: Any) -> dict[str, Any]:

@@ -44,23 +44,23 @@ def write(log: Path, text: str) -> None:
 
 def test_an_abort_is_found_among_what_others_write(log: Path, output: OutputFile | None) -> None:
     assert output is not None
-    assert output.abort_words() == "", "the older attempt's is not its own"
+    assert output.abort_message() == "", "the older attempt's is not its own"
     write(log, f"step 20\n{ABORT}{TRACEBACK * 20}")
-    assert output.abort_words() == ABORT.rstrip()
+    assert output.abort_message() == ABORT.rstrip()
     write(log, TRACEBACK * 1000)
-    assert output.abort_words() == "", "too far from the end"
+    assert output.abort_message() == "", "too far from the end"
 
 
 def test_of_two_aborts_nobody_knows_whose_is_which(log: Path, output: OutputFile | None) -> None:
     assert output is not None
     write(log, ABORT + ABORT)
-    assert output.abort_words() == ""
+    assert output.abort_message() == ""
 
 
 def test_a_file_that_is_gone_has_no_words(log: Path, output: OutputFile | None) -> None:
     assert output is not None
     log.unlink()
-    assert output.abort_words() == ""
+    assert output.abort_message() == ""
 
 
 @pytest.mark.parametrize("stderr", [subprocess.PIPE, subprocess.DEVNULL])

@@ -7,7 +7,7 @@ from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.local_run.run_spec import run_spec
 from holdfast_cli.settings.schema import LossActionName, RunSettings, schema, settings_of
 from holdfast_cli.settings.setting import FileSection, field_docs
-from holdfast_proto.message_json import enum_word, enum_words
+from holdfast_proto.message_json import enum_name, enum_names
 from holdfast_proto.v1.store_pb2 import LOSS_ACTION_STOP, HangAction, Mode, Preset, RunSpec
 from holdfast_proto.vocabulary import DEFAULTS, TIER_WORDS, rule_of
 
@@ -65,8 +65,8 @@ def test_every_word_of_an_enumeration_reaches_the_spec() -> None:
             changed: dict[str, Any] = {field: word}
             options = LocalRunOptions(run="r", command=("x",), **changed)
             spec = run_spec(options, nodes=1, checkpoints="c", created_unix_s=0.0, instance="i")
-            sent.append(enum_word(kind, getattr(spec, field)))
-        assert sent == [word.value for word in schema()[field].value_type] == list(enum_words(kind))
+            sent.append(enum_name(kind, getattr(spec, field)))
+        assert sent == [word.value for word in schema()[field].value_type] == list(enum_names(kind))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ PICTURE = Path(__file__).parents[3] / "docs" / "images" / "top.svg"
 REWRITE = "HOLDFAST_REWRITE_PICTURE"
 
 
-def words_of(svg: str) -> list[str]:
+def witness_reports(svg: str) -> list[str]:
     texts = re.findall(r"<text [^>]*>([^<]*)</text>", svg)
     return [html.unescape(text).replace("\xa0", " ").strip() for text in texts]
 
@@ -37,4 +37,4 @@ async def test_the_picture_of_the_page_is_what_top_shows(watch: Watch) -> None:
     if os.environ.get(REWRITE):
         PICTURE.parent.mkdir(exist_ok=True)
         PICTURE.write_text(svg)
-    assert words_of(svg) == words_of(PICTURE.read_text()) != [], f"{REWRITE}=1 draws it anew"
+    assert witness_reports(svg) == witness_reports(PICTURE.read_text()) != [], f"{REWRITE}=1 draws it anew"

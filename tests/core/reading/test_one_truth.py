@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from holdfast_cli.views.phrases import phase_word
+from holdfast_cli.views.phrases import phase_text
 from holdfast_core.reading.rank_health import HEALTH
 from holdfast_daemon.console.pages.run_frame import run_frame
 from holdfast_daemon.console.ranks.rank_table import RankReader
@@ -27,7 +27,7 @@ def compare(world: World) -> tuple[str, set[str]]:
     reader = RankReader()
     frame, table = run_frame(run, reader, world.now), reader.table(state)
     status = status_of(state, world.now, store_up=True)
-    assert phase_word(status) == frame["state"]
+    assert phase_text(status) == frame["state"]
     assert status.newest_step == frame["step"] == frame["newest_step"]
     left_s = round(status.time_left_s) if status.HasField("time_left_s") else None
     assert left_s == frame["progress"]["left_s"]

@@ -10,7 +10,7 @@ from holdfast_core.recovery.hang_aborts import REACTION_PATIENCE_S
 from holdfast_core.recovery.lifecycle import EVIDENCE_PATIENCE_S
 from holdfast_core.recovery.restart_patience import UNCERTAIN_RESTARTS
 from holdfast_core.recovery.standstills import has_given_up
-from holdfast_core.witness_words import FRESH_S
+from holdfast_core.witnesses import FRESH_S
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.session_pb2 import RankWords, WitnessWords

@@ -10,7 +10,7 @@ import pytest
 from holdfast_core.deadlines import Deadlines
 from holdfast_core.model import CoreState
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.console import boards
+from holdfast_daemon.console import live_feeds
 from holdfast_daemon.console.ranks import rank_table
 from holdfast_daemon.console.ranks.rank_cells import COLOURS, MOST_CHANGES, MOST_ODD, RankCells
 from holdfast_daemon.console.ranks.rank_table import RankReader
@@ -130,8 +130,8 @@ def test_a_further_page_takes_no_change_from_the_first(tmp_path: Path) -> None:
     run = SimulatedRun(ranks=8)
     named = SimpleNamespace(runs={"r": run}, clock=Clock(), options=SimpleNamespace(directory=tmp_path))
     watched = cast(WatchedDaemon, named)
-    ranks = boards._RanksBoard(watched, "r", RankReader(), "health")
-    frames = boards._RunBoard(watched, "r", RankReader())
+    ranks = live_feeds._RanksFeed(watched, "r", RankReader(), "health")
+    frames = live_feeds._RunFeed(watched, "r", RankReader())
     ((_, first),), ((_, shown),) = ranks._first(True), frames._first(True)
     run.hang(3)
     run.advance(5.0)

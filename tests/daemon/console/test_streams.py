@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_daemon.console.boards import MOST_PAGES
+from holdfast_daemon.console.live_feeds import MOST_PAGES
 from holdfast_daemon.console.serving import streams
 from holdfast_daemon.console.serving.streams import QUEUED, EndedError, Event, Feed
 from holdfast_proto.v1 import store_pb2 as store

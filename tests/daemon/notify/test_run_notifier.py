@@ -17,7 +17,7 @@ from holdfast_core import coordinator
 from holdfast_core.model import CoreState
 from holdfast_core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.notify.channels.building import build, secret_files
-from holdfast_daemon.notify.message_text import RunWording
+from holdfast_daemon.notify.message_text import RunText
 from holdfast_daemon.notify.run_news import FRESH_S
 from holdfast_daemon.notify.run_notifier import Notifiers, RunNotifier
 from holdfast_proto import run_files
@@ -258,7 +258,7 @@ def test_links_lead_to_the_console_and_hold_no_token(
 def test_the_link_of_a_test_has_the_slash_that_the_page_needs(
     make_state: Callable[..., CoreState], console_url: str, link: str
 ) -> None:
-    assert RunWording(make_state(console_url=console_url).spec).of_test(NOW).link == link
+    assert RunText(make_state(console_url=console_url).spec).of_test(NOW).link == link
 
 
 def test_the_secret_is_in_the_request_alone(

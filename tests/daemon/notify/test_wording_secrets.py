@@ -1,13 +1,13 @@
 """Secrets in what a rank said last do not reach chat, mail and webhooks."""
 
-from holdfast_daemon.notify.message_text import RunWording
+from holdfast_daemon.notify.message_text import RunText
 from holdfast_proto.v1 import store_pb2 as store
 
 SAID = 'RuntimeError("no login: password=SECRET-1, https://me:SECRET-2@host.example/q?token=SECRET-3")'
 
 
 def test_an_incident_its_end_and_the_end_of_the_run_show_no_secret() -> None:
-    wording = RunWording(store.RunSpec(run="r"))
+    wording = RunText(store.RunSpec(run="r"))
     incident = store.Incident(id="0001-dead-rank", state=store.INCIDENT_STATE_OPEN)
     incident.verdict.kind, incident.verdict.message = store.VERDICT_KIND_DEAD_RANK, f"rank 1 died: {SAID}"
     failed = store.Incident()

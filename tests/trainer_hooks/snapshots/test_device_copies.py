@@ -227,12 +227,12 @@ def test_a_rank_whose_copies_are_late_asks_for_a_third_slot(
         rank.snapshots, "capture", lambda: Image({}, (TensorPart("w", weight, weight, (3,), (0,)),), ())
     )
     rank.end(0)
-    request = rank.desk.next_request()
+    request = rank.slot_requests.next_request()
     assert request.slots == 3
     rank.grant(make_slots(2, nbytes=request.bytes_per_slot))
-    assert rank.desk.next_request() is None  # there was no room for more
-    rank.desk.forget_request()
-    assert rank.desk.next_request() == request
+    assert rank.slot_requests.next_request() is None  # there was no room for more
+    rank.slot_requests.forget_request()
+    assert rank.slot_requests.next_request() == request
     rank.grant(make_slots(3, nbytes=request.bytes_per_slot, prefix="more"))
-    rank.desk.forget_request()
-    assert rank.desk.next_request() is None
+    rank.slot_requests.forget_request()
+    assert rank.slot_requests.next_request() is None

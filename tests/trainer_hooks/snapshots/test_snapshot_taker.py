@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.snapshots import slot_desk, snapshot_taker
+from holdfast_hooks.snapshots import slot_requests, snapshot_taker
 from holdfast_hooks.snapshots.snapshot_taker import choose_slot
 from holdfast_proto.snapshot import Header, Slot, SlotState
 
@@ -82,10 +82,10 @@ def test_slots_are_asked_for_after_the_first_step_and_snapshots_follow_the_grant
 ) -> None:
     run = bench({"counter": Counter()}, snapshot_every=2)
     assert run.end(0) is None
-    request = run.desk.next_request()
+    request = run.slot_requests.next_request()
     assert request.bytes_per_slot > 1 << 20
     assert request.slots == 2
-    assert run.desk.next_request() is None
+    assert run.slot_requests.next_request() is None
     assert run.end(1) is None
     assert run.snapshots.skipped_total == 1
     paths = make_slots(nbytes=request.bytes_per_slot)
@@ -208,10 +208,10 @@ def test_state_that_outgrows_its_slots_asks_for_larger_ones(bench: Any, make_slo
     assert run.end(0) is not None
     counter.extra = torch.zeros(100_000)
     assert run.end(1) is None
-    wanted = run.desk.next_request().bytes_per_slot
+    wanted = run.slot_requests.next_request().bytes_per_slot
     assert wanted > 400_000
     assert run.end(2) is None
-    assert run.desk.next_request() is None
+    assert run.slot_requests.next_request() is None
     assert run.snapshots.skipped_total == 2
     large = make_slots(nbytes=wanted, prefix="large")
     run.grant(large)
@@ -224,7 +224,7 @@ def test_slots_of_an_earlier_generation_are_used_without_asking(bench: Any, make
     run = bench({"counter": Counter()}, snapshot_every=1)
     run.grant(make_slots())
     assert run.end(0) is not None
-    assert run.desk.next_request() is None
+    assert run.slot_requests.next_request() is None
 
 
 def test_refused_memory_is_counted_and_asked_for_again_later(
@@ -232,16 +232,16 @@ def test_refused_memory_is_counted_and_asked_for_again_later(
 ) -> None:
     run = bench({"counter": Counter()}, snapshot_every=1)
     run.end(0)
-    assert run.desk.next_request() is not None
+    assert run.slot_requests.next_request() is not None
     run.grant([], reason="no room")
-    run.desk.forget_request()
+    run.slot_requests.forget_request()
     assert run.end(1) is None
     assert run.end(2, last=True) is None
     assert run.snapshots.skipped_total == 3
-    assert run.desk.next_request() is None
-    pass_time(monkeypatch, slot_desk.ASK_AGAIN_S)
-    assert run.desk.next_request() is not None
-    assert run.desk.next_request() is None
+    assert run.slot_requests.next_request() is None
+    pass_time(monkeypatch, slot_requests.ASK_AGAIN_S)
+    assert run.slot_requests.next_request() is not None
+    assert run.slot_requests.next_request() is None
     run.grant(make_slots())
     assert run.end(3) is not None
 
@@ -254,22 +254,22 @@ def test_slots_that_cannot_be_opened_are_asked_for_again_later(
 
     run = bench({"counter": Counter()}, snapshot_every=1)
     run.end(0)
-    assert run.desk.next_request() is not None
+    assert run.slot_requests.next_request() is not None
     paths = make_slots()
     with monkeypatch.context() as patch:
-        patch.setattr(slot_desk, "Slot", refuse)
+        patch.setattr(slot_requests, "Slot", refuse)
         run.grant(paths)
     assert run.end(1) is None
-    assert run.desk.next_request() is None
-    pass_time(monkeypatch, slot_desk.ASK_AGAIN_S)
-    assert run.desk.next_request() is not None
+    assert run.slot_requests.next_request() is None
+    pass_time(monkeypatch, slot_requests.ASK_AGAIN_S)
+    assert run.slot_requests.next_request() is not None
     run.grant(paths)
     assert run.end(2) is not None
 
 
 def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     now_s = time.monotonic() + seconds
-    monkeypatch.setattr(slot_desk, "monotonic", lambda: now_s)
+    monkeypatch.setattr(slot_requests, "monotonic", lambda: now_s)
 
 
 def test_slots_on_disk_are_written_for_checkpoints_only(bench: Any, make_slots: MakeSlots) -> None:
@@ -327,10 +327,10 @@ def test_repeated_grant_of_the_same_files_changes_nothing(bench: Any, make_slots
     run = bench({"counter": Counter()}, snapshot_every=1)
     paths = make_slots()
     run.grant(paths)
-    grant = run.desk.grant
+    grant = run.slot_requests.grant
     run.grant(paths)
-    assert run.desk.grant is grant
+    assert run.slot_requests.grant is grant
     paths[0].unlink()
     make_slots(1)
     run.grant(paths)
-    assert run.desk.grant is not grant
+    assert run.slot_requests.grant is not grant

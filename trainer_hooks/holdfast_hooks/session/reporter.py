@@ -12,7 +12,7 @@ from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.profiling.step_profiler import StepProfiler
 from holdfast_hooks.session.link import ENDING_S, Link
 from holdfast_hooks.session.rank_commands import RankCommands
-from holdfast_hooks.snapshots.slot_desk import SlotDesk
+from holdfast_hooks.snapshots.slot_requests import SlotRequests
 from holdfast_hooks.telemetry.report_builder import ReportBuilder, Sources
 from holdfast_proto.limits import REPORT_INTERVAL_S
 from holdfast_proto.rank_context import THREAD_PREFIX
@@ -34,7 +34,7 @@ class Reporter:
         hello: Hello,
         sources: Sources,
         commands: RankCommands,
-        desk: SlotDesk,
+        slot_requests: SlotRequests,
         profiler: StepProfiler,
         once: OnceLog,
     ) -> None:
@@ -43,7 +43,7 @@ class Reporter:
         self._sources = sources
         self._builder = ReportBuilder(sources, once)
         self._commands = commands
-        self._desk = desk
+        self._slot_requests = slot_requests
         self._profiler = profiler
         self._once = once
         self._interval_s = REPORT_INTERVAL_S
@@ -118,14 +118,14 @@ class Reporter:
         match message.WhichOneof("kind"):
             case "welcome":
                 self._interval_s = message.welcome.report_interval_s or REPORT_INTERVAL_S
-                self._desk.forget_request()
+                self._slot_requests.forget_request()
             case "slot_grant":
-                self._desk.receive(message.slot_grant)
+                self._slot_requests.receive(message.slot_grant)
             case "command":
                 self._outbox.append(RankMessage(ack=self._commands.execute(message.command)))
 
     def _ask_for_slots(self) -> None:
-        request = self._desk.next_request()
+        request = self._slot_requests.next_request()
         if request is not None:
             self._outbox.append(RankMessage(slot_request=request))
 

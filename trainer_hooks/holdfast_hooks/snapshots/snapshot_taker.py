@@ -17,8 +17,8 @@ from holdfast_hooks.gpu_work import gpu_of
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots.device_copies import CudaCopyStream, DeviceCopies, DeviceCopy, Landing
-from holdfast_hooks.snapshots.slot_desk import LEAST_SLOTS, GrantedSlots, SlotDesk
 from holdfast_hooks.snapshots.slot_layout import LaidOutMeta, SlotLayout, SlotTensors, lay_out
+from holdfast_hooks.snapshots.slot_requests import LEAST_SLOTS, GrantedSlots, SlotRequests
 from holdfast_hooks.state import bucket_order, random_states
 from holdfast_hooks.state.encoding import Image, Stateful, encode_state
 from holdfast_hooks.telemetry.own_device import OwnDevice
@@ -56,7 +56,7 @@ class SnapshotTaker:
         state: Mapping[str, Stateful],
         context: RankContext,
         rank: int,
-        desk: SlotDesk,
+        slot_requests: SlotRequests,
         timeline: Timeline,
         once: OnceLog,
         device: OwnDevice,
@@ -70,7 +70,7 @@ class SnapshotTaker:
         self._coordinates = coordinates or {}
         self._context = context
         self._rank = rank
-        self._desk = desk
+        self._slot_requests = slot_requests
         self._timeline = timeline
         self._device = device
         self._once = once
@@ -148,7 +148,7 @@ class SnapshotTaker:
         # One snapshot at a time. Its slot could otherwise be chosen again while the device still copies into it.
         self._await_landing()
         # A disk is too slow for every snapshot: slots on it serve checkpoints alone.
-        if self._desk.grant is not None and self._desk.grant.on_disk and not checkpoint:
+        if self._slot_requests.grant is not None and self._slot_requests.grant.on_disk and not checkpoint:
             return None
         image = self.capture()
         meta = self._prepare(image)
@@ -180,23 +180,23 @@ class SnapshotTaker:
         layout = lay_out(image, self._layout)
         if layout is not self._layout:
             copies_late = self._late is not None and any(part.local.device.type != "cpu" for part in image.parts)
-            self._desk.needed_slots = _LATE_SLOTS if copies_late else LEAST_SLOTS
-            self._desk.gpu = gpu_of(part.local for part in image.parts)
+            self._slot_requests.needed_slots = _LATE_SLOTS if copies_late else LEAST_SLOTS
+            self._slot_requests.gpu = gpu_of(part.local for part in image.parts)
             self._layout = layout
         return LaidOutMeta.of(image.tree, layout, self._coordinates)
 
     def _fitting_grant(self, meta: LaidOutMeta) -> GrantedSlots | None:
         """Return the granted slots if the snapshot fits, else have the reporter ask for larger ones."""
         needed_bytes = align(DATA_OFFSET + meta.layout.data_bytes) + len(meta.encode())
-        grant = self._desk.grant
+        grant = self._slot_requests.grant
         if grant is not None and needed_bytes <= grant.bytes_per_slot:
-            self._desk.needed_bytes = 0
+            self._slot_requests.needed_bytes = 0
             return grant
-        self._desk.needed_bytes = needed_bytes + len(meta.encode()) + _META_GROWTH_BYTES
+        self._slot_requests.needed_bytes = needed_bytes + len(meta.encode()) + _META_GROWTH_BYTES
         return None
 
     def _answered(self, meta: LaidOutMeta) -> bool:
-        return bool(self._desk.refusal) or self._fitting_grant(meta) is not None
+        return bool(self._slot_requests.refusal) or self._fitting_grant(meta) is not None
 
     def _may_pin(self, grant: GrantedSlots, *, last: bool) -> bool:
         """Whether the agent has no other snapshot left to write."""

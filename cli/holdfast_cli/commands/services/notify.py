@@ -19,7 +19,7 @@ from holdfast_cli.settings.resolving import merge
 from holdfast_daemon.notify.channels.building import build, secret_files
 from holdfast_daemon.notify.channels.sending import DeliveryDelayedError, DeliveryRefusedError
 from holdfast_daemon.notify.grouping import message_of
-from holdfast_daemon.notify.message_text import RunWording
+from holdfast_daemon.notify.message_text import RunText
 from holdfast_proto import keys
 from holdfast_proto.v1.store_pb2 import NotifyChannel, RunSpec
 from holdfast_proto.vocabulary import HEARTBEAT
@@ -55,7 +55,7 @@ def test_channels(flags: NotifyTestFlags) -> None:
 def _send(spec: RunSpec, channel: NotifyChannel) -> str:
     """Return why the message could not be sent; "" if it was."""
     now = time.time()
-    message = message_of(spec.run, socket.gethostname(), now, [RunWording(spec).of_test(now)])
+    message = message_of(spec.run, socket.gethostname(), now, [RunText(spec).of_test(now)])
     try:
         build(channel).send(message)
     except (DeliveryRefusedError, DeliveryDelayedError) as error:

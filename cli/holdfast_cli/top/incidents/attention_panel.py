@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from holdfast_base.text import clock
 from holdfast_cli.views.clean_text import cleaned, one_line
-from holdfast_cli.views.phrases import is_loss_alarming, phase_word
+from holdfast_cli.views.phrases import is_loss_alarming, phase_text
 from holdfast_core.texts.advice import advice_line, next_line
 from holdfast_core.texts.hangs import awaited_calls
 from holdfast_core.texts.incident_lines import incident_line
@@ -38,8 +38,8 @@ def attention(status: RunStatus) -> AttentionPanel | None:
         if status.phase != RUN_PHASE_FAILED:
             return None
         outcome = one_line(status.outcome)
-        is_bad = phase_word(status) != "stopped"
-        return AttentionPanel(f"run {phase_word(status)}: {outcome}" if is_bad else outcome, (), "", is_bad)
+        is_bad = phase_text(status) != "stopped"
+        return AttentionPanel(f"run {phase_text(status)}: {outcome}" if is_bad else outcome, (), "", is_bad)
     incident = cleaned(status.urgent_incident)
     is_noted = incident.state == INCIDENT_STATE_NOTED
     what = one_line(incident_line(incident))

@@ -8,7 +8,7 @@ from holdfast_cli.top.line_view import LineView
 from holdfast_cli.top.ranks.oddity import JudgedRank, JudgedRanks, Oddity
 from holdfast_cli.top.ranks.rank_order import RankOrder, phase_text, place_text
 from holdfast_cli.views.clean_text import one_line
-from holdfast_cli.views.phrases import memory_word
+from holdfast_cli.views.phrases import memory_text
 
 STYLES = {
     Oddity.EXITED: "bold red",
@@ -86,7 +86,7 @@ class RankList(LineView):
             "place": place_text(view),
             "step": "" if view.step < 0 else str(view.step),
             "phase": phase_text(view),
-            "memory": memory_word(view.memory_bytes),
+            "memory": memory_text(view.memory_bytes),
         }
         texts = "".join(_cell(cells[column.name], column) for column in self._fitting(width))
         return [(set_cell_size(f"{mark}{texts}{one_line(self._judged.state_text(rank))}", width), style.strip())]

@@ -18,7 +18,7 @@ from holdfast_cli.top.ranks.rank_speeds import RankSpeeds
 from holdfast_cli.top.ranks.rank_stack import ShownStack, live_stack, saved_stack, stack_text
 from holdfast_cli.top.run_looks import LookSource, RunLook
 from holdfast_cli.views.clean_text import cleaned, one_line
-from holdfast_cli.views.phrases import memory_word, recorder_line
+from holdfast_cli.views.phrases import memory_text, recorder_line
 from holdfast_core.texts.incident_lines import incident_line, outcome_line
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
@@ -135,8 +135,8 @@ def _facts(view: RankView) -> Iterator[tuple[str, str]]:
         if name not in (*_OWN_LINES, *_SUMS) and value not in ("", "unspecified"):
             yield name.replace("_", " "), f"{value:.3g}" if isinstance(value, float) else str(value)
     if view.memory_bytes:
-        limit = f" of {memory_word(view.memory_limit_bytes)}" if view.memory_limit_bytes else ""
-        yield "memory", f"{memory_word(view.memory_bytes)}{limit}"
+        limit = f" of {memory_text(view.memory_limit_bytes)}" if view.memory_limit_bytes else ""
+        yield "memory", f"{memory_text(view.memory_bytes)}{limit}"
     if recorders := recorder_line(RunStatus(ranks=[view])):
         yield "recorders", recorders.removeprefix("recorders: ")
     if view.HasField("exit"):

@@ -80,7 +80,7 @@ def _verdict(view: View) -> store.Verdict | None:
 
 
 def _confidence(first: store.RankExit) -> float:
-    if death.left_no_words(first) or death.was_aborted_for_a_size(first):
+    if death.left_no_message(first) or death.was_aborted_for_a_size(first):
         return 0.5  # a peer may have called with the wrong size, and nobody has named the call
     return 1.0 if first.HasField("signal") else 0.9
 

@@ -62,7 +62,7 @@ def may_be_the_launchers(rank_exit: store_pb2.RankExit) -> bool:
     return rank_exit.signal in _LAUNCHERS_SIGNALS and not names_an_exception(rank_exit.last_words)
 
 
-def left_no_words(rank_exit: store_pb2.RankExit) -> bool:
+def left_no_message(rank_exit: store_pb2.RankExit) -> bool:
     """Return whether the rank was aborted, and nothing says why: it may be the cause or a victim."""
     return rank_exit.signal == signal.SIGABRT and not rank_exit.last_words.strip()
 

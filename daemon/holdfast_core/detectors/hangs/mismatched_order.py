@@ -52,7 +52,7 @@ class MismatchedOrder(Detector):
             return DetectorResult(self, (_crossed(view, *crossed),))
         if not stands_still or hang.roots(view):
             return DetectorResult(self)
-        return DetectorResult(self, tuple(_knots(view)))
+        return DetectorResult(self, tuple(_deadlocks(view)))
 
 
 def _at_one_number(view: View, *, stands_still: bool, aborts_are_named: bool) -> Finding | None:
@@ -76,11 +76,11 @@ def _different_groups(view: View, found: DifferentGroups) -> Finding:
     return _finding(view, sorted((*most, *odd)) if either else odd, detail)
 
 
-def _knots(view: View) -> Iterator[Finding]:
+def _deadlocks(view: View) -> Iterator[Finding]:
     """Yield what holds ranks in their calls although nobody is missing."""
     cycle = set(view.wait_analysis.cycle)
     if cycle and cycle <= view.late.keys() and cycle.isdisjoint(view.outside_of_calls):
-        stray = stray_message(view.ranks, view.wait_analysis.knot)
+        stray = stray_message(view.ranks, view.wait_analysis.deadlock)
         yield _circle(view) if stray is None else _stray(view, stray)
         return
     left_behind = next((call for call in view.wait_analysis.everyone_arrived if call.holds_a_minority), None)

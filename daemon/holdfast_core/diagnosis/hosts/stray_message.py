@@ -31,7 +31,7 @@ class StrayMessage:
     """Number of that message in its channel."""
 
 
-def stray_message(ranks: Mapping[int, store.RankState], knot: Collection[int]) -> StrayMessage | None:
+def stray_message(ranks: Mapping[int, store.RankState], deadlock: Collection[int]) -> StrayMessage | None:
     """Return the first such pair among ranks that wait for each other; None: there is none.
 
     Either the sender is the same, and the message went to another rank than the one that waits; or the receiver is the
@@ -40,7 +40,7 @@ def stray_message(ranks: Mapping[int, store.RankState], knot: Collection[int]) -
     sent, posted = _newest(ranks, common.DIRECTION_SEND), _newest(ranks, common.DIRECTION_RECV)
     unsent = [pair for pair in sorted(posted) if posted[pair] > sent.get(pair, 0)]
     unreceived = [pair for pair in sorted(sent) if sent[pair] > posted.get(pair, 0)]
-    return next(_strays(sent, posted, unsent, unreceived, knot), None)
+    return next(_strays(sent, posted, unsent, unreceived, deadlock), None)
 
 
 def _strays(
@@ -48,13 +48,13 @@ def _strays(
     posted: Mapping[_Pair, int],
     unsent: list[_Pair],
     unreceived: list[_Pair],
-    knot: Collection[int],
+    deadlock: Collection[int],
 ) -> Iterator[StrayMessage]:
     for group, awaited, waiter in unsent:
         for other, sender, receiver in unreceived:
-            is_misdirected = sender == awaited and sender in knot
+            is_misdirected = sender == awaited and sender in deadlock
             is_misread = receiver == waiter
-            if group == other and waiter in knot and (is_misdirected or is_misread):
+            if group == other and waiter in deadlock and (is_misdirected or is_misread):
                 yield StrayMessage(
                     group=group,
                     sender=sender,

@@ -93,10 +93,10 @@ class WaitAnalysis:
     """Call of ``group`` at which the likeliest root is missing."""
     op: str
     """Kind of that call: "collective", "recv" or "send"."""
-    knot: tuple[int, ...] = ()
+    deadlock: tuple[int, ...] = ()
     """All ranks that wait for each other, ascending; ``cycle`` is one way round among them."""
     missed: tuple[MissedCall, ...] = ()
-    """Missed calls of the first roots and ranks of cycle and knot, in this order."""
+    """Missed calls of the first roots and ranks of cycle and deadlock, in this order."""
     waiting: int = 0
     """Number of ranks that wait for the roots or the cycle, directly or through others, and of those in the cycle."""
 
@@ -143,14 +143,14 @@ class _Analysis:
                 self._missed_by.setdefault(rank, []).append(call)
 
     def result(self) -> WaitAnalysis:
-        found, knots = self._ends()
+        found, deadlocks = self._ends()
         arrived = self._arrived_calls()
         # A rank in a call that everyone has entered waits for the transport and not for a rank. It is the end of the
         # graph all the same, because the counters show no rank that it waits for: it must not be blamed.
         held = {rank for call in arrived for rank in call.held}
         roots = self._likeliest_first([rank for rank in found if rank not in held])
-        cycle, knot = min(knots, key=lambda one: (-self._waiters_of(one[0][0]), one[0]), default=((), ()))
-        ends = list(dict.fromkeys((*roots, *cycle, *knot)))
+        cycle, deadlock = min(deadlocks, key=lambda one: (-self._waiters_of(one[0][0]), one[0]), default=((), ()))
+        ends = list(dict.fromkeys((*roots, *cycle, *deadlock)))
         missed = tuple(self._missed_call(rank) for rank in ends[:_ROOTS_WEIGHED])
         first = missed[0] if missed else arrived[0] if arrived else None
         # The cycle's own waits come first: it is these that a verdict on it shows.
@@ -164,40 +164,40 @@ class _Analysis:
             group=first.group if first else "",
             seq=first.seq if first else 0,
             op=first.op if first else "",
-            knot=knot,
+            deadlock=deadlock,
             missed=missed,
             waiting=len({*cycle, *(waiter for waiter, _, _ in self._towards((*roots, *cycle)))}),
         )
 
     def _ends(self) -> tuple[list[int], list[tuple[tuple[int, ...], tuple[int, ...]]]]:
-        """Return the roots, and for each knot a shortest circle through its most awaited rank, and all its ranks.
+        """Return the roots, and for each deadlock a shortest circle through its most awaited rank, and all its ranks.
 
         A circle that only pending sends hold together is cut at the ranks that have nothing but sends pending. These
         may have sent ahead, run on, and be stuck where no counter shows it: they are roots. There are two exceptions:
 
         * The stacks of ranks show that they wait in a call: their sends hold them up.
         * Other ranks of the circle wait for each other without any send. They stay stuck even if the senders run on:
-          then it is a knot.
+          then it is a deadlock.
         """
         calls = [call for call in self._calls if call.missing]
         graph = WaitForGraph({*self._liveness, *self._missed_by}, calls, lambda call: call.waiters)
         roots: list[int] = []
-        knots: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        deadlocks: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         for end in graph.ends():
             if not end.is_circle:
                 # A rank that waits for nobody is a root only if others wait for it: else it has no part in the hang.
                 roots += [rank for rank in end.ranks if rank in self._missed_by]
                 continue
             # Keep only the edges that hold their rank up for certain, and look for ends again. If there is no circle
-            # among these, one that leads to an end is a knot, too. If there is none at all, sends have held this one
+            # among these, one that leads to an end is a deadlock too. If there is none at all, sends have held this one
             # together, and its ends are the roots.
             certain = WaitForGraph(end.ranks, end.calls)
             ends = list(certain.ends())
             circles = [one for one in ends if one.is_circle] or [one for one in certain.parts() if one.is_circle]
-            knots += [(self._cycle(one), end.ranks) for one in circles]
+            deadlocks += [(self._cycle(one), end.ranks) for one in circles]
             if not circles:
                 roots += [rank for one in ends for rank in one.ranks]
-        return roots, knots
+        return roots, deadlocks
 
     def _cycle(self, part: GraphPart) -> tuple[int, ...]:
         """Return a shortest circle through the most awaited rank.

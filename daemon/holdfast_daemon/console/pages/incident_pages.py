@@ -9,7 +9,7 @@ from holdfast_base.text import reason_of
 from holdfast_core.model import CoreState
 from holdfast_core.reading.attention import can_be_acknowledged
 from holdfast_core.texts.advice import next_line, runbook
-from holdfast_core.texts.incident_lines import enum_phrase, verdict_word
+from holdfast_core.texts.incident_lines import enum_phrase, verdict_label
 from holdfast_daemon.console.pages.run_frame import incident_row, newest_first
 from holdfast_daemon.console.pages.sentences import reasons
 from holdfast_daemon.console.serving.request_guard import RefusedRequestError
@@ -42,7 +42,7 @@ def story(state: CoreState, incident: store.Incident, folder: Path) -> dict[str,
     """Return an incident's story. ``folder``: its folder on this machine, which need not exist."""
     verdict = incident.verdict
     return incident_row(incident) | {
-        "kind_text": verdict_word(incident),
+        "kind_text": verdict_label(incident),
         "generation": incident.generation,
         "state_text": enum_phrase(store.IncidentState, incident.state),
         "why": reasons(incident),

@@ -13,12 +13,12 @@ from holdfast_daemon.console.pages.sentences import (
     attention,
     headline,
     health,
+    run_phase_text,
     state_text,
-    state_word,
 )
 from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable
 from holdfast_daemon.console.watched import WatchedRun
-from holdfast_proto.message_json import enum_word
+from holdfast_proto.message_json import enum_name
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
 
@@ -39,7 +39,7 @@ def short_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
     incident = urgent_incident(state, now)
     return {
         "run": run.run_name,
-        "state": state_word(state),
+        "state": run_phase_text(state),
         "state_text": state_text(state, table, store_up=run.store_up),
         "health": health(state, table, now, store_up=run.store_up),
         "step": present_step(state),
@@ -67,8 +67,8 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
     committed = _committed(state)
     used = _time_use_s(state, now)
     return short | {
-        "mode": enum_word(store.Mode, spec.mode),
-        "preset": enum_word(store.Preset, spec.preset),
+        "mode": enum_name(store.Mode, spec.mode),
+        "preset": enum_name(store.Preset, spec.preset),
         "generation": record.generation,
         "store_up": run.store_up,
         "leader": run.leads,
@@ -117,12 +117,12 @@ def incident_row(incident: store.Incident) -> Frame:
     """Return an incident in the list of incidents."""
     return {
         "id": incident.id,
-        "kind": enum_word(store.VerdictKind, incident.verdict.kind),
+        "kind": enum_name(store.VerdictKind, incident.verdict.kind),
         "what": what_line(incident),
         "step": incident.verdict.step,
         "detected_unix_s": incident.detected_unix_s,
         "recovered_unix_s": incident.recovered_unix_s or None,
-        "state": enum_word(store.IncidentState, incident.state),
+        "state": enum_name(store.IncidentState, incident.state),
         "culprits": list(incident.verdict.culprits),
         "acknowledged": incident.acknowledged_unix_s > 0.0,
     }

@@ -30,7 +30,7 @@ _TRAINS = "trains"
 _NOT_TRAINING: Mapping[int, str] = {PHASE_EVAL: "evaluates", PHASE_CHECKPOINT: "saves a checkpoint of its own"}
 
 
-def state_word(state: CoreState) -> str:
+def run_phase_text(state: CoreState) -> str:
     """Return the phase of a run: ``running``, ``finished``; ``stopped`` of one that an operator has stopped.
 
     A run that stands still is called so, although its ranks exist.

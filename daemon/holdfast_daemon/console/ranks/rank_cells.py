@@ -12,7 +12,7 @@ from holdfast_core.model import CoreState
 from holdfast_core.reading.rank_health import CULPRIT, EXITED, HEALTH, STALLED, STARTING, WAITING, is_behind
 from holdfast_daemon.console.ranks.own_step_times import OwnStepTimes
 from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable
-from holdfast_proto.message_json import enum_word
+from holdfast_proto.message_json import enum_name
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -26,7 +26,7 @@ _FULL_RATIO = 0.95
 _SLOW_RATIO = 1.5
 _AXES = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "ep", "tp")
 """Usual axes of a mesh, outermost first. Others follow by name."""
-_PHASES = tuple(enum_word(common.Phase, number).replace("_", " ") for number in sorted(common.Phase.values()) if number)
+_PHASES = tuple(enum_name(common.Phase, number).replace("_", " ") for number in sorted(common.Phase.values()) if number)
 
 OWN_TIME_NOTE = "time that the rank needs for itself in a step: work of its GPU, or of its training thread on a CPU"
 

@@ -14,7 +14,7 @@ from holdfast_daemon.console.ranks.rank_table import RankTable
 from holdfast_daemon.console.ranks.taken_stacks import TakenStack
 from holdfast_daemon.console.serving.request_guard import RefusedRequestError
 from holdfast_proto import run_files
-from holdfast_proto.message_json import enum_word, to_json
+from holdfast_proto.message_json import enum_name, to_json
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -64,9 +64,9 @@ def rank_details(
         "rank": number,
         "node": node,
         "pid": rank.pid,
-        "life": enum_word(store.Life, rank.life),
+        "life": enum_name(store.Life, rank.life),
         "step": step,
-        "phase": enum_word(common.Phase, phase),
+        "phase": enum_name(common.Phase, phase),
         "phase_text": enum_phrase(common.Phase, phase) if phase else "",
         "process_state": rank.process_state,
         "stalled_s": round(rank.stalled_s, 2),
@@ -79,7 +79,7 @@ def rank_details(
         "blocked_on": does(rank.blocked_on.activity, rank.blocked_on) if rank.HasField("blocked_on") else "",
         "exit": to_json(rank.exit) if has_exit else None,
         "recorders": [to_json(recorder) for recorder in rank.recorders],
-        "own_time_source": enum_word(common.OwnTimeSource, rank.own_time_source) if rank.own_time_source else "",
+        "own_time_source": enum_name(common.OwnTimeSource, rank.own_time_source) if rank.own_time_source else "",
         "own_time_reason": rank.own_time_reason,
         "own_step_s": own_times.time_s(state.record.run, state.record.generation, rank),
         "stack": _newest_stack(state, number, incidents, requested),
@@ -99,7 +99,7 @@ def _pending(rank: store.RankState) -> list[dict[str, Any]]:
     ]
     for channel in progress.channels:
         if channel.enqueued > channel.completed:
-            word = enum_word(common.Direction, channel.direction)
+            word = enum_name(common.Direction, channel.direction)
             counted.append({"group": channel.group, "op": f"{word} {channel.peer}", "seq": channel.completed + 1})
     return [*named, *counted]
 

@@ -153,7 +153,7 @@ def test_a_rank_without_data_is_named_in_the_verdict_on_another_one_that_hangs()
     assert hung.message.endswith("; rank 0 waits for data in data of step 50, too")
 
 
-def test_a_rank_that_has_posted_ahead_and_computes_is_the_root_wherever_it_is_in_the_knot() -> None:
+def test_a_rank_that_has_posted_ahead_and_computes_is_the_root_wherever_it_is_in_the_deadlock() -> None:
     """The shortest cycle is that of ranks 0 and 1, which only wait."""
     ranks = Ranks()
     ranks.group("a", {0: 5, 1: 4}, 4)
@@ -166,7 +166,7 @@ def test_a_rank_that_has_posted_ahead_and_computes_is_the_root_wherever_it_is_in
     assert culprits(ranks) == [2]
 
 
-def test_ranks_of_a_knot_that_are_all_busy_elsewhere_are_all_named() -> None:
+def test_ranks_of_a_deadlock_that_are_all_busy_elsewhere_are_all_named() -> None:
     ranks = Ranks(2)
     ranks.group("a", {0: 5, 1: 4}, 4)
     ranks.group("b", {0: 8, 1: 9}, 8)
@@ -175,7 +175,7 @@ def test_ranks_of_a_knot_that_are_all_busy_elsewhere_are_all_named() -> None:
     assert culprits(ranks) == [0, 1]
 
 
-def test_a_busy_rank_of_a_knot_is_not_judged_before_its_own_deadline() -> None:
+def test_a_busy_rank_of_a_deadlock_is_not_judged_before_its_own_deadline() -> None:
     ranks = Ranks(2)
     ranks.group("a", {0: 5, 1: 4}, 4)
     ranks.group("b", {0: 8, 1: 9}, 8)

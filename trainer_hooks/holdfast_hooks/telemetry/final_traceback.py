@@ -10,7 +10,7 @@ from types import TracebackType
 from holdfast_hooks.hook_errors import ConfigurationError
 
 
-class LastWords:
+class FinalTraceback:
     """Replaces the exception hooks of the process by ones that keep and send the traceback and call the former ones.
 
     Args:

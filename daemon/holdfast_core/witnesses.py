@@ -6,7 +6,7 @@ A witness is another launcher, or NCCL's RAS. What it says is shown and never ju
 from dataclasses import replace
 
 from holdfast_core.detectors.framework import RECOVERABLE
-from holdfast_core.model import WitnessWords
+from holdfast_core.model import WitnessReport
 from holdfast_core.naming import ranks_named
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import session_pb2 as session
@@ -25,7 +25,7 @@ def hear(tick: Tick, said: session.WitnessWords) -> None:
     waiting = {words.line: words for words in tick.state.witness_words}
     for words in said.words:
         line = f"{said.witness} says of {ranks_named(words.ranks)}: {words.text}"
-        waiting[line] = WitnessWords(tick.now, line, tick.record.generation)
+        waiting[line] = WitnessReport(tick.now, line, tick.record.generation)
     tick.state = replace(tick.state, witness_words=tuple(waiting.values())[-_MOST:])
 
 

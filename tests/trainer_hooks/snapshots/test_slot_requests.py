@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from holdfast_hooks.hook_errors import OnceLog
-from holdfast_hooks.snapshots.slot_desk import SlotPreparation
+from holdfast_hooks.snapshots.slot_requests import SlotPreparation
 from holdfast_proto.snapshot import Slot
 from tests.support.fake_cuda import FakeCuda
 
@@ -46,7 +46,7 @@ def test_granted_slots_are_mapped_before_the_first_snapshot_and_stay_as_they_are
         if thread.name == "holdfast-slots":
             thread.join()
     assert mapped_kib(path) == 20 << 10
-    assert run.desk.grant.slots[0].buffer[15 << 20 :].startswith(b"earlier generation")
+    assert run.slot_requests.grant.slots[0].buffer[15 << 20 :].startswith(b"earlier generation")
 
 
 def test_slots_on_disk_are_not_written_ahead(bench: Any, make_slots: MakeSlots) -> None:
@@ -60,18 +60,18 @@ def test_memory_is_locked_once_a_gpu_has_to_copy_into_it_and_given_back_when_the
 ) -> None:
     run = bench({"model": torch.nn.Linear(2, 2)}, snapshot_every=1)
     run.grant(make_slots(2))
-    run.desk.next_request()
+    run.slot_requests.next_request()
     assert run.end(0) is not None
-    run.desk._preparation.join()
+    run.slot_requests._preparation.join()
     assert cuda.locked == {}
-    run.desk.gpu = 0
-    run.desk.next_request()
-    run.desk._preparation.join()
+    run.slot_requests.gpu = 0
+    run.slot_requests.next_request()
+    run.slot_requests._preparation.join()
     assert len(cuda.locked) == 2
     run.snapshots.close(0.0)
-    run.desk.close(0.0)
+    run.slot_requests.close(0.0)
     assert len(cuda.locked) == 2
-    run.desk.give_up_slots()
+    run.slot_requests.give_up_slots()
     gc.collect()
     assert cuda.locked == {}
 

@@ -142,7 +142,7 @@ class GrantedSlots:
         return min(slot.nbytes for slot in self.slots)
 
 
-class SlotDesk:
+class SlotRequests:
     """Passes the need for slots from the training thread to the reporter, and the granted slots back.
 
     Only one thread writes each field, so that neither waits for the other.

@@ -23,7 +23,7 @@ _MOST_FAREWELLS = 100
 """Most runs whose last state is sent at the end."""
 
 
-class Boards:
+class LiveFeeds:
     """All feeds of one console. Only its thread uses them."""
 
     def __init__(self, watched: WatchedDaemon) -> None:
@@ -31,8 +31,8 @@ class Boards:
         self._readers: dict[str, RankReader] = {}
         self._runs_shown: dict[str, Any] = {}
         self._runs = Feed(self._first_runs, self._changed_runs, RANKS_PAUSE_S, self._urgent_runs)
-        self._of_run: dict[str, _RunBoard] = {}
-        self._of_ranks: dict[tuple[str, str], _RanksBoard] = {}
+        self._of_run: dict[str, _RunFeed] = {}
+        self._of_ranks: dict[tuple[str, str], _RanksFeed] = {}
 
     @property
     def pages(self) -> int:
@@ -47,7 +47,7 @@ class Boards:
         """Return the feed of a run."""
         self._forget_unused()
         if name not in self._of_run:
-            self._of_run[name] = _RunBoard(self._watched, name, self.reader(name))
+            self._of_run[name] = _RunFeed(self._watched, name, self.reader(name))
         return self._of_run[name].feed
 
     def ranks(self, name: str, colour: str) -> Feed:
@@ -55,7 +55,7 @@ class Boards:
         self._forget_unused()
         key = (name, colour)
         if key not in self._of_ranks:
-            self._of_ranks[key] = _RanksBoard(self._watched, name, self.reader(name), colour)
+            self._of_ranks[key] = _RanksFeed(self._watched, name, self.reader(name), colour)
         return self._of_ranks[key].feed
 
     def reader(self, name: str) -> RankReader:
@@ -88,12 +88,12 @@ class Boards:
             feed.end(farewell)
 
     def _feeds(self) -> list[Feed]:
-        of_runs = [board.feed for board in self._of_run.values()]
-        return [self._runs, *of_runs, *(board.feed for board in self._of_ranks.values())]
+        of_runs = [one.feed for one in self._of_run.values()]
+        return [self._runs, *of_runs, *(one.feed for one in self._of_ranks.values())]
 
     def _forget_unused(self) -> None:
-        self._of_run = {name: board for name, board in self._of_run.items() if not board.feed.is_unused}
-        self._of_ranks = {key: board for key, board in self._of_ranks.items() if not board.feed.is_unused}
+        self._of_run = {name: one for name, one in self._of_run.items() if not one.feed.is_unused}
+        self._of_ranks = {key: one for key, one in self._of_ranks.items() if not one.feed.is_unused}
 
     def _first_runs(self, alone: bool) -> Sequence[Event]:
         if alone:
@@ -110,7 +110,7 @@ class Boards:
         return [_urgent(run) for run in list(self._watched.runs.values())]
 
 
-class _RunBoard:
+class _RunFeed:
     """One run: frame, changes, and the rows of its steps."""
 
     def __init__(self, watched: WatchedDaemon, name: str, reader: RankReader) -> None:
@@ -142,7 +142,7 @@ class _RunBoard:
         return _known(self._watched, self._name)
 
 
-class _RanksBoard:
+class _RanksFeed:
     """One colour of the ranks of one run."""
 
     def __init__(self, watched: WatchedDaemon, name: str, reader: RankReader, colour: str) -> None:
