@@ -1,4 +1,4 @@
-"""How ranks, enums and sizes are spelled, for people and in metrics."""
+"""How ranks, enums, sizes and the time that is left are spelled, for people and in metrics."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""The tiers of a bad loss, and what is done about each unless a run's file says otherwise. See docs/loss-policy.md."""
+"""Words that settings, messages, metrics and files share: tiers of a bad loss, uses of time, numbers of a step."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The training loop."""
+"""The training loop, and how evenly a step used the experts."""
 
 import random
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Errors that a user must act on."""
+"""Errors that a user must act on, and warnings that appear once."""
 
 import logging
 from typing import ClassVar

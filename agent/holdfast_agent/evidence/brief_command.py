@@ -1,4 +1,4 @@
-"""Runs a program with a time limit."""
+"""Runs a program with a time limit, which is stretched on a node whose cores are busy."""
 
 import asyncio
 import contextlib

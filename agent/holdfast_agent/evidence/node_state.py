@@ -1,4 +1,4 @@
-"""Writes the state of a node: whether it was short of memory, cores or disk, and what the devices' driver shows."""
+"""Writes the state of a node (memory, cores, disk, GPUs), and what /proc shows of a rank's process and threads."""
 
 import heapq
 import shutil

@@ -1,4 +1,4 @@
-"""Takes the stacks of a rank from outside: it may be stopped, or hold its GIL."""
+"""Takes the stacks of a rank from outside, and parses them: it may be stopped, or hold its GIL."""
 
 import asyncio
 import re

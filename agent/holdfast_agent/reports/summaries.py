@@ -1,4 +1,4 @@
-"""Folds the step records of a node's ranks into one StepSummary per step."""
+"""Folds the step records of a node's ranks into one StepSummary per step, and the numbers that scripts log."""
 
 import math
 from collections.abc import Iterable, MutableSequence

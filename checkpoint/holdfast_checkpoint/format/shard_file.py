@@ -1,4 +1,4 @@
-"""Reads the payloads of a shard: decodes them and compares them with the digests in its index."""
+"""Reads the payloads of a shard past the page cache, decodes them and compares them with the digests in its index."""
 
 import errno
 import mmap

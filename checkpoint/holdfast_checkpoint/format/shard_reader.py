@@ -1,4 +1,4 @@
-"""Reads tensors of a shard, also those that are stored as differences, and lets no wrong byte through."""
+"""Reads tensors of a shard, differences too, on several cores, and lets no wrong byte through."""
 
 import contextlib
 import os

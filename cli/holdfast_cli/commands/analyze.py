@@ -1,4 +1,4 @@
-"""``holdfast analyze``: who holds up a job, from the Flight Recorder dumps of its ranks."""
+"""``holdfast analyze``: who holds up a job, from dumps. ``holdfast spikes``: what is wrong with a loss, from a log."""
 
 import sys
 import time

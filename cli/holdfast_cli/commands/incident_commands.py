@@ -1,4 +1,4 @@
-"""``holdfast incidents``: what went wrong, the story of one incident, that story in one file, and that it is known."""
+"""``holdfast incidents``: what went wrong, and the story of it. ``holdfast replay``: the verdict reached again."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``holdfast status`` and ``stop``: requests of operators to a daemon."""
+"""``holdfast status``, ``stop``, ``stacks``, ``profile`` and ``inject``: requests of operators to a daemon."""
 
 import time
 from pathlib import Path

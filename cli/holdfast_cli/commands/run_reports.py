@@ -1,4 +1,4 @@
-"""``holdfast compare``: two runs side by side, and whether the second is worse."""
+"""``holdfast report``: what a run was like, in one file. ``holdfast compare``: whether a second run is worse."""
 
 import typer
 from rich.console import Console

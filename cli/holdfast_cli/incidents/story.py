@@ -1,4 +1,4 @@
-"""The table of incidents, and the whole story of one."""
+"""The table of incidents, the whole story of one, and its tree of ranks that wait for each other."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""A long-lived process that is started again whenever it dies."""
+"""A long-lived process that is started again whenever it dies, and the keeper of all of a run."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""The processes of a local run: Redis, daemon, agent and guard."""
+"""The processes of a local run: Redis, daemon, agent and guard, and what the guard has found."""
 
 import json
 import os

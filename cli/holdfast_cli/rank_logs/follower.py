@@ -1,4 +1,4 @@
-"""Follows the output of a run's ranks from one generation to the next."""
+"""Finds the logs of ranks, and follows the output of a run's ranks from one generation to the next."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Shows a run while it runs: drawn in place on a terminal, as lines elsewhere."""
+"""Shows a run while it runs: drawn in place on a terminal, as lines of what has changed elsewhere."""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""JSON on stdout, for scripts."""
+"""Output that ends well: JSON for scripts, and lines that continue when nobody reads them any more."""
 
 import contextlib
 import json

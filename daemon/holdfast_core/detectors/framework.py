@@ -1,4 +1,4 @@
-"""What a detector is.
+"""What a detector is, and the kinds of verdicts by how they are handled.
 
 A detector is an immutable value with a name. It looks at every tick, every finished step, or both, and returns its next
 state and what it has found. It does nothing else: ``recovery/`` decides how a finding is handled.

@@ -1,4 +1,4 @@
-"""What the names, sizes and types that recorders give to calls say about them."""
+"""What names, sizes and types of calls say: what an operation is, and whether all members have entered the same."""
 
 import re
 from collections.abc import Iterator, Mapping

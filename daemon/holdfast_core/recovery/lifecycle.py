@@ -1,4 +1,4 @@
-"""The phases of a run: what happens in each, and when the next begins."""
+"""The phases of a run: what happens in each, when the next begins, and which nodes take part."""
 
 from collections.abc import Callable
 from dataclasses import replace

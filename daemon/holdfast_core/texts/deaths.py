@@ -1,4 +1,4 @@
-"""Ranks that have ended, nodes that are lost, processes that do not end."""
+"""Ranks that have ended, out of memory among them, nodes that are lost, processes that do not end."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""Ranks at the root of a hang, and runs in which nobody moves."""
+"""Hangs: ranks at the root, who waits for whom, calls that all have entered, ranks that were ended for it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Losses, gradients and samples that are not what they were."""
+"""Losses, gradients, samples and weights that are not what they were, or not finite."""
 
 from holdfast_core.naming import listed, ranks_named
 from holdfast_proto.v1 import store_pb2 as store

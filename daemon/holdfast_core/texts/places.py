@@ -1,4 +1,4 @@
-"""How calls, and moments in a rank's program, are spelled."""
+"""How calls, moments in a rank's program, and faults of its GPU are spelled."""
 
 from holdfast_core.naming import listed, phase_name, ranks_named
 from holdfast_proto.v1 import common_pb2 as common

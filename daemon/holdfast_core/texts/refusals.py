@@ -1,4 +1,4 @@
-"""Starts that are not repeated, because another one would end in the same way."""
+"""Starts that are not repeated, and checkpoints that were not written or cannot be read."""
 
 from holdfast_proto.v1 import store_pb2 as store
 

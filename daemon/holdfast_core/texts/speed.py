@@ -1,4 +1,4 @@
-"""Runs that have become slow, and memory that runs out."""
+"""Runs that have become slow, ranks and nodes that slow them down, and memory that runs out."""
 
 from holdfast_core.naming import gib, phase_name, ranks_named
 from holdfast_core.texts import places

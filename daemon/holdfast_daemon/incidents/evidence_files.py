@@ -1,4 +1,4 @@
-"""The files of evidence of an incident: which there are, and one of them opened, without following links."""
+"""The files of an incident: which there are, one opened without following links, and all packed into one."""
 
 import errno
 import gzip

@@ -1,4 +1,4 @@
-"""One tick of the core as a message: what the core was shown, as the difference to the tick before."""
+"""One tick of the core as a message: what the core was shown, as the difference to the one before; states as JSON."""
 
 import io
 import json

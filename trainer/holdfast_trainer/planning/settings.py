@@ -1,4 +1,4 @@
-"""The settings of a plan: a preset of the model, the trainer's file, and its flags on the command line."""
+"""The settings of a plan: presets of well-known models, the trainer's file read and written, and flags."""
 
 import json
 import re

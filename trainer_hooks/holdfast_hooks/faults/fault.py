@@ -1,4 +1,4 @@
-"""One fault: its kind, its rank and when it strikes."""
+"""One fault: its kind, its rank, when it strikes, and the interfaces of its strike and of what lasts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

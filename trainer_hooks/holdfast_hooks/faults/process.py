@@ -1,4 +1,4 @@
-"""Faults that end or stop the process."""
+"""Faults that end, stop or mislead the process."""
 
 import ctypes
 import os

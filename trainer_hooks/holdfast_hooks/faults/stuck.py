@@ -1,4 +1,4 @@
-"""Faults that stop the training thread, each in another way, for ``duration_s`` or forever."""
+"""Faults that stop the training thread or slow it down, each in another way."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Loads a checkpoint that a world of another layout wrote."""
+"""Loads a checkpoint that a world of another layout wrote, and merges what its ranks saved."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

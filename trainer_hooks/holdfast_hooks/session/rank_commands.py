@@ -1,4 +1,4 @@
-"""Carries out the agent's commands to this rank. Reporter thread only."""
+"""Carries out the agent's commands to this rank, or places them for the training thread. Reporter thread only."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Builds a rank's reports from what the training thread has left behind. Reporter thread only."""
+"""Builds a rank's reports from what the training thread has left in bounded queues. Reporter thread only."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""A number that must be finite is not: which one, on which ranks, and where it began if that is known.
+"""A number that must be finite is not: which, on which ranks, where it began; and loss scaling that never recovers.
 
 After a sum over ranks every rank has the same NaN, so that a rank which reports one is not its origin. Two things name
 an origin: a rank's own gradient, which was seen before any sum; and a loss that is not finite on one rank alone, while

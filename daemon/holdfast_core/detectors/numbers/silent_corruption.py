@@ -1,4 +1,4 @@
-"""Finds ranks whose memory differs from that of ranks which must hold the same.
+"""Finds ranks whose memory differs from that of ranks which must hold the same, and says how much is compared.
 
 Ranks report hashes of parts of their parameters, taken at the end of a step. Some parts must be equal on all their
 holders. Of others, Holdfast learns which ranks hold them alike: see learned_replicas.py.

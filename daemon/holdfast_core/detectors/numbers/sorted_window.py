@@ -1,4 +1,4 @@
-"""A sliding window that stays sorted, so that its quantiles cost no sorting.
+"""A sliding window that stays sorted, and statistics of it that a few odd values do not move.
 
 Adding a value copies the window, which is cheap: it is a copy of memory. Sorting anew would cost ten times that.
 """

@@ -1,4 +1,4 @@
-"""Reads the recorders of all ranks and says who holds up the job. The rules are in ``cause_search.py``."""
+"""Reads the recorders of all ranks, matches their groups, and says who holds up the job: see ``cause_search.py``."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace

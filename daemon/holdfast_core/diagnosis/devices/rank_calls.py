@@ -1,4 +1,4 @@
-"""The calls of one rank: what is pending, and how far the rank has come in each group."""
+"""The calls of one rank: what is pending, how far the rank has come in each group, and what its loop does next."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
