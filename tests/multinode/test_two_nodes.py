@@ -22,6 +22,9 @@ from tests.support.local_runs import wait_for
 
 pytestmark = pytest.mark.system
 
+ENDLESS = 1_000_000
+"""Steps of a run that no test waits to end: on a slow machine it must not end while the test looks elsewhere."""
+
 
 def test_a_killed_rank_is_named_and_a_cut_control_link_stops_nothing(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=3, steps=200) as run:
@@ -52,7 +55,7 @@ def test_a_killed_rank_is_named_and_a_cut_control_link_stops_nothing(tmp_path: P
 
 @pytest.mark.gate
 def test_a_spare_takes_the_place_of_a_node_that_is_cut_off_and_comes_back(tmp_path: Path) -> None:
-    with cluster(tmp_path, nodes=4, steps=1000) as run:
+    with cluster(tmp_path, nodes=4, steps=ENDLESS) as run:
         old_pids = [rank.pid for rank in run.until_step(12).ranks if rank.node == "node-1"]
         run.start_agent(3)
         run.net.cut(1, Link.CONTROL, Link.DATA)  # rank 0 is there, with the store at which all ranks have met
@@ -73,7 +76,7 @@ def test_a_spare_takes_the_place_of_a_node_that_is_cut_off_and_comes_back(tmp_pa
 
 
 def test_without_a_spare_the_run_waits_for_a_node_and_continues_with_it(tmp_path: Path) -> None:
-    with cluster(tmp_path, nodes=3, steps=1000) as run:
+    with cluster(tmp_path, nodes=3, steps=ENDLESS) as run:
         run.until_step(12)
         run.net.cut(2, Link.CONTROL, Link.DATA)
         run.until(lambda status: status.phase == RUN_PHASE_STOPPING, "all other ranks to be stopped")
@@ -85,7 +88,7 @@ def test_without_a_spare_the_run_waits_for_a_node_and_continues_with_it(tmp_path
 
 
 def test_a_cut_data_link_is_no_ranks_fault_and_names_the_nodes(tmp_path: Path) -> None:
-    with cluster(tmp_path, nodes=3, steps=1000) as run:
+    with cluster(tmp_path, nodes=3, steps=ENDLESS) as run:
         run.until_step(12)
         run.net.cut(2, Link.DATA)
         verdict = run.incident().verdict
@@ -101,7 +104,7 @@ def test_a_cut_data_link_is_no_ranks_fault_and_names_the_nodes(tmp_path: Path) -
 
 
 def test_a_data_link_that_stays_down_is_reported_again_by_the_ranks_that_cannot_meet(tmp_path: Path) -> None:
-    with cluster(tmp_path, nodes=3, steps=1000) as run:
+    with cluster(tmp_path, nodes=3, steps=ENDLESS) as run:
         run.until_step(12)
         run.net.cut(2, Link.DATA)
         second = wait_for(lambda: next(iter(run.control.incidents()[1:]), None), "the next verdict")

@@ -126,7 +126,7 @@ def _parameters(flags: type[Any]) -> Iterator[inspect.Parameter]:
             default = field.default_factory()
         if get_origin(hint) is Annotated:
             info = get_args(hint)[1]
-            yield _parameter(name, hint, default, f"{info.help or docs[name]} {_facts(info, default)}")
+            yield _parameter(name, hint, default, f"{info.help or docs.get(name, '')} {_facts(info, default)}")
         elif name != GIVEN:
             yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint)
 

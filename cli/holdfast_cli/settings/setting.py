@@ -170,7 +170,7 @@ def declared_settings(table: type[Any]) -> Iterator[tuple[str, Setting]]:
         kind = hints[each.name]
         if isinstance(kind, UnionType):
             kind = next(one for one in get_args(kind) if one is not NoneType)
-        facts = {"value_type": kind, "default": each.default, "help": docs[each.name]}
+        facts = {"value_type": kind, "default": each.default, "help": docs.get(each.name, "")}
         yield each.name, replace(each.metadata[_SETTING], **facts)
 
 
@@ -188,9 +188,11 @@ def field_docs(table: type[Any]) -> dict[str, str]:
 
 @cache
 def _docs_of_module(module: str) -> dict[str, dict[str, str]]:
-    classes = [
-        node for node in ast.parse(inspect.getsource(sys.modules[module])).body if isinstance(node, ast.ClassDef)
-    ]
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except OSError:  # an installation without sources: its flags work, and have no help
+        return {}
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
     return {node.name: dict(_docs_in(node)) for node in classes}
 
 
