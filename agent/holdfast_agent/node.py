@@ -83,7 +83,7 @@ class Node:
 
     @property
     def observes(self) -> bool:
-        """Whether another launcher starts the ranks. The agent then watches them: see commands/rank_ends.py."""
+        """Whether another launcher starts the ranks. The agent then watches them: see commands/command_runner.py."""
         return not self.spec.command
 
     @property

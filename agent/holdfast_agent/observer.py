@@ -1,4 +1,4 @@
-"""Takes in ranks that another launcher starts. The agent watches them; only commands/rank_ends.py signals them."""
+"""Takes in ranks that another launcher starts. The agent watches them; only commands/command_runner.py signals them."""
 
 import logging
 import shutil

@@ -3,7 +3,7 @@
     raw       0, then the bytes
     entropy   1, then a zstd frame
     nibbles   2, the window's lowest value (one byte), the stored size of the escaped values (4 bytes, little-endian),
-              a zstd frame of the escaped values, then one of the pairs (see ``nibbles.py``)
+              a zstd frame of the escaped values, then one of the pairs (see below)
 
 zstd serves as an entropy coder here. With so small a hash table it hardly searches for repetitions: it is three times
 as fast as level 1, and its output is smaller. Planes of numbers repeat nothing but runs, and short chance matches cost

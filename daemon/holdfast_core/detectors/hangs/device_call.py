@@ -2,7 +2,7 @@
 
 Hosts run ahead of their devices, and wait for them where no counter shows it. So here the numbers of the reports prove
 nothing: only the recorders do. Without them, NCCL's counters in the reports may name a rank with little confidence. The
-rules are in ``core/device_waits``.
+rules are in ``diagnosis/devices``.
 """
 
 from collections import Counter
