@@ -138,19 +138,19 @@ def map_lines(tree: Path, folder: Path, workers: int) -> tuple[dict[tuple[str, i
 def executable_lines(tree: Path, folder: Path) -> int:
     """Return the number of lines that can run."""
     measure = coverage.Coverage(data_file=str(folder / "none"), config_file=False)
-    files = (path for name in sources_of(tree) for path in (tree / name).rglob("*.py") if "_pb2" not in path.name)
-    return sum(len(measure.analysis2(str(path))[1]) for path in files)
+    return sum(len(measure.analysis2(str(path))[1]) for path in source_files(tree))
+
+
+def source_files(tree: Path) -> list[Path]:
+    """Return the files of source that people write."""
+    every = (path for name in sources_of(tree) for path in (tree / name).rglob("*.py"))
+    return sorted(path for path in every if not path.match("*_pb2*.py"))
 
 
 def choose(tree: Path, seed: int, count: int) -> list[Mutation]:
     """Return the changes with the smallest keys: the same ones wherever their functions are."""
-    files = [
-        path.relative_to(tree)
-        for name in sources_of(tree)
-        for path in sorted((tree / name).rglob("*.py"))
-        if "_pb2" not in path.name
-    ]
-    every = (mutation for file in files for mutation in mutations_of(tree, file, seed))
+    files = source_files(tree)
+    every = (mutation for file in files for mutation in mutations_of(tree, file.relative_to(tree), seed))
     return sorted(every, key=lambda mutation: mutation.key)[:count]
 
 
