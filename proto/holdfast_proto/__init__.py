@@ -13,7 +13,7 @@ The way of a number, from the line that reports it to the page that Prometheus s
    that a node of eight ranks sends as much as a node of one. The summary is an event, because it must not be lost.
    ``reports/store_link.py`` appends it to the stream of the run, and replaces the node's key (``keys.py``).
 5. The leader's ``holdfast_daemon/leadership/run_shell.py`` reads both through ``run_store.py``.
-   ``validation/intake.py`` with ``event_rules.py`` and ``node_rules.py`` refuses what another version, or another
+   ``validation/intake.py`` with ``message_rules.py`` and ``node_rules.py`` refuses what another version, or another
    process, may have written.
 6. ``holdfast_core/coordinator.py`` runs a tick. ``absorb.py`` merges the summaries of all nodes until a step is
    complete, and ``step_numbers.py`` hands the step to the detectors and into the state (``model.py``).

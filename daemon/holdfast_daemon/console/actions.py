@@ -14,7 +14,8 @@ from holdfast_daemon.console.pages.run_frame import refusals
 from holdfast_daemon.console.ranks.taken_stacks import TakenStacks
 from holdfast_daemon.console.serving.request_guard import RefusedRequestError
 from holdfast_daemon.console.watched import WatchedRun
-from holdfast_daemon.validation.rules import RefusedError, check_fault, check_seconds
+from holdfast_daemon.validation.message_rules import OF_ANY_RUN
+from holdfast_daemon.validation.rules import RefusedError, check_seconds
 from holdfast_proto.message_json import enum_names
 from holdfast_proto.v1.common_pb2 import Phase
 from holdfast_proto.v1.fault_pb2 import Fault
@@ -91,7 +92,7 @@ class Actions:
             factor=_number(fields, "factor", 0.0),
             seed=_whole(fields, "seed", 0),
         )
-        _valid(check_fault, fault, "fault")
+        _valid(OF_ANY_RUN.check_part, fault, "fault")
 
         async def inject() -> FaultAnswered:
             return await run.requests.fault(fault)

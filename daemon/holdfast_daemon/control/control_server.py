@@ -17,7 +17,8 @@ from holdfast_daemon.console.pages.holdfast_page import holdfast_page
 from holdfast_daemon.console.watched import WatchedDaemon
 from holdfast_daemon.control.status import daemon_status, status_of, unknown_status
 from holdfast_daemon.leadership.run_shell import RunShell
-from holdfast_daemon.validation.rules import RefusedError, check_fault, check_profile, check_rank, check_seconds
+from holdfast_daemon.validation.message_rules import OF_ANY_RUN
+from holdfast_daemon.validation.rules import RefusedError, check_profile, check_rank, check_seconds
 from holdfast_proto.limits import MOST_RANKS
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import control_pb2_grpc
@@ -161,7 +162,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> control.InjectFaultResponse:
         """Request a fault and wait for the answer of its rank, which knows whether it can be injected."""
         shell = await self._leading(request.run, context)
-        await _checked(context, check_fault, request.fault, "fault")
+        await _checked(context, OF_ANY_RUN.check_part, request.fault, "fault")
         answer = await shell.requests.fault(request.fault)
         if answer.refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, answer.refusal)

@@ -7,10 +7,9 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from holdfast_daemon.validation.event_rules import check_event
+from holdfast_daemon.validation.message_rules import check_event, check_incident, check_record, check_spec
 from holdfast_daemon.validation.node_rules import KnownGroups, check_node
 from holdfast_daemon.validation.rules import RefusedError, check_node_name
-from holdfast_daemon.validation.run_rules import check_incident, check_record, check_spec
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)

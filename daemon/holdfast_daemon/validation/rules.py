@@ -18,7 +18,6 @@ from holdfast_proto.limits import (
 )
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.fault_pb2 import Fault
 
 MOST_NODES = 2**17
 MOST_ITEMS = 2**16
@@ -38,16 +37,6 @@ DIRECTIONS = frozenset(common.Direction.values())
 RECORDER_SOURCES = frozenset(common.RecorderSource.values())
 OWN_TIME_SOURCES = frozenset(common.OwnTimeSource.values())
 LIVES = frozenset(store.Life.values())
-SOURCES = frozenset(store.Source.values())
-MODES = frozenset(store.Mode.values())
-PRESETS = frozenset(store.Preset.values())
-RUN_PHASES = frozenset(store.RunPhase.values()) - {store.RUN_PHASE_UNSPECIFIED}
-VERDICT_KINDS = frozenset(store.VerdictKind.values())
-LOSS_ACTIONS = frozenset(store.LossAction.values())
-LOSS_TIERS = frozenset(store.LossTier.values())
-INCIDENT_STATES = frozenset(store.IncidentState.values())
-HANG_ACTIONS = frozenset(store.HangAction.values())
-LAUNCHER_REACTIONS = frozenset(store.LauncherReaction.values())
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FAULT_KIND = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -138,14 +127,18 @@ def check_stream_id(value: str, field: str) -> None:
         raise RefusedError(f"{field} is {value[:80]!r}, which is no id of a stream's entry")
 
 
-def check_files(names: Collection[str], field: str) -> None:
-    """Check the names of an incident's files: all are within the incident's folder."""
-    check_length(names, field)
-    for name in names:
-        path = PurePosixPath(name)
-        within = name and not path.is_absolute() and ".." not in path.parts
-        if not (within and name.isprintable() and len(name) <= 4096):
-            raise RefusedError(f"{field} names {name[:80]!r}: a file within the incident's folder is expected")
+def check_fault_kind(value: str, field: str) -> None:
+    """Check the name of a fault in the catalogue."""
+    if not _FAULT_KIND.fullmatch(value):
+        raise RefusedError(f"{field} is {value[:80]!r}: name one of `holdfast inject --list`")
+
+
+def check_file(value: str, field: str) -> None:
+    """Check the name of an incident's file, which is within the incident's folder."""
+    path = PurePosixPath(value)
+    within = value and not path.is_absolute() and ".." not in path.parts
+    if not (within and value.isprintable() and len(value) <= PATH_CHARACTERS):
+        raise RefusedError(f"{field} names {value[:80]!r}: a file within the incident's folder is expected")
 
 
 def check_phase_times(phases: Iterable[int], times_s: Iterable[float], field: str) -> None:
@@ -202,19 +195,6 @@ def check_gpu_fault(fault: store.GpuFault, field: str) -> None:
     check_line(fault.meaning, f"{field}.meaning", NAME_CHARACTERS)
     check_text(fault.line, f"{field}.line")
     check_unix_s(fault.unix_s, f"{field}.unix_s")
-
-
-def check_fault(fault: Fault, field: str = "fault") -> None:
-    """Check a request to inject a fault, or a report of one."""
-    if not _FAULT_KIND.fullmatch(fault.kind):
-        raise RefusedError(f"{field}.kind is {fault.kind[:80]!r}: name one of `holdfast inject --list`")
-    check_rank(fault.rank, MOST_RANKS, f"{field}.rank")
-    check_step(fault.step, f"{field}.step")
-    check_known(fault.phase, PHASES, f"{field}.phase")
-    if not -LONGEST_S <= fault.duration_s <= LONGEST_S:  # a clock may jump back
-        raise RefusedError(f"{field}.duration_s is {fault.duration_s:g} s")
-    if not 0.0 <= fault.factor <= 1e6:
-        raise RefusedError(f"{field}.factor is {fault.factor:g}")
 
 
 def check_profile(rank: int, steps: int, patience_s: float) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast_agent.evidence.recorder_dump import CALLS_KEPT, from_document, shortened
-from holdfast_daemon.validation.recorder_rules import check_recorder
+from holdfast_daemon.validation.message_rules import OF_ANY_RUN
 from holdfast_proto.limits import LARGEST_COUNT, NAME_CHARACTERS
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
 from tests.support.recorder_documents import Document
@@ -23,7 +23,7 @@ def dump_of(calls: int, **others: Any) -> RecorderDump:
 def sent(dump: RecorderDump) -> RecorderDump:
     """Return what is sent of a dump, once a daemon has taken it."""
     short = shortened(dump)
-    check_recorder(short)
+    OF_ANY_RUN.check(short)
     return short
 
 

@@ -6,7 +6,7 @@ import pytest
 from holdfast_agent.reports import message_checks
 from holdfast_agent.reports.message_checks import clean_hello, clean_report, flaw_of_hello, flaw_of_slots
 from holdfast_agent.reports.summaries import StepSummaries
-from holdfast_daemon.validation.event_rules import check_event
+from holdfast_daemon.validation.message_rules import check_event
 from holdfast_daemon.validation.node_rules import KnownGroups, check_node
 from holdfast_proto import limits
 from holdfast_proto.v1 import session_pb2 as session

@@ -11,7 +11,7 @@ import pytest
 from holdfast_core.accounting.ledger import settled_time_use, time_use
 from holdfast_core.model import StopRequest
 from holdfast_daemon.replay.recorded_tick import decode_state, encode_state
-from holdfast_daemon.validation.run_rules import check_record
+from holdfast_daemon.validation.message_rules import check_record
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import TIME_USES

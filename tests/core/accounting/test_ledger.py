@@ -8,7 +8,7 @@ import pytest
 from holdfast_core import coordinator
 from holdfast_core.accounting.ledger import goodput_ratio, settled_time_use, time_use
 from holdfast_core.model import Observation, StopRequest
-from holdfast_daemon.validation.run_rules import check_record
+from holdfast_daemon.validation.message_rules import check_record
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import TIME_USES

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from holdfast_daemon.validation.event_rules import check_event
+from holdfast_daemon.validation.message_rules import check_event
 from holdfast_daemon.validation.rules import RefusedError
 from holdfast_proto.limits import MOST_LOGGED_NAMES
 from holdfast_proto.v1 import common_pb2 as common

@@ -1,0 +1,82 @@
+"""A field that no rule names is checked by its type and its name. Rules name fields that exist."""
+
+import math
+
+import pytest
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
+
+from holdfast_daemon.validation.message_checker import Range
+from holdfast_daemon.validation.message_rules import OF_ANY_RUN, check_event
+from holdfast_daemon.validation.rules import RefusedError
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.validation.bad_values import HUGE, SPEC, set_field
+from tests.daemon.validation.test_event_rules import good_event
+
+ROOTS = (store.Event, store.RunSpec, store.CoordinatorState, store.Incident)
+
+
+def checked_messages() -> dict[str, Descriptor]:
+    """Return all types of messages that are in those that the store holds, by name."""
+    found: dict[str, Descriptor] = {}
+    left = [root.DESCRIPTOR for root in ROOTS]
+    while left:
+        one = left.pop()
+        if one.name not in found and not one.GetOptions().map_entry:
+            found[one.name] = one  # type: ignore[assignment]
+            left += [field.message_type for field in one.fields if field.message_type is not None]
+    return found
+
+
+def test_each_rule_is_of_a_field_that_a_checked_message_has() -> None:
+    messages = checked_messages()
+    assert OF_ANY_RUN.wholes.keys() <= messages.keys()
+    for path in (*OF_ANY_RUN.rules, *OF_ANY_RUN.lengths, *OF_ANY_RUN.never_empty):
+        message, field, *part = path.split(".")
+        found = messages[message].fields_by_name[field]
+        assert part in ([], ["key"], ["value"])
+        assert not part or found.message_type is not None
+
+
+def test_a_number_that_is_not_set_passes_its_rule() -> None:
+    assert all(rule.least <= 0 <= rule.most for rule in OF_ANY_RUN.rules.values() if isinstance(rule, Range))
+
+
+HELD = store.HeldRank(rank=1, blocked_on=common.BlockedOn(pid=1))
+UNNAMED = [
+    (store.RunSpec(run="r", nodes=1, instance="i"), "notify.min_interval_s", math.nan, "notify.min_interval_s is nan"),
+    (store.CoordinatorState(phase=store.RUN_PHASE_WAITING), "history.since_unix_s", -1.0, "history.since_unix_s is"),
+    (store.CoordinatorState(phase=store.RUN_PHASE_WAITING), "history.parent_step", -2, "history.parent_step is -2"),
+    (store.CoordinatorState(phase=store.RUN_PHASE_WAITING), "reads_incident", "../x", "reads_incident is"),
+    (store.CheckpointCommitted(step=1), "stored_bytes", HUGE, "stored_bytes is"),
+    (store.HangDetail(ranks=[HELD]), "ranks.0.rank", 2**20, "ranks.rank is 1048576"),
+    (store.HangDetail(ranks=[HELD]), "ranks.0.waiters", [0, 2**20], "ranks.waiters is 1048576"),
+    (store.HangDetail(ranks=[HELD]), "ranks.0.blocked_on.pid", 2**23, "ranks.blocked_on.pid is"),
+    (store.DataShareDetail(), "share_ratio", math.inf, "share_ratio is inf"),
+]
+
+
+@pytest.mark.parametrize(("good", "path", "value", "text"), UNNAMED, ids=lambda value: repr(value)[:40])
+def test_a_field_that_no_rule_names_is_checked_by_its_type_and_name(
+    good: Message, path: str, value: object, text: str
+) -> None:
+    OF_ANY_RUN.check(good)
+    bad = type(good)()
+    bad.CopyFrom(good)
+    set_field(path, value)(bad)
+    with pytest.raises(RefusedError, match=f"^{text}"):
+        OF_ANY_RUN.check(bad)
+
+
+def test_a_list_of_ranks_is_bounded_by_the_world_and_no_value_in_it_is_overlooked() -> None:
+    event = good_event("step_summary")
+    for ranks in ([0, 4, 1], [4], [0, 1, 2, 3, 2**32 - 1]):
+        event.step_summary.replicas[0].ranks[:] = ranks
+        with pytest.raises(RefusedError, match=r"^step_summary\.replicas\.ranks is"):
+            check_event(event, SPEC)
+
+
+def test_a_fault_that_is_answered_for_is_named() -> None:
+    with pytest.raises(RefusedError, match="fault is missing"):
+        check_event(store.Event(node="a", fault_refused=store.FaultRefused(reason="x")), SPEC)
