@@ -202,7 +202,7 @@ def one_of(known: Collection[object]) -> Rule:
 def _rule_of_float(name: str) -> Range:
     if name.endswith("unix_s"):
         return _UNIX_S
-    return _SECONDS if name.endswith("_s") and not name.endswith("_per_s") else ANY_FINITE
+    return _SECONDS if name.endswith("_s") and not name.endswith("per_s") else ANY_FINITE
 
 
 def _is_by_rank(one: FieldDescriptor) -> bool:
