@@ -164,7 +164,7 @@ def exposure(path: Path) -> str:
     try:
         mode = path.stat().st_mode
     except OSError:
-        return ""  # whoever reads it says so
+        return ""  # the caller that reads it says so
     if not mode & (stat.S_IRGRP | stat.S_IROTH):
         return ""
     return f"{path}: other users can read this secret (mode {stat.S_IMODE(mode):04o}): `chmod 600` makes it private"

@@ -48,7 +48,7 @@ def run_spec(
         versions=_versions(),
         auto=options.auto,
     )
-    return from_json(words, spec)  # it has the words of all enumerations
+    return from_json(words, spec)  # it knows the names of all values of enumerations
 
 
 def _versions() -> dict[str, str]:

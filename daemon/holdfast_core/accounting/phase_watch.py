@@ -107,7 +107,7 @@ def seen_between(watched: Iterable[SeenStretch], since_unix_s: float, until_unix
 
 
 _STEPS_DONE = 1000
-"""So many steps that the deadline is that of any later step."""
+"""Number of steps after which the deadline is that of any later step."""
 
 
 def split_step(duration_s: float, phase_s: Mapping[int, float]) -> dict[str, float]:

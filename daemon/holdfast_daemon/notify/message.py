@@ -37,7 +37,7 @@ class Notice:
     """One thing that happened. All texts are plain: each channel escapes them for its service."""
 
     event: str
-    """One of notify_words.NOTIFY_EVENTS, or "test"."""
+    """One of vocabulary.NOTIFY_EVENTS, or "test"."""
     status: str
     """One of STATUSES. A notice with the ``key`` of an earlier one replaces it."""
     key: str

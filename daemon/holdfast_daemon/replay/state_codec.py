@@ -57,8 +57,9 @@ class Codec:
         """Invert :meth:`encode`. Raises CodecError."""
         try:
             return self._converter.structure(data, hint)
-        except (BaseValidationError, TypeError, ValueError) as error:
-            raise CodecError("; ".join(transform_error(error, hint.__name__, _reason))) from None
+        except (BaseValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
+            name = getattr(hint, "__name__", str(hint))  # a union has none
+            raise CodecError("; ".join(transform_error(error, name, _reason))) from None
 
     def _pairs_of(self, hint: Any) -> Callable[[Mapping[Any, Any]], list[Any]]:
         key, item = map(self._converter.get_unstructure_hook, get_args(hint))

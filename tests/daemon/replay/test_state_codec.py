@@ -1,7 +1,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +113,13 @@ def test_a_core_that_has_seen_a_run_comes_back_whole() -> None:
     state = decode_state(json.loads(json.dumps(encode_state(world.state))))
     for each in dataclasses.fields(world.state):
         assert getattr(state, each.name) == getattr(world.state, each.name), each.name
+
+
+@pytest.mark.parametrize("decode", [decode_request, decode_state])
+@pytest.mark.parametrize("data", [None, 5, "ab", [], [1], {"is": "triangle"}, {"is": "StopRequest", "grace_s": "a"}])
+def test_whatever_else_a_recording_holds_is_refused_in_one_way(decode: Callable[[Any], Any], data: Any) -> None:
+    with pytest.raises(CodecError):
+        decode(data)
 
 
 @pytest.mark.parametrize("request_", [CheckpointRequest(), StopRequest(30.0)])

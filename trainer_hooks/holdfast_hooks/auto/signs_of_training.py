@@ -30,7 +30,7 @@ from holdfast_hooks.phases import Phase
 _LEAST_PATIENCE, _PATIENCE_EACH = 64, 16
 """Steps of the other optimizers, together, after which the last one of a cycle counts as one that steps no more."""
 _MOST_MEMBERS = 65_536
-"""A script that makes new optimizers all the time begins to be learned anew after so many."""
+"""Number of new optimizers after which a script is learned anew: it may make new ones all the time."""
 
 
 class StepCycle:

@@ -22,7 +22,7 @@ class Mail:
     host: str
     port: int
     security: str
-    """One of notify_words.MAIL_SECURITY."""
+    """One of vocabulary.MAIL_SECURITY."""
     user: str
     """Empty: no login."""
     password_file: Path | None
