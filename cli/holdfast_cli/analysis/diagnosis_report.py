@@ -10,7 +10,7 @@ from holdfast_cli.analysis.host_place import place_of
 from holdfast_cli.analysis.stack_text import main_thread
 from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Confidence, Diagnosis, Evidence, Place, Wait
 from holdfast_core.diagnosis.devices.diagnosis import diagnose
-from holdfast_core.diagnosis.devices.diagnosis_text import (
+from holdfast_core.texts.device_calls import (
     BLIND,
     call_text,
     contradiction_text,

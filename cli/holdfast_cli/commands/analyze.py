@@ -18,7 +18,7 @@ from holdfast_cli.loss_logs.log_judge import LogJudge
 from holdfast_cli.loss_logs.log_report import LogReport, judged_object, summary_lines, table_of
 from holdfast_cli.loss_logs.log_rows import open_file, open_log
 from holdfast_cli.views.output import print_json
-from holdfast_core.diagnosis.devices.diagnosis_text import ranks_text
+from holdfast_core.texts.device_calls import ranks_text
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
 from holdfast_proto.vocabulary import DEFAULTS

@@ -6,7 +6,7 @@ rendered anew.
 
 from collections.abc import Callable, Mapping
 
-from holdfast_core.texts import deaths, hangs, mismatches, numbers, refusals, speed
+from holdfast_core.texts import deaths, device_calls, hangs, mismatches, numbers, refusals, speed
 from holdfast_proto.v1 import store_pb2 as store
 
 _RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
@@ -40,10 +40,14 @@ _RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
 def render(verdict: store.Verdict) -> str:
     """Return the line for people; that of a verdict without a detail, which an older version has kept, is as it was."""
     detail = verdict.WhichOneof("detail")
-    if detail is None and not verdict.device_call.what:
+    if detail is None and not _is_device_cause(verdict):
         return verdict.message
-    what = _RENDERERS[detail](verdict) if detail is not None else verdict.device_call.what
+    what = _RENDERERS[detail](verdict) if detail is not None else device_calls.device_call(verdict)
     return f"{what}{_by_recorders(verdict.device_call)}" if verdict.HasField("device_call") else what
+
+
+def _is_device_cause(verdict: store.Verdict) -> bool:
+    return bool(verdict.device_call.cause or verdict.device_call.what)
 
 
 def _by_recorders(shown: store.DeviceCallDetail) -> str:
@@ -70,7 +74,7 @@ def is_complete(verdict: store.Verdict) -> bool:
         ("non_finite", verdict.non_finite.ranks),
     )
     detail = verdict.WhichOneof("detail")
-    is_said = detail is not None or bool(verdict.device_call.what) or not verdict.HasField("device_call")
+    is_said = detail is not None or _is_device_cause(verdict) or not verdict.HasField("device_call")
     return is_said and all(ranks for name, ranks in needed if name == detail)
 
 

@@ -63,7 +63,8 @@ _FIELDS: Sequence[tuple[Rule | None, str]] = (
     (None, "ReplicaHashes.hash Fault.seed RecordedCall.created_ns SnapshotMemoryRefused.free_bytes"),
     # A dump is evidence from outside: ranks that the run does not have must not cost the stacks beside it. The same is
     # true of sizes that the last line of a rank names, and of what a verdict takes from both.
-    (None, "RecordedGroup.members MismatchSide.members MismatchSide.peer DeviceCallDetail.suspects"),
+    (None, "RecordedGroup.members MismatchSide.members MismatchSide.peer"),
+    (None, "DeviceCallDetail.suspects DeviceCallDetail.ranks"),
     (None, "RankEnd.expected_bytes RankEnd.got_bytes MismatchSide.expected_bytes MismatchSide.got_bytes"),
     # Differences of clocks, of steps and of other differences.
     (None, "ThroughputDetail.since_step"),

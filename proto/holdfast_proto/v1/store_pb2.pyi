@@ -87,6 +87,17 @@ class VerdictKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VERDICT_KIND_LOSS_RISE: _ClassVar[VerdictKind]
     VERDICT_KIND_LOSS_DIVERGENCE: _ClassVar[VerdictKind]
 
+class DeviceCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DEVICE_CAUSE_UNSPECIFIED: _ClassVar[DeviceCause]
+    DEVICE_CAUSE_STUCK_DEVICE: _ClassVar[DeviceCause]
+    DEVICE_CAUSE_HELD_ALONE: _ClassVar[DeviceCause]
+    DEVICE_CAUSE_INSIDE_CALL: _ClassVar[DeviceCause]
+    DEVICE_CAUSE_OPPOSITE_ORDER: _ClassVar[DeviceCause]
+    DEVICE_CAUSE_DIFFERENT_SIZES: _ClassVar[DeviceCause]
+    DEVICE_CAUSE_PENDING_TRANSFER: _ClassVar[DeviceCause]
+    DEVICE_CAUSE_UNKNOWN: _ClassVar[DeviceCause]
+
 class EndCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     END_CAUSE_UNSPECIFIED: _ClassVar[EndCause]
@@ -234,6 +245,14 @@ VERDICT_KIND_STANDSTILL: VerdictKind
 VERDICT_KIND_LATE_EXIT: VerdictKind
 VERDICT_KIND_LOSS_RISE: VerdictKind
 VERDICT_KIND_LOSS_DIVERGENCE: VerdictKind
+DEVICE_CAUSE_UNSPECIFIED: DeviceCause
+DEVICE_CAUSE_STUCK_DEVICE: DeviceCause
+DEVICE_CAUSE_HELD_ALONE: DeviceCause
+DEVICE_CAUSE_INSIDE_CALL: DeviceCause
+DEVICE_CAUSE_OPPOSITE_ORDER: DeviceCause
+DEVICE_CAUSE_DIFFERENT_SIZES: DeviceCause
+DEVICE_CAUSE_PENDING_TRANSFER: DeviceCause
+DEVICE_CAUSE_UNKNOWN: DeviceCause
 END_CAUSE_UNSPECIFIED: EndCause
 END_CAUSE_CONFIGURATION: EndCause
 END_CAUSE_KILLED: EndCause
@@ -1357,7 +1376,7 @@ class Verdict(_message.Message):
     def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ..., waiting_ranks: _Optional[int] = ..., death: _Optional[_Union[DeathDetail, _Mapping]] = ..., hang: _Optional[_Union[HangDetail, _Mapping]] = ..., standstill: _Optional[_Union[StandstillDetail, _Mapping]] = ..., mismatch: _Optional[_Union[MismatchDetail, _Mapping]] = ..., transport: _Optional[_Union[TransportDetail, _Mapping]] = ..., lost_node: _Optional[_Union[LostNodeDetail, _Mapping]] = ..., late_exit: _Optional[_Union[LateExitDetail, _Mapping]] = ..., data_share: _Optional[_Union[DataShareDetail, _Mapping]] = ..., throughput: _Optional[_Union[ThroughputDetail, _Mapping]] = ..., memory: _Optional[_Union[MemoryDetail, _Mapping]] = ..., allocator: _Optional[_Union[AllocatorDetail, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointDetail, _Mapping]] = ..., program: _Optional[_Union[ProgramDetail, _Mapping]] = ..., launcher: _Optional[_Union[LauncherDetail, _Mapping]] = ..., loss_spike: _Optional[_Union[LossSpikeDetail, _Mapping]] = ..., loss_rise: _Optional[_Union[LossRiseDetail, _Mapping]] = ..., missing_loss: _Optional[_Union[MissingLossDetail, _Mapping]] = ..., gradient_explosion: _Optional[_Union[GradientExplosionDetail, _Mapping]] = ..., overflow: _Optional[_Union[OverflowDetail, _Mapping]] = ..., duplicate_samples: _Optional[_Union[DuplicateSamplesDetail, _Mapping]] = ..., non_finite: _Optional[_Union[NonFiniteDetail, _Mapping]] = ..., straggler: _Optional[_Union[StragglerDetail, _Mapping]] = ..., corruption: _Optional[_Union[CorruptionDetail, _Mapping]] = ..., loss_divergence: _Optional[_Union[LossDivergenceDetail, _Mapping]] = ..., device_call: _Optional[_Union[DeviceCallDetail, _Mapping]] = ...) -> None: ...
 
 class DeviceCallDetail(_message.Message):
-    __slots__ = ("what", "why", "next", "suspects", "recorders", "world_size", "by_counters")
+    __slots__ = ("what", "why", "next", "suspects", "recorders", "world_size", "by_counters", "cause", "ranks")
     WHAT_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
@@ -1365,6 +1384,8 @@ class DeviceCallDetail(_message.Message):
     RECORDERS_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     BY_COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
     what: str
     why: _containers.RepeatedScalarFieldContainer[str]
     next: str
@@ -1372,7 +1393,9 @@ class DeviceCallDetail(_message.Message):
     recorders: int
     world_size: int
     by_counters: bool
-    def __init__(self, what: _Optional[str] = ..., why: _Optional[_Iterable[str]] = ..., next: _Optional[str] = ..., suspects: _Optional[_Iterable[int]] = ..., recorders: _Optional[int] = ..., world_size: _Optional[int] = ..., by_counters: bool = ...) -> None: ...
+    cause: DeviceCause
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, what: _Optional[str] = ..., why: _Optional[_Iterable[str]] = ..., next: _Optional[str] = ..., suspects: _Optional[_Iterable[int]] = ..., recorders: _Optional[int] = ..., world_size: _Optional[int] = ..., by_counters: bool = ..., cause: _Optional[_Union[DeviceCause, str]] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CallPlace(_message.Message):
     __slots__ = ("group", "description", "seq", "op", "sizes", "dtypes")

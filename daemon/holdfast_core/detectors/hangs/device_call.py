@@ -16,10 +16,10 @@ from holdfast_core.detectors.hangs.root_ranks import root_verdict
 from holdfast_core.detectors.hangs.transport import transport_verdict
 from holdfast_core.detectors.view import View
 from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Confidence, Diagnosis
-from holdfast_core.diagnosis.devices.diagnosis_text import next_step, reasons_of, verdict_of
 from holdfast_core.diagnosis.hosts.wait_graph import ArrivedCall, MissedCall
 from holdfast_core.diagnosis.operations import MismatchedCall
 from holdfast_core.diagnosis.wait_for_graph import SharedCall
+from holdfast_core.texts.device_calls import next_step, reasons_of
 from holdfast_proto.v1 import store_pb2 as store
 
 _KINDS = {
@@ -56,7 +56,7 @@ def _finding(view: View, cause: Cause, diagnosis: Diagnosis) -> Finding:
     """Return what is said of such a cause on any backend, with what the recorders show."""
     shared = cause.call
     verdict = _verdict_of_all_backends(view, cause, diagnosis)
-    is_told = verdict.WhichOneof("detail") is not None
+    is_known_on_hosts = verdict.WhichOneof("detail") is not None
     verdict.ClearField("waits")  # of groups on hosts, whose counters show nothing of calls on devices
     waits = [wait for wait in diagnosis.waits if wait.is_certain]
     in_call = Counter((wait.awaited, wait.call.group, wait.call.seq, wait.call.op) for wait in waits)
@@ -80,7 +80,8 @@ def _finding(view: View, cause: Cause, diagnosis: Diagnosis) -> Finding:
             seq=shared.seq if shared is not None else 0,
             op=shared.op if shared is not None else "",
             device_call=store.DeviceCallDetail(
-                what="" if is_told else verdict_of(cause),
+                cause=store.DEVICE_CAUSE_UNSPECIFIED if is_known_on_hosts else cause.device_cause,
+                ranks=() if is_known_on_hosts else cause.named,
                 why=[] if verdict.HasField("mismatch") else reasons_of(cause, diagnosis),
                 next=next_step(cause),
                 suspects=cause.suspects,

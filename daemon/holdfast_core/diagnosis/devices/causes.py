@@ -8,6 +8,7 @@ from holdfast_core.diagnosis.devices.contradictions import Contradiction
 from holdfast_core.diagnosis.devices.rank_calls import RankCalls
 from holdfast_core.diagnosis.wait_for_graph import SharedCall
 from holdfast_proto.v1 import recorder_pb2 as recorder
+from holdfast_proto.v1 import store_pb2 as store
 
 
 class Place(StrEnum):
@@ -80,6 +81,34 @@ class Cause:
     confidence: Confidence
     suspects: tuple[int, ...] = ()
     """Ranks of which one may be the cause, where nothing shows which."""
+
+    @property
+    def device_cause(self) -> "store.DeviceCause":
+        """What only devices know of it; unspecified: hosts have a name for all of it."""
+        is_message = self.call is not None and not self.call.seq
+        match self.kind:
+            case CauseKind.STUCK_DEVICE if self.call is not None and self.call.is_held_alone:
+                return store.DEVICE_CAUSE_HELD_ALONE
+            case CauseKind.MISMATCHED_CALL if is_message:
+                return store.DEVICE_CAUSE_DIFFERENT_SIZES
+            case CauseKind.GPU_OR_NETWORK if is_message:
+                return store.DEVICE_CAUSE_PENDING_TRANSFER
+        return _DEVICE_CAUSES.get(self.kind, store.DEVICE_CAUSE_UNSPECIFIED)
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """Ranks that a sentence about it names."""
+        if self.call is not None and self.device_cause == store.DEVICE_CAUSE_DIFFERENT_SIZES:
+            return self.call.parties
+        return self.ranks
+
+
+_DEVICE_CAUSES = {
+    CauseKind.STUCK_DEVICE: store.DEVICE_CAUSE_STUCK_DEVICE,
+    CauseKind.INSIDE_CALL: store.DEVICE_CAUSE_INSIDE_CALL,
+    CauseKind.OPPOSITE_ORDER: store.DEVICE_CAUSE_OPPOSITE_ORDER,
+    CauseKind.UNKNOWN: store.DEVICE_CAUSE_UNKNOWN,
+}
 
 
 @dataclass(frozen=True)

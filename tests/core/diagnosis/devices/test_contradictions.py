@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Confidence
-from holdfast_core.diagnosis.devices.diagnosis_text import contradiction_text, reasons_of, verdict_of
+from holdfast_core.texts.device_calls import contradiction_text, reasons_of, verdict_of
 from tests.core.diagnosis.devices.jobs import judge, named, only_cause
 from tests.support.recorder_documents import Document
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from holdfast_core.diagnosis.devices.causes import CauseKind, Confidence
-from holdfast_core.diagnosis.devices.diagnosis_text import reasons_of
+from holdfast_core.texts.device_calls import reasons_of
 from tests.core.diagnosis.devices.jobs import WORLD, judge, named, only_cause, steps
 from tests.support.recorder_documents import Document
 

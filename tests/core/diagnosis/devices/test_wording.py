@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Confidence
-from holdfast_core.diagnosis.devices.diagnosis_text import call_text, next_step, ranks_text, reasons_of, verdict_of
 from holdfast_core.diagnosis.wait_for_graph import SharedCall
+from holdfast_core.texts.device_calls import call_text, next_step, ranks_text, reasons_of, verdict_of
 from tests.core.diagnosis.devices.jobs import judge, only_cause
 from tests.support.recorder_documents import Document
 

@@ -1,10 +1,11 @@
-"""A diagnosis in words: what happened, why it is said, and what to do next."""
+"""Hangs in calls on devices, of a run or of a folder of dumps: what happened, why it is said, what to do next."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Diagnosis
 from holdfast_core.diagnosis.devices.contradictions import Contradiction
 from holdfast_core.diagnosis.wait_for_graph import SharedCall
+from holdfast_proto.v1 import store_pb2 as store
 
 _SHOWN = 8
 
@@ -22,6 +23,21 @@ _NEXT = {
 }
 
 
+_NO_RANK = "and it does not complete: a GPU or the network, no rank is to blame"
+_SENTENCES = {
+    store.DEVICE_CAUSE_STUCK_DEVICE: (
+        "the device of {named} does not come to {call}, which those of others have reached"
+    ),
+    store.DEVICE_CAUSE_HELD_ALONE: "{named} alone still holds {call}: its device, its stream or its watchdog is stuck",
+    store.DEVICE_CAUSE_INSIDE_CALL: "the host of {named} does not return from making {call}",
+    store.DEVICE_CAUSE_OPPOSITE_ORDER: (
+        "{named}{others} wait for each other: calls come in different orders, or one was left out"
+    ),
+    store.DEVICE_CAUSE_DIFFERENT_SIZES: "{named} give one message different sizes: {call}",
+    store.DEVICE_CAUSE_PENDING_TRANSFER: f"both sides have made {{call}}, {_NO_RANK}",
+    store.DEVICE_CAUSE_UNKNOWN: "the recorders do not show who holds up {call}",
+}
+
 BLIND = "ends calls when they are made, not when they complete, so it cannot show who hangs"
 """What there is to say about such a recorder."""
 
@@ -38,56 +54,53 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 def call_text(shared: SharedCall) -> str:
     """Return ``call 42 (all_reduce) of group 0``."""
-    if not shared.seq:
-        return f"{shared.op} of group {shared.group[0]} (by ranks of the group)"
-    op = f" ({shared.op})" if shared.op else ""
-    return f"call {shared.seq}{op} of group {shared.group[0]}"
+    return _call_text(shared.group[0], shared.seq, shared.op)
+
+
+def _call_text(group: str, seq: int, op: str) -> str:
+    if not seq:
+        return f"{op} of group {group} (by ranks of the group)"
+    return f"call {seq} ({op}) of group {group}" if op else f"call {seq} of group {group}"
+
+
+def device_call(verdict: store.Verdict) -> str:
+    """Return what happened, in one line, of a verdict on a cause that only devices know."""
+    shown = verdict.device_call
+    call = _call_text(verdict.group, verdict.seq, verdict.op) if verdict.group else "a call"
+    return _sentence(shown.cause, shown.ranks, shown.suspects, call) or shown.what
 
 
 def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each kind
     """Return what happened, in one line."""
     named, shared = ranks_text(cause.ranks) if cause.ranks else "", cause.call
-    have = "has" if len(cause.ranks) == 1 else "have"
     call = call_text(shared) if shared is not None else "a call"
     match cause.kind:
-        case CauseKind.MISSING_RANK if shared is None:
-            return f"{named} {have} not come to the set-up of a process group in which others wait"
         case CauseKind.MISSING_RANK:
-            side = "" if shared is None or shared.seq else "the other side of "
+            have = "has" if len(cause.ranks) == 1 else "have"
+            if shared is None:
+                return f"{named} {have} not come to the set-up of a process group in which others wait"
+            side = "" if shared.seq else "the other side of "
             return f"{named} {have} not made {side}{call}, in which {_waiters(shared)}"
         case CauseKind.DEAD_RANK:
             waiting = f"in {call} {_waiters(shared)}" if shared is not None else "no recorder shows who waits for that"
             return f"{named} {'is' if len(cause.ranks) == 1 else 'are'} dead, and {waiting}"
-        case CauseKind.MISMATCHED_CALL:
-            return _mismatch(shared)
-        case CauseKind.OPPOSITE_ORDER:
-            others = " and others" if len(cause.ranks) == 1 or set(cause.suspects) - set(cause.ranks) else ""
-            return f"{named}{others} wait for each other: calls come in different orders, or one was left out"
-        case CauseKind.STUCK_DEVICE:
-            return _stuck(named, call, is_held_alone=shared is not None and shared.is_held_alone)
-        case CauseKind.INSIDE_CALL:
-            return f"the host of {named} does not return from making {call}"
-        case CauseKind.GPU_OR_NETWORK:
-            who = "all members" if shared is None or shared.seq else "both sides"
-            return f"{who} have made {call}, and it does not complete: a GPU or the network, no rank is to blame"
         case CauseKind.MOVING:
             return f"{ranks_text(cause.suspects)} moved between the two sets of dumps, which therefore show no hang"
         case CauseKind.NOTHING_PENDING:
             return "no recorder shows for sure a call that others wait in"
-        case CauseKind.UNKNOWN:
-            return f"the recorders do not show who holds up {call}"
+    if only_devices := _sentence(cause.device_cause, cause.named, cause.suspects, call):
+        return only_devices
+    if cause.kind == CauseKind.GPU_OR_NETWORK:
+        return f"all members have made {call}, {_NO_RANK}"
+    number, group = (shared.seq, shared.group[0]) if shared is not None else (0, "?")
+    return f"ranks made different calls under number {number} of group {group}"
 
 
-def _mismatch(shared: SharedCall | None) -> str:
-    if shared is not None and not shared.seq:
-        return f"{ranks_text(shared.parties)} give one message of group {_group(shared)} different sizes"
-    return f"ranks made different calls under number {shared.seq if shared else 0} of group {_group(shared)}"
-
-
-def _stuck(named: str, call: str, *, is_held_alone: bool) -> str:
-    if is_held_alone:
-        return f"{named} alone still holds {call}: its device, its stream or its watchdog is stuck"
-    return f"the device of {named} does not come to {call}, which those of others have reached"
+def _sentence(cause: "store.DeviceCause", ranks: Sequence[int], suspects: Iterable[int], call: str) -> str:
+    """Return what happened by a cause that only devices know; nothing for any other."""
+    named = ranks_text(ranks) if ranks else "a rank"
+    others = " and others" if len(ranks) == 1 or set(suspects).difference(ranks) else ""
+    return _SENTENCES.get(cause, "").format(named=named, others=others, call=call)
 
 
 def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
@@ -163,13 +176,7 @@ def _is_guessed(cause: Cause) -> bool:
     return cause.kind == CauseKind.UNKNOWN and not cause.suspects and cause.call is not None and cause.call.is_complete
 
 
-def _group(shared: SharedCall | None) -> str:
-    return shared.group[0] if shared is not None else "?"
-
-
-def _waiters(shared: SharedCall | None) -> str:
-    if shared is None:
-        return "others wait"
+def _waiters(shared: SharedCall) -> str:
     return f"{ranks_text(shared.waiters)} {'waits' if len(shared.waiters) == 1 else 'wait'}"
 
 
