@@ -60,7 +60,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="holdfast-mutants-") as folder:
         trees = [copy_of(arguments.tree, Path(folder) / f"tree{number}") for number in range(arguments.workers)]
-        tests_of, coverage_ratio = map_lines(trees[0], Path(folder), arguments.workers)
+        tests_of, covered_ratio = map_lines(trees[0], Path(folder), arguments.workers)
         chosen = choose(trees[0], arguments.seed, arguments.count)
         outcomes = try_all(chosen, trees, tests_of)
     counts = Counter(one.result for one in outcomes)
@@ -71,12 +71,10 @@ def main() -> int:
     print(
         f"{counts['killed']} of {len(outcomes)} changes noticed, {counts['uncovered']} in lines that no fast test runs"
     )
-    print(f"lines that a fast test runs: {coverage_ratio:.2%}")
+    print(f"statements that a fast test runs: {covered_ratio:.2%}")
     if arguments.json:
         unnoticed = [asdict(one) for one in outcomes if one.result != "killed"]
-        print(
-            json.dumps({"changes": len(outcomes), **counts, "coverage_ratio": coverage_ratio, "unnoticed": unnoticed})
-        )
+        print(json.dumps({"changes": len(outcomes), **counts, "coverage_ratio": covered_ratio, "unnoticed": unnoticed}))
     return 0
 
 
@@ -103,7 +101,7 @@ def environment(tree: Path, **more: str) -> dict[str, str]:
 
 
 def map_lines(tree: Path, folder: Path, workers: int) -> tuple[dict[tuple[str, int], list[str]], float]:
-    """Run the fast tests; return file and line -> tests, most specific first, and the share of lines that they run."""
+    """Run the fast tests; return file and line -> tests, most specific first, and the share of statements that ran."""
     plugin = Path(coverage_map.__file__)
     variables = environment(
         tree,
@@ -115,30 +113,30 @@ def map_lines(tree: Path, folder: Path, workers: int) -> tuple[dict[tuple[str, i
     variables["PYTHONPATH"] += os.pathsep + str(plugin.parent)
     command = [sys.executable, "-m", "pytest", "-q", "-m", FAST, "-p", plugin.stem, "-n", str(workers)]
     subprocess.run([*command, "-p", "no:cacheprovider"], cwd=tree, env=variables, check=False, stdout=sys.stderr)
-    data = CoverageData(no_disk=True)
+    data = CoverageData(str(folder / "all"))
     for path in folder.glob("lines.*"):
         part = CoverageData(str(path))
         part.read()
         data.update(part)
     tests_of: dict[tuple[str, int], list[str]] = {}
     sizes: Counter[str] = Counter()
-    ran = 0
     for file in data.measured_files():
-        contexts = data.contexts_by_lineno(file)
         name = str(Path(file).relative_to(tree))
-        ran += len(contexts)
-        for line, tests in contexts.items():
+        for line, tests in data.contexts_by_lineno(file).items():
             tests_of[name, line] = [test for test in tests if test]
             sizes.update(tests_of[name, line])
     for tests in tests_of.values():
         tests.sort(key=lambda test: (sizes[test], test))
-    return tests_of, ran / max(1, executable_lines(tree, folder))
+    data.write()
+    return tests_of, coverage_ratio(tree, folder / "all")
 
 
-def executable_lines(tree: Path, folder: Path) -> int:
-    """Return the number of lines that can run."""
-    measure = coverage.Coverage(data_file=str(folder / "none"), config_file=False)
-    return sum(len(measure.analysis2(str(path))[1]) for path in source_files(tree))
+def coverage_ratio(tree: Path, data: Path) -> float:
+    """Return the share of the statements of the source that ran, by a file of coverage data."""
+    measured = coverage.Coverage(data_file=str(data), config_file=False)
+    measured.load()
+    found = [measured.analysis2(str(path)) for path in source_files(tree)]
+    return 1.0 - sum(len(missing) for *_, missing, _ in found) / sum(len(statements) for _, statements, *_ in found)
 
 
 def source_files(tree: Path) -> list[Path]:
