@@ -12,14 +12,8 @@ from holdfast_proto.limits import MOST_LOGGED_NAMES
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
+from tests.core.runs import hung, running, send_event
 from tests.support.core_world import World
-
-
-def running(nodes: int = 1) -> World:
-    world = World(nodes=nodes)
-    world.until("starting")
-    world.train(5)
-    return world
 
 
 def test_a_call_without_a_name_changes_no_message_of_a_verdict_that_is_about_no_call() -> None:
@@ -29,14 +23,12 @@ def test_a_call_without_a_name_changes_no_message_of_a_verdict_that_is_about_no_
     (incident,) = world.incidents
     assert incident.verdict.op == ""
     captured = store.EvidenceCaptured(incident=incident.id, pending=[common.PendingCall(rank=0, op="gloo:all_reduce")])
-    world.events.append(store.Event(node="node0", evidence_captured=captured))
-    world.tick()
+    send_event(world, evidence_captured=captured)
     assert world.incidents[0].verdict.message == incident.verdict.message
 
 
 def test_stacks_and_calls_of_unknown_ranks_are_harmless() -> None:
-    world = running()
-    world.hang(2)
+    world = hung(2)
     for _ in range(300):
         captured = store.EvidenceCaptured(
             incident=world.state.record.open_incident,
@@ -44,12 +36,10 @@ def test_stacks_and_calls_of_unknown_ranks_are_harmless() -> None:
             pending=[common.PendingCall(rank=77, group="0", seq=11, op="gloo:all_reduce")],
             stacks=[store.StackSummary(rank=number, activity=common.ACTIVITY_COLLECTIVE) for number in (0, 77, 2**31)],
         )
-        world.events.append(store.Event(node="node0", evidence_captured=captured))
-        world.tick()
+        send_event(world, evidence_captured=captured)
         if world.state.record.generation == 2:
             break
-    assert world.state.record.generation == 2
-    assert list(world.incidents[0].verdict.culprits) == [2]
+    assert (world.state.record.generation, list(world.incidents[0].verdict.culprits)) == (2, [2])
 
 
 def test_summaries_of_a_node_do_not_wait_forever_for_those_of_another() -> None:
@@ -57,10 +47,8 @@ def test_summaries_of_a_node_do_not_wait_forever_for_those_of_another() -> None:
     first = world.state.record.newest_step + 1
     for step in range(first, first + PENDING_STEPS + 50):
         summary = store.StepSummary(step=step, generation=1, loss_sum=1.0, loss_count=1, duration_s=0.1)
-        world.events.append(store.Event(node="node0", generation=1, step_summary=summary))
-    world.tick()
-    assert len(world.state.pending_steps) == PENDING_STEPS
-    assert world.state.record.newest_step == first + 49
+        send_event(world, generation=1, step_summary=summary)
+    assert (len(world.state.pending_steps), world.state.record.newest_step) == (PENDING_STEPS, first + 49)
 
 
 def test_each_counted_step_and_each_committed_checkpoint_is_for_the_history() -> None:
@@ -111,8 +99,7 @@ def test_after_a_restart_another_rank_may_log_a_name() -> None:
         world.tick()
         if world.phase == "running" and world.state.record.generation == 2:
             break
-    assert world.state.record.generation == 2
-    assert shown(world) == {"kl": 1.0}
+    assert (world.state.record.generation, shown(world)) == (2, {"kl": 1.0})
     log(world, "node0", 2, kl=2.0)
     assert shown(world) == {"kl": 2.0}
 

@@ -1,20 +1,11 @@
 """Stories of runs, shown to the core alone."""
 
-import math
-
 from holdfast_core.model import CheckpointRequest, StopRequest
 from holdfast_core.naming import kind_name
 from holdfast_core.texts.incident_lines import places_text, what_line
 from holdfast_proto.v1 import store_pb2 as store
+from tests.core.runs import end_ranks, hung, restart, running, send_event
 from tests.support.core_world import World
-
-
-def running(**options: object) -> World:
-    world = World(**options)  # type: ignore[arg-type]
-    world.until("starting")
-    world.train(5)
-    assert world.phase == "running"
-    return world
 
 
 def test_a_run_starts_from_its_seed_when_all_nodes_are_ready() -> None:
@@ -59,8 +50,7 @@ def test_a_killed_rank_is_named_and_the_run_continues_from_memory() -> None:
     world.end(2, signal=9)
     world.tick()
     incident = world.incidents[0]
-    assert list(incident.verdict.culprits) == [2]
-    assert incident.verdict.kind == store.VERDICT_KIND_DEAD_RANK
+    assert (list(incident.verdict.culprits), incident.verdict.kind) == ([2], store.VERDICT_KIND_DEAD_RANK)
     world.until("starting")
     start = world.sent("start")[-1]
     assert (start.generation, start.start.source, start.start.step) == (2, store.SOURCE_MEMORY, 4)
@@ -71,77 +61,19 @@ def test_a_killed_rank_is_named_and_the_run_continues_from_memory() -> None:
     assert incident.recovered_unix_s >= incident.detected_unix_s
 
 
-def test_the_victims_of_a_failing_rank_are_waited_for_before_it_is_named() -> None:
-    world = running()
-    lost = "RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:1"
-    world.end(0, code=1, last_words=f"Traceback\n{lost}")
-    world.tick()
-    assert not world.incidents
-    world.end(3, code=1, last_words="Traceback\nValueError: bad sample")
-    world.tick(seconds=0.4)
-    assert next(iter(world.incidents[0].verdict.culprits)) == 3
-    assert "ValueError: bad sample" in world.incidents[0].verdict.message
-
-
-def test_a_rank_with_a_wrong_configuration_ends_the_run_immediately() -> None:
-    world = World()
-    world.until("starting")
-    for number in range(4):
-        world.end(number, code=78, last_words="holdfast_trainer: model.dim is 3, model.heads is 2: change one")
-    world.tick()
-    assert world.phase == "failed"
-    assert world.state.record.outcome == "holdfast_trainer: model.dim is 3, model.heads is 2: change one"
-    assert len(world.sent("start")) == 1
-
-
 def test_a_hung_collective_is_blamed_on_the_rank_that_is_missing() -> None:
-    world = running()
-    world.hang(culprit=1)
+    world = hung()
     world.rank(1).process_state = "T"
     world.tick(seconds=0.5)
-    assert not world.incidents
+    assert world.incidents == []
     world.tick(seconds=1.0)
     verdict = world.incidents[0].verdict
-    assert verdict.kind == store.VERDICT_KIND_HUNG_COLLECTIVE
-    assert list(verdict.culprits) == [1]
+    assert (verdict.kind, list(verdict.culprits)) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [1])
     assert "rank 1 is stopped" in verdict.message
     assert "ranks 0, 2, 3 wait for it" in verdict.message
     gathered = world.sent("gather_evidence")[0].gather_evidence
     assert gathered.flight_recorder
     assert next(iter(gathered.stack_ranks)) == 1
-
-
-def test_a_slow_first_step_is_no_hang() -> None:
-    world = World()
-    world.until("starting")
-    for _ in range(50):
-        world.tick(seconds=1.0)
-    assert not world.incidents
-    for _ in range(20):
-        world.tick(seconds=1.0)
-    assert world.incidents
-
-
-def test_a_hang_is_only_reported_in_observe_mode() -> None:
-    world = running(mode=store.MODE_OBSERVE)
-    world.hang(culprit=1)
-    for _ in range(40):
-        world.tick()
-    assert [incident.state for incident in world.incidents] == [store.INCIDENT_STATE_STANDSTILL]
-    assert not world.sent("stop")
-    assert world.phase == "running"
-
-
-def test_ranks_of_an_agent_that_died_alone_train_on_and_are_not_judged() -> None:
-    world = running(nodes=2)
-    gone = world.node_states.pop("node1")
-    for _ in range(40):
-        for number in range(4):
-            world.rank(number).stalled_s = 0.0
-        world.tick()
-    world.node_states["node1"] = gone
-    world.tick()
-    assert not world.incidents
 
 
 def test_a_node_that_others_wait_for_is_lost_with_its_ranks() -> None:
@@ -157,8 +89,7 @@ def test_a_spare_node_takes_the_place_of_a_lost_one_and_the_lost_one_lets_its_ra
     world = running(nodes=2)
     lost = world.node_states.pop("node1")
     world.node_states["node2"] = store.NodeState(run="r", node="node2", ready=True, stopped=True, instance="i")
-    world.until("stopping")
-    world.until("starting")
+    restart(world)
     assert list(world.state.record.nodes) == ["node0", "node2"]
     assert [name for name, command in world.commands if command.WhichOneof("kind") == "start"][-2:] == [
         "node0",
@@ -172,17 +103,6 @@ def test_a_spare_node_takes_the_place_of_a_lost_one_and_the_lost_one_lets_its_ra
     assert (stray.WhichOneof("kind"), stray.generation) == ("stop", 1)
 
 
-def test_restarts_without_a_new_step_end_the_run() -> None:
-    world = running()
-    for generation in (1, 2, 3, 4):
-        world.end(0, code=1, last_words="Traceback\nKeyError: 'x'")
-        world.until("stopping")
-        world.until("starting" if generation < 4 else "failed")
-        assert len(world.sent("start")) == min(generation + 1, 4)
-    assert "rank 0 fails at step" in world.state.record.outcome
-    assert "KeyError" in world.state.record.outcome
-
-
 def test_a_new_leader_repeats_commands_that_may_have_been_lost() -> None:
     world = running()
     world.obeys = False
@@ -193,8 +113,7 @@ def test_a_new_leader_repeats_commands_that_may_have_been_lost() -> None:
     world.tick(seconds=7.0)
     world.until("starting")
     world.train()
-    assert world.phase == "running"
-    assert world.state.record.generation == 2
+    assert (world.phase, world.state.record.generation) == ("running", 2)
     assert len([c for c in world.sent("start") if c.generation == 2]) == 1
 
 
@@ -204,32 +123,15 @@ def test_an_emptied_store_does_not_disturb_a_healthy_run() -> None:
     commands = len(world.commands)
     world.tick()
     world.train(3)
-    assert world.phase == "running"
-    assert world.state.record.generation == 1
-    assert len(world.commands) == commands
+    assert (world.phase, world.state.record.generation, len(world.commands)) == ("running", 1, commands)
 
 
 def test_the_run_finishes_when_every_rank_has_left_with_code_0() -> None:
     world = running()
-    for number in range(4):
-        world.end(number, code=0)
+    end_ranks(world, *range(4), code=0)
     world.tick()
-    assert world.phase == "finished"
-    assert world.sent("finish")[0].finish.outcome == "finished"
-    assert not world.incidents
-
-
-def test_a_loss_that_is_not_finite_is_reported_once_and_blames_no_rank_that_may_be_innocent() -> None:
-    world = running()
-    for step in (5, 6):
-        summary = store.StepSummary(step=step, generation=1, loss_sum=math.nan, loss_count=1)
-        summary.nonfinite.add(rank=3, quantity="loss")
-        world.events.append(store.Event(node="node0", generation=1, step_summary=summary))
-    world.tick()
-    assert [list(i.verdict.culprits) for i in world.incidents] == [[]]
-    assert world.incidents[0].verdict.kind == store.VERDICT_KIND_NON_FINITE
-    assert world.state.totals.nonfinite["loss"] == 2
-    assert world.phase == "running"
+    assert (world.phase, world.sent("finish")[0].finish.outcome) == ("finished", "finished")
+    assert world.incidents == []
 
 
 def test_summaries_that_come_twice_are_counted_once() -> None:
@@ -237,10 +139,8 @@ def test_summaries_that_come_twice_are_counted_once() -> None:
     before = world.state.totals.steps
     summary = store.StepSummary(step=5, generation=1, loss_sum=2.0, loss_count=1, tokens=10)
     for _ in range(2):
-        world.events.append(store.Event(node="node0", generation=1, step_summary=summary))
-    world.tick()
-    assert world.state.totals.steps == before + 1
-    assert world.state.totals.tokens == 10
+        send_event(world, generation=1, step_summary=summary)
+    assert (world.state.totals.steps, world.state.totals.tokens) == (before + 1, 10)
 
 
 def test_a_requested_checkpoint_is_set_for_a_step_that_no_rank_has_finished() -> None:
@@ -252,9 +152,7 @@ def test_a_requested_checkpoint_is_set_for_a_step_that_no_rank_has_finished() ->
 
 
 def test_a_checkpoint_that_is_requested_in_a_hang_is_of_the_newest_state_in_memory() -> None:
-    world = running()
-    world.hang(2)
-    world.stand(2.0)
+    world = hung(2, stood_s=2.0)
     assert world.state.record.standstill_incident
     world.commands.clear()
     world.tick(CheckpointRequest())
@@ -265,7 +163,7 @@ def test_a_checkpoint_that_is_requested_in_a_hang_is_of_the_newest_state_in_memo
     world.tick(CheckpointRequest())
     assert world.checkpoint_answers[1].step == -1
     assert f"no newer state than the checkpoint of step {answer.step}" in world.checkpoint_answers[1].reason
-    assert not world.sent("take_checkpoint")
+    assert world.sent("take_checkpoint") == []
 
 
 def test_a_checkpoint_is_not_taken_while_the_run_starts() -> None:
@@ -279,8 +177,7 @@ def test_a_checkpoint_is_not_taken_while_the_run_starts() -> None:
 def test_an_operator_ends_the_run() -> None:
     world = running()
     world.tick(StopRequest())
-    assert world.phase == "failed"
-    assert world.state.record.outcome == "stopped by an operator"
+    assert (world.phase, world.state.record.outcome) == ("failed", "stopped by an operator")
 
 
 def test_no_incident_stays_open_in_a_run_that_an_operator_ended() -> None:
@@ -295,23 +192,12 @@ def test_no_incident_stays_open_in_a_run_that_an_operator_ended() -> None:
 
 def test_the_same_ticks_give_the_same_answers() -> None:
     def story() -> tuple[object, ...]:
-        world = running()
-        world.hang(culprit=1)
+        world = hung()
         for _ in range(30):
             world.tick()
         return tuple((node, command.SerializeToString(deterministic=True)) for node, command in world.commands)
 
     assert story() == story()
-
-
-def test_a_rank_that_leaves_early_is_named_and_not_those_that_lose_it() -> None:
-    world = running()
-    world.end(2, code=0)
-    lost = "RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:1"
-    for number in (0, 1, 3):
-        world.end(number, code=1, last_words=f"Traceback\n{lost}")
-    world.tick(seconds=0.5)
-    assert next(iter(world.incidents[0].verdict.culprits)) == 2
 
 
 def test_an_incident_says_where_its_culprits_ran_and_keeps_that_after_the_restart() -> None:

@@ -92,8 +92,7 @@ def test_third_step_of_a_run_is_judged_like_the_first_ones_for_want_of_timings()
 
 
 def test_first_steps_of_a_later_generation_are_judged_by_those_of_an_earlier_one() -> None:
-    restarted = trained(0.2).new_generation()
-    assert restarted.deadline_s(PHASE_FORWARD_BACKWARD, 1) == 5.0
+    assert trained(0.2).new_generation().deadline_s(PHASE_FORWARD_BACKWARD, 1) == 5.0
     assert Deadlines.for_preset(PRESET_FAST).new_generation().deadline_s(PHASE_FORWARD_BACKWARD, 1) == 20.0
 
 
@@ -113,8 +112,7 @@ def test_rare_phase_is_allowed_more_before_it_has_been_seen(phase: int) -> None:
 @pytest.mark.parametrize("phase", RARE_PHASES)
 def test_rare_phase_learns_its_own_duration_and_leaves_the_step_its_own(phase: int) -> None:
     deadlines = trained(1.0).observe(31.0, {phase: 30.0, PHASE_DATA: 0.5})
-    assert deadlines.deadline_s(phase, 4) == 90.0
-    assert deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 4) == 3.0
+    assert (deadlines.deadline_s(phase, 4), deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 4)) == (90.0, 3.0)
 
 
 @pytest.mark.parametrize("phase", RARE_PHASES)
@@ -129,8 +127,7 @@ def test_start_up_comes_before_the_rare_phases() -> None:
 def test_observing_changes_nothing_in_the_deadlines_observed_from() -> None:
     before = trained(1.0)
     before.observe(100.0, {PHASE_EVAL: 50.0})
-    assert before.deadline_s(PHASE_FORWARD_BACKWARD, 3) == 3.0
-    assert before.deadline_s(PHASE_EVAL, 3) == 20.0
+    assert (before.deadline_s(PHASE_FORWARD_BACKWARD, 3), before.deadline_s(PHASE_EVAL, 3)) == (3.0, 20.0)
 
 
 def test_a_later_start_is_judged_by_what_the_first_one_has_taught() -> None:

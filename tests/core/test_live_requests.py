@@ -61,8 +61,7 @@ def test_each_node_is_asked_for_its_ranks_and_the_answer_waits_for_all(world: Wo
 def test_a_command_without_an_answer_is_repeated_to_that_node_alone(world: World) -> None:
     world.tick(STACKS)
     world.events.append(taken("node0", 0, 1))
-    for _ in range(30):
-        world.tick()
+    world.stand(3.0)
     nodes = [node for node, _ in asked(world, "take_stacks")]
     assert nodes.count("node0") == 1
     assert nodes.count("node1") >= 2
@@ -150,7 +149,6 @@ def test_a_rank_that_has_left_training_is_refused(world: World) -> None:
 def test_requests_are_part_of_recordings(world: World) -> None:
     world.tick(STACKS, PROFILE)
     assert {*world.state.live_requests} == {"s", "p"}
-    restored = decode_state(encode_state(world.state))
-    assert restored.live_requests == world.state.live_requests
+    assert decode_state(encode_state(world.state)).live_requests == world.state.live_requests
     for request in (StacksRequest("s", (1, 2), native=True), PROFILE):
         assert decode_request(encode_request(request)) == request

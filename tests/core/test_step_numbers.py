@@ -9,15 +9,8 @@ from holdfast_core.naming import kind_name
 from holdfast_core.step_numbers import merge
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER
+from tests.core.runs import running
 from tests.support.core_world import World
-
-
-def running(**options: Any) -> World:
-    world = World(**options)
-    world.until("starting")
-    world.train(3)
-    assert world.phase == "running"
-    return world
 
 
 def report(world: World, step: int, node: str = "node0", **numbers: Any) -> None:
@@ -94,7 +87,7 @@ def test_ranks_of_all_nodes_that_hold_a_part_with_one_hash_are_put_together() ->
 
 
 def test_the_newest_numbers_of_all_nodes_are_shown() -> None:
-    world = running(nodes=2)
+    world = running(nodes=2, steps=3)
     report(world, 3, "node0", update_norm=0.01, loss_scale=1024.0, mfu=store.Mean(sum=0.8, count=2), dropped_tokens=5)
     report(world, 3, "node1", mfu=store.Mean(sum=0.1, count=1), pipeline_bubble=store.Mean(sum=0.5, count=2))
     world.tick()
@@ -110,7 +103,7 @@ def test_the_newest_numbers_of_all_nodes_are_shown() -> None:
 
 
 def test_an_overflow_loop_is_reported_once_with_its_scale_and_stops_nothing() -> None:
-    world = running()
+    world = running(steps=3)
     for step in range(3, 3 + 3 * LIMIT_STEPS):
         report(world, step, overflow=step != 3 + LIMIT_STEPS, loss_scale=0.25, loss_sum=2.0, loss_count=1)
     world.tick()
@@ -119,35 +112,32 @@ def test_an_overflow_loop_is_reported_once_with_its_scale_and_stops_nothing() ->
         f"the last {LIMIT_STEPS} steps, up to step {2 + LIMIT_STEPS}, were all skipped at a loss scale of 0.25: "
         "gradients are not finite"
     )
-    assert world.state.totals.skipped_steps == 3 * LIMIT_STEPS - 1
-    assert world.phase == "running"
-    assert not world.sent("stop")
+    assert (world.state.totals.skipped_steps, world.phase) == (3 * LIMIT_STEPS - 1, "running")
+    assert world.sent("stop") == []
 
 
 def test_a_norm_that_is_not_finite_is_reported_unless_its_step_was_skipped() -> None:
-    world = running(nodes=2)
+    world = running(nodes=2, steps=3)
     infinite = [store.NonFinite(rank=1, quantity="grad_norm")]
     report(world, 3, "node0", nonfinite=infinite)
     report(world, 3, "node1", overflow=True)
     world.tick()
-    assert kinds(world) == []
-    assert world.state.totals.nonfinite == {}
+    assert (kinds(world), world.state.totals.nonfinite) == ([], {})
     for node in ("node0", "node1"):
         report(world, 4, node, nonfinite=infinite if node == "node0" else [])
     world.tick()
-    assert kinds(world) == ["non_finite"]
-    assert world.state.totals.nonfinite == {"grad_norm": 1}
+    assert (kinds(world), world.state.totals.nonfinite) == (["non_finite"], {"grad_norm": 1})
 
 
 def test_a_loss_that_is_not_finite_is_reported_even_if_its_step_was_skipped() -> None:
-    world = running()
+    world = running(steps=3)
     report(world, 3, overflow=True, nonfinite=[store.NonFinite(rank=2, quantity="loss")])
     world.tick()
     assert kinds(world) == ["non_finite"]
 
 
 def test_the_incident_of_a_missing_loss_is_resolved_when_a_loss_comes_again() -> None:
-    world = running()
+    world = running(steps=3)
     for step in range(3, 10 + missing_loss.LIMIT_STEPS):
         report(world, step, grad_norm=0.5, loss_sum=2.0, loss_count=int(step < 10))
     world.tick()
@@ -161,7 +151,7 @@ def test_the_incident_of_a_missing_loss_is_resolved_when_a_loss_comes_again() ->
 
 
 def test_data_parallel_ranks_of_two_nodes_with_the_same_samples_are_named() -> None:
-    world = running(nodes=2)
+    world = running(nodes=2, steps=3)
     report(world, 3, "node0", samples=[store.SamplesUsed(dp=0, rank=0, fingerprint=b"same0000")])
     report(world, 3, "node1", samples=[store.SamplesUsed(dp=1, rank=4, fingerprint=b"same0000")])
     world.tick()
@@ -172,31 +162,17 @@ def test_data_parallel_ranks_of_two_nodes_with_the_same_samples_are_named() -> N
 
 
 def test_duplicate_samples_are_reported_once_and_counted_at_every_step() -> None:
-    world = running()
+    world = running(steps=3)
     for step in (3, 4, 5):
         report(world, step, samples=samples(b"%08d" % step, b"%08d" % step))
     world.tick()
-    assert kinds(world) == ["duplicate_samples"]
-    assert world.state.totals.anomalies["duplicate_samples"] == 3
+    assert (kinds(world), world.state.totals.anomalies["duplicate_samples"]) == (["duplicate_samples"], 3)
     assert world.phase == "running"
 
 
 def lose_a_rank(world: World) -> None:
     world.end(1, signal=9)
     world.until("starting")
-
-
-def test_steps_that_a_restart_repeats_are_no_duplicates() -> None:
-    world = running()
-    for step in (3, 4):
-        report(world, step, samples=samples(b"%08d" % step))
-    world.tick()
-    lose_a_rank(world)
-    assert world.state.record.resumed_step == 2
-    for step in (3, 4, 5):
-        report(world, step, samples=samples(b"%08d" % step))
-    world.tick()
-    assert kinds(world) == ["dead_rank"]
 
 
 def test_a_restart_without_the_data_position_is_reported() -> None:

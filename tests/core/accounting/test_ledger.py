@@ -12,6 +12,7 @@ from holdfast_daemon.validation.message_rules import check_record
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import TIME_USES
+from tests.core.runs import end_ranks, enter_phase
 from tests.support.core_world import TICK_S, World
 
 CREATED_UNIX_S = 999_990.0
@@ -75,8 +76,7 @@ def test_a_step_counts_by_its_phases() -> None:
 def test_a_dead_rank_costs_the_cut_step_detection_and_restart() -> None:
     world = trained()
     before = used(world)
-    for _ in range(4):
-        world.tick()
+    world.stand(0.4)
     world.end(3, signal=9)
     died = world.now
     world.tick()
@@ -165,8 +165,7 @@ def test_a_hang_is_detection_until_holdfast_restarts_the_run() -> None:
 
 def test_a_standstill_in_an_evaluation_is_an_evaluation_before_and_after_its_step_has_ended() -> None:
     world = trained(10)
-    for rank in range(world.world_size):
-        world.rank(rank).progress.phase = common.PHASE_EVAL
+    enter_phase(world, common.PHASE_EVAL)
     while not world.state.record.standstill_incident:
         world.tick()
     assert used(world)["evaluation"] > 5.0
@@ -182,20 +181,17 @@ def test_a_standstill_in_an_evaluation_is_an_evaluation_before_and_after_its_ste
 def test_a_step_beyond_the_deadline_was_a_standstill_except_for_the_usual_step() -> None:
     world = trained(10)
     step(world, seconds=8.0)
-    assert used(world)["detection"] == pytest.approx(7.0)
-    assert used(world)["productive"] == pytest.approx(11.0)
+    assert (used(world)["detection"], used(world)["productive"]) == pytest.approx((7.0, 11.0))
 
 
 def test_time_between_steps_is_what_the_ranks_were_seen_to_do() -> None:
     world = trained(5)
     before = used(world)
     for phase, ticks in ((common.PHASE_EVAL, 20), (common.PHASE_DATA, 10), (common.PHASE_IDLE, 5)):
-        for rank in range(world.world_size):
-            world.rank(rank).progress.phase = phase
+        enter_phase(world, phase)
         for _ in range(ticks):
             world.tick()
-    for rank in range(world.world_size):
-        world.rank(rank).progress.phase = common.PHASE_FORWARD_BACKWARD
+    enter_phase(world, common.PHASE_FORWARD_BACKWARD)
     world.tick()
     step(world)
     spent = used(world)
@@ -312,8 +308,7 @@ def test_after_a_lost_record_the_ranks_own_counts_are_evidence_and_the_rest_is_i
     world.tick(seconds=2.0)
     spent = used(world)
     assert (spent["productive"], spent["evaluation"]) == pytest.approx((4.0, 1.0))
-    assert spent["start_up"] == pytest.approx(before["start_up"] + 1.0)
-    assert spent["idle"] == pytest.approx(1.0)
+    assert (spent["start_up"], spent["idle"]) == pytest.approx((before["start_up"] + 1.0, 1.0))
     report(world, 3, world.now - 1.5)  # it is one of those that the rank has counted
     world.tick(seconds=0.0)
     assert used(world)["productive"] == pytest.approx(4.0)
@@ -352,8 +347,7 @@ def test_a_planned_stop_loses_nothing() -> None:
     assert world.phase == "leaving"
     while world.rank(0).progress.step <= world.state.record.leave_step:
         step(world)
-    for rank in range(world.world_size):
-        world.end(rank, code=0)
+    end_ranks(world, *range(world.world_size), code=0)
     world.until("finished")
     spent = used(world)
     assert set(spent) <= {"start_up", "productive", "idle"}
@@ -486,8 +480,7 @@ def test_an_observed_run_that_is_restarted_before_any_verdict_loses_the_cut_step
     world = observed()
     launch(world, 1, 0)
     step(world, 6)
-    for _ in range(3):
-        world.tick()
+    world.stand(0.3)
     launch(world, 2, 6)
     began = world.now
     world.stand(1)

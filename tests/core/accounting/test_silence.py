@@ -5,6 +5,7 @@ import pytest
 from holdfast_core.accounting.ledger import CLOCK_SLACK_S, settled_time_use, time_use
 from holdfast_proto.v1 import common_pb2 as common
 from tests.core.accounting.test_ledger import report, step, trained, used
+from tests.core.runs import enter_phase
 from tests.support.core_world import World
 
 SILENCE_S = 15
@@ -48,8 +49,7 @@ def test_time_in_which_nothing_is_heard_is_what_the_run_did_last() -> None:
     for seconds in (1.0, 4.0, 6.0, 15.0, 3600.0):
         assert used_after(training, seconds)["productive"] == pytest.approx(before + seconds)
     evaluating = about_to_fall_silent()
-    for rank in range(4):
-        evaluating.rank(rank).progress.phase = common.PHASE_EVAL
+    enter_phase(evaluating, common.PHASE_EVAL)
     evaluating.tick()
     spent = used_after(evaluating, 15.0)
     assert spent["evaluation"] == pytest.approx(15.0)
@@ -60,8 +60,7 @@ def test_a_gap_is_still_undecided_when_the_run_is_seen_again() -> None:
     world = about_to_fall_silent()
     before = used(world)["productive"]
     end_silence(world)
-    for rank in range(4):
-        world.rank(rank).progress.phase = common.PHASE_EVAL
+    enter_phase(world, common.PHASE_EVAL)
     world.tick()
     world.tick()
     spent = used(world)
@@ -94,8 +93,7 @@ def test_a_new_leader_does_not_claim_that_the_run_idled_before_it() -> None:
 
 def test_ranks_that_are_seen_to_idle_do() -> None:
     world = about_to_fall_silent()
-    for rank in range(4):
-        world.rank(rank).progress.phase = common.PHASE_IDLE
+    enter_phase(world, common.PHASE_IDLE)
     world.tick()
     assert used_after(world, 4.0)["idle"] == pytest.approx(4.0)
 

@@ -15,7 +15,7 @@ from holdfast_daemon.run_metrics import ranks_by_state
 from holdfast_daemon.validation.intake import Refusals
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import control_pb2 as control
-from tests.core.test_coordinator import running
+from tests.core.runs import running
 from tests.support.core_world import World
 
 

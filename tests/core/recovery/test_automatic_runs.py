@@ -7,7 +7,7 @@ import pytest
 from holdfast_core.model import present_step
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.core.test_coordinator import running
+from tests.core.runs import enter_phase, running
 from tests.support.core_world import World
 
 ALL = frozenset(range(4))
@@ -54,8 +54,7 @@ def test_a_run_goes_on_however_few_steps_each_of_its_generations_counts() -> Non
     train(world, 60)
     for steps in (40, 25, 12, 30, 5):
         restart(world, steps)
-        assert world.phase == "running"
-        assert present_step(world.state) == steps - 1
+        assert (world.phase, present_step(world.state)) == ("running", steps - 1)
 
 
 def test_a_fault_that_comes_back_after_as_many_steps_ends_the_run() -> None:
@@ -66,8 +65,7 @@ def test_a_fault_that_comes_back_after_as_many_steps_ends_the_run() -> None:
     restart(world, 9)  # a killed rank may take the report of one step with it
     restart(world, 10)
     crash(world)
-    assert world.phase == "failed"
-    assert world.state.record.restarts_total == LIMIT + 2
+    assert (world.phase, world.state.record.restarts_total) == ("failed", LIMIT + 2)
 
 
 def test_a_generation_without_a_step_counts_as_one_that_brought_nothing() -> None:
@@ -123,9 +121,7 @@ def test_ranks_that_work_are_never_restarted_for_time_alone(culprit: int | None)
 
 def test_a_rank_that_others_wait_for_and_that_does_nothing_is_restarted_as_ever() -> None:
     world = automatic()
-    for number in range(4):
-        world.rank(number).progress.phase = common.PHASE_FORWARD_BACKWARD
+    enter_phase(world, common.PHASE_FORWARD_BACKWARD)
     world.hang(2)
     world.stand(20.0)
-    assert list(world.incidents[0].verdict.culprits) == [2]
-    assert world.state.record.restarts_total == 1
+    assert (list(world.incidents[0].verdict.culprits), world.state.record.restarts_total) == ([2], 1)

@@ -2,7 +2,7 @@
 
 from holdfast_core.detectors.numbers.loss_baseline import MIN_HISTORY
 from holdfast_proto.v1 import store_pb2 as store
-from tests.core.test_coordinator import running
+from tests.core.runs import running, send_event
 from tests.support.core_world import World
 
 EVERY_S = 600.0
@@ -40,8 +40,7 @@ def test_a_checkpoint_is_commanded_each_time_the_interval_is_over() -> None:
 def test_a_checkpoint_that_is_committed_for_another_reason_puts_the_next_one_off() -> None:
     world = timed()
     pass_time(world, 0.6 * EVERY_S)
-    world.events.append(store.Event(checkpoint_committed=store.CheckpointCommitted(step=7)))
-    world.tick()
+    send_event(world, checkpoint_committed=store.CheckpointCommitted(step=7))
     pass_time(world, 0.6 * EVERY_S)
     assert commanded_steps(world) == []
     pass_time(world, 0.6 * EVERY_S)
@@ -89,7 +88,7 @@ def test_an_unreadable_checkpoint_is_not_kept() -> None:
     world.node_states["node0"].checkpoints[:] = [3]
     world.events.append(store.Event(checkpoint_unreadable=store.CheckpointUnreadable(step=3, reason="damaged")))
     incident = spike(world)
-    assert not world.sent("keep_checkpoint")
+    assert world.sent("keep_checkpoint") == []
     assert "no checkpoint" in incident.actions[-1].what
 
 
@@ -97,11 +96,10 @@ def test_a_checkpoint_that_was_on_its_way_is_kept_once_it_is_committed() -> None
     world = running()
     proven = world.rank(0).progress.step + MIN_HISTORY - 1
     incident = spike(world)
-    assert not world.sent("keep_checkpoint")
+    assert world.sent("keep_checkpoint") == []
     assert incident.actions[-1].what == "no checkpoint from before it exists now, so none is kept"
     for step in (proven - 1, proven + 2):
-        world.events.append(store.Event(checkpoint_committed=store.CheckpointCommitted(step=step)))
-        world.tick()
+        send_event(world, checkpoint_committed=store.CheckpointCommitted(step=step))
     [command] = world.sent("keep_checkpoint")
     assert command.keep_checkpoint.step == proven - 1
     assert world.incidents[-1].actions[-1].what == f"the checkpoint of step {proven - 1}, from before it, is kept"
@@ -112,9 +110,8 @@ def test_one_that_was_taken_after_the_incident_is_not_kept_and_ends_the_wait() -
     proven = world.rank(0).progress.step + MIN_HISTORY - 1
     spike(world)
     for step in (proven + 2, proven - 1):
-        world.events.append(store.Event(checkpoint_committed=store.CheckpointCommitted(step=step)))
-        world.tick()
-    assert not world.sent("keep_checkpoint")
+        send_event(world, checkpoint_committed=store.CheckpointCommitted(step=step))
+    assert world.sent("keep_checkpoint") == []
 
 
 def test_a_new_leader_knows_which_checkpoint_is_wanted() -> None:
@@ -122,8 +119,7 @@ def test_a_new_leader_knows_which_checkpoint_is_wanted() -> None:
     proven = world.rank(0).progress.step + MIN_HISTORY - 1
     spike(world)
     world.lose_leader()
-    world.events.append(store.Event(checkpoint_committed=store.CheckpointCommitted(step=proven - 1)))
-    world.tick()
+    send_event(world, checkpoint_committed=store.CheckpointCommitted(step=proven - 1))
     assert [command.keep_checkpoint.step for command in world.sent("keep_checkpoint")] == [proven - 1]
 
 

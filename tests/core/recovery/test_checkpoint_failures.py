@@ -1,19 +1,17 @@
 """Failed checkpoints as incidents."""
 
 from holdfast_proto.v1 import store_pb2 as store
-from tests.core.test_coordinator import running
+from tests.core.runs import running, send_event
 from tests.support.core_world import World
 
 
 def fail(world: World, step: int, node: str = "node0") -> None:
     failure = store.CheckpointFailed(step=step, reason="no space left")
-    world.events.append(store.Event(node=node, checkpoint_failed=failure))
-    world.tick()
+    send_event(world, node=node, checkpoint_failed=failure)
 
 
 def commit(world: World, step: int) -> None:
-    world.events.append(store.Event(checkpoint_committed=store.CheckpointCommitted(step=step)))
-    world.tick()
+    send_event(world, checkpoint_committed=store.CheckpointCommitted(step=step))
 
 
 def stories(world: World) -> list[list[str]]:

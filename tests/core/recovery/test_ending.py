@@ -5,7 +5,7 @@ import pytest
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD, PHASE_IDLE
-from tests.core.test_coordinator import running
+from tests.core.runs import end_ranks, hung, running
 from tests.support.core_world import World
 
 
@@ -91,8 +91,7 @@ def test_a_run_that_fails_keeps_its_newest_snapshot() -> None:
                 break
         if world.phase == "starting":
             world.train(1, snapshot=False)
-    assert world.phase == "failed"
-    assert world.sent("persist_snapshot")[-1].persist_snapshot.step == newest
+    assert (world.phase, world.sent("persist_snapshot")[-1].persist_snapshot.step) == ("failed", newest)
 
 
 def test_in_mode_observe_a_run_whose_ranks_are_all_dead_fails_with_the_cause() -> None:
@@ -105,17 +104,13 @@ def test_in_mode_observe_a_run_whose_ranks_are_all_dead_fails_with_the_cause() -
     outcome = world.state.record.outcome
     assert outcome.startswith("rank 0 was killed by SIGKILL")
     assert outcome.endswith("; all ranks have ended, and the mode of the run allows no restart")
-    assert [one.state for one in world.incidents] == [store.INCIDENT_STATE_FAILED]
-    assert not world.sent("stop")
+    assert ([one.state for one in world.incidents], world.sent("stop")) == ([store.INCIDENT_STATE_FAILED], [])
 
 
 def test_in_mode_observe_ranks_that_end_after_a_standstill_end_the_run_with_its_cause() -> None:
-    world = running(mode=store.MODE_OBSERVE)
-    world.hang(culprit=1)
-    world.stand(5.0)
+    world = hung(stood_s=5.0, mode=store.MODE_OBSERVE)
     assert [one.state for one in world.incidents] == [store.INCIDENT_STATE_STANDSTILL]
-    for number in range(4):
-        world.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
+    end_ranks(world, *range(4), code=1, last_words="RuntimeError: Connection closed by peer")
     world.until("failed")
     assert "rank 1" in world.state.record.outcome
     assert world.state.record.outcome.endswith("; all ranks have ended, and the mode of the run allows no restart")
@@ -124,8 +119,7 @@ def test_in_mode_observe_ranks_that_end_after_a_standstill_end_the_run_with_its_
 
 def test_in_mode_observe_the_evidence_of_the_cause_is_waited_for() -> None:
     world = running(mode=store.MODE_OBSERVE, ranks_per_node=2, nodes=2)
-    for number in range(4):
-        world.end(number, signal=9)
+    end_ranks(world, *range(4), signal=9)
     world.stand(5.0)
     assert world.phase == "running"
     world.stand(3.0)

@@ -14,6 +14,7 @@ from holdfast_core.witnesses import FRESH_S
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.session_pb2 import RankWords, WitnessWords
+from tests.core.runs import end_ranks, set_ranks
 from tests.support.core_world import World
 
 STEPS = 8
@@ -69,12 +70,26 @@ def launched(**how: object) -> LaunchedWorld:
     return world
 
 
+def hanging(**how: object) -> LaunchedWorld:
+    """Return a world whose ranks wait for rank 1."""
+    world = launched(**how)
+    world.hang(culprit=1)
+    return world
+
+
 def ended_after_s(world: LaunchedWorld, at_most_s: float = 400.0) -> float:
     began, before = world.now, len(world.ended)
     while len(world.ended) == before:
         assert world.now - began < at_most_s, "no rank is ended"
         world.tick(seconds=0.2)
     return world.now - began
+
+
+def aborted() -> LaunchedWorld:
+    """Return a world whose hung rank 1 has just been ended."""
+    world = hanging()
+    ended_after_s(world)
+    return world
 
 
 def relaunched(world: LaunchedWorld, generation: int) -> None:
@@ -85,8 +100,7 @@ def relaunched(world: LaunchedWorld, generation: int) -> None:
 
 
 def test_a_hung_rank_is_ended_after_the_patience_of_a_restart_and_the_launcher_is_followed() -> None:
-    world = launched()
-    world.hang(culprit=1)
+    world = hanging()
     assert ended_after_s(world) == pytest.approx(10.0, abs=0.7)
     assert (world.ended, world.phase) == ([[1]], "stopping")
     world.tick(seconds=3.0)
@@ -103,21 +117,16 @@ def test_a_hung_rank_is_ended_after_the_patience_of_a_restart_and_the_launcher_i
         "ends rank 1 (process 101",
     ):
         assert any(line in what for what in lines)  # in this order
-    assert not world.sent("stop")
-    assert not world.sent("start")
+    assert (world.sent("stop"), world.sent("start")) == ([], [])
 
 
 def test_the_evidence_is_there_before_the_rank_is_ended() -> None:
-    world = launched()
-    world.hang(culprit=1)
-    ended_after_s(world)
-    kinds = [command.WhichOneof("kind") for _, command in world.commands]
+    kinds = [command.WhichOneof("kind") for _, command in aborted().commands]
     assert kinds.index("end_ranks") > max(at for at, kind in enumerate(kinds) if kind == "gather_evidence")
 
 
 def test_nothing_is_ended_by_default() -> None:
-    world = launched(on_hang=store.HANG_ACTION_REPORT)
-    world.hang(culprit=1)
+    world = hanging(on_hang=store.HANG_ACTION_REPORT)
     world.rank(1).process_state = "T"
     world.stand(400.0)
     assert (world.ended, world.phase) == ([], "running")
@@ -131,25 +140,22 @@ def test_a_run_of_holdfasts_own_is_restarted_and_its_ranks_are_not_ended_one_by_
     world.train(STEPS)
     world.hang(culprit=1)
     world.until("stopping")
-    assert not world.sent("end_ranks")
+    assert world.sent("end_ranks") == []
     assert world.sent("stop")
 
 
 def test_a_stopped_rank_is_ended_soon_unless_all_are_stopped() -> None:
-    world = launched()
-    world.hang(culprit=1)
+    world = hanging()
     world.rank(1).process_state = "T"
     assert ended_after_s(world) < 3.0
     paused = launched()
-    for number in range(4):
-        paused.rank(number).process_state = "T"
+    set_ranks(paused, process_state="T")
     assert ended_after_s(paused) == pytest.approx(60.0, abs=0.7)
 
 
 @pytest.mark.parametrize("phase", [common.PHASE_EVAL, common.PHASE_CHECKPOINT])
 def test_a_long_evaluation_in_which_a_rank_works_is_left_alone(phase: "common.Phase") -> None:
-    world = launched()
-    world.hang(culprit=1)
+    world = hanging()
     world.rank(1).progress.phase = phase
     world.moving = {1}
     world.stand(170.0)
@@ -168,8 +174,7 @@ def test_ranks_that_wait_for_data_and_whose_loaders_live_are_left_alone() -> Non
 
 
 def test_of_several_culprits_each_is_ended_on_its_node() -> None:
-    world = launched(nodes=2, ranks_per_node=2)
-    world.hang(culprit=1)
+    world = hanging(nodes=2, ranks_per_node=2)
     group = world.rank(2).progress.groups[0]
     group.enqueued = group.completed
     ended_after_s(world)
@@ -186,8 +191,7 @@ def test_without_a_culprit_one_rank_is_ended_once_time_alone_decides() -> None:
 
 
 def test_a_culprit_whose_process_is_not_known_for_sure_is_not_ended() -> None:
-    world = launched(unknown=frozenset({1}))
-    world.hang(culprit=1)
+    world = hanging(unknown=frozenset({1}))
     assert ended_after_s(world) == pytest.approx(60.0, abs=0.7)
     assert world.ended == [[0]]
     none = launched(unknown=frozenset(range(4)))
@@ -198,8 +202,7 @@ def test_a_culprit_whose_process_is_not_known_for_sure_is_not_ended() -> None:
 
 
 def test_a_run_that_moves_while_the_evidence_is_gathered_is_left_alone() -> None:
-    world = launched()
-    world.hang(culprit=1)
+    world = hanging()
     world.obeys = False  # no evidence comes
     world.until("gathering")
     world.train(1, snapshot=False)
@@ -210,8 +213,7 @@ def test_a_run_that_moves_while_the_evidence_is_gathered_is_left_alone() -> None
 
 
 def test_a_rank_that_moves_before_the_command_arrives_takes_the_abort_back() -> None:
-    world = launched()
-    world.hang(culprit=1)
+    world = hanging()
     world.until("gathering")
     world.obeys = False
     world.until("stopping")
@@ -223,8 +225,7 @@ def test_a_rank_that_moves_before_the_command_arrives_takes_the_abort_back() -> 
 
 
 def test_the_command_is_repeated_until_the_rank_has_ended() -> None:
-    world = launched()
-    world.hang(culprit=1)
+    world = hanging()
     world.until("gathering")
     world.obeys = False
     world.stand(EVIDENCE_PATIENCE_S + 10.0)
@@ -238,11 +239,8 @@ def test_the_command_is_repeated_until_the_rank_has_ended() -> None:
 
 
 def test_the_end_of_the_launcher_closes_the_incident_with_its_code() -> None:
-    world = launched()
-    world.hang(culprit=1)
-    ended_after_s(world)
-    for number in (0, 2, 3):
-        world.end(number, signal=15)
+    world = aborted()
+    end_ranks(world, 0, 2, 3, signal=15)
     world.tick(seconds=0.5)
     world.tick(LauncherEnded(1))
     world.tick(StopRequest())
@@ -254,9 +252,7 @@ def test_the_end_of_the_launcher_closes_the_incident_with_its_code() -> None:
 
 @pytest.mark.parametrize("attaches", [True, False])
 def test_ranks_that_were_started_again_and_have_not_attached_are_a_restart(*, attaches: bool) -> None:
-    world = launched()
-    world.hang(culprit=1)
-    ended_after_s(world)
+    world = aborted()
     world.node_states["node0"].relaunched = True
     world.stand(2 * REACTION_PATIENCE_S)
     assert "the launcher started ranks again after 0." in world.story[-1]
@@ -271,13 +267,10 @@ def test_ranks_that_were_started_again_and_have_not_attached_are_a_restart(*, at
 
 
 def test_a_launcher_that_does_nothing_is_reported_once() -> None:
-    world = launched()
-    world.hang(culprit=1)
-    ended_after_s(world)
+    world = aborted()
     world.stand(3 * REACTION_PATIENCE_S)
     assert [what for what in world.story if what.startswith("nothing happened for 60 s: rank 1 did end")]
-    assert sum(what.startswith("nothing happened") for what in world.story) == 1
-    assert len(world.incidents) == 1
+    assert (sum(what.startswith("nothing happened") for what in world.story), len(world.incidents)) == (1, 1)
 
 
 @pytest.mark.parametrize("state", ["S", "T"])
@@ -297,9 +290,7 @@ def test_after_three_aborts_at_one_step_the_run_is_left_as_it_is(state: str) -> 
 
 
 def test_the_time_doubles_with_each_abort_at_one_step_and_progress_beyond_it_resets_that() -> None:
-    world = launched()
-    world.hang(culprit=1)
-    ended_after_s(world)
+    world = aborted()
     relaunched(world, 2)
     world.hang(culprit=1)
     assert ended_after_s(world) == pytest.approx(20.0, abs=0.7)
@@ -310,8 +301,7 @@ def test_the_time_doubles_with_each_abort_at_one_step_and_progress_beyond_it_res
 
 
 def test_a_new_leader_continues_an_abort() -> None:
-    world = launched()
-    world.hang(culprit=1)
+    world = hanging()
     world.until("gathering")
     world.obeys = False
     world.until("stopping")
@@ -336,16 +326,14 @@ def test_what_a_launcher_says_of_a_dead_rank_is_in_the_incident_whichever_comes_
         say(world, "ActorDiedError: killed by the memory monitor", 1)
         world.tick()
     world.end(1, code=1)
-    for _ in range(30):
-        world.tick()
+    world.stand(3.0)
     if not comes_first:
         say(world, "ActorDiedError: killed by the memory monitor", 1)
         world.tick()
     (incident,) = world.incidents
     assert list(incident.verdict.culprits) == [1]
     line = "Ray Train says of rank 1: ActorDiedError: killed by the memory monitor"
-    assert [what for what in world.story if "Ray" in what] == [line]
-    assert world.state.witness_words == ()
+    assert ([what for what in world.story if "Ray" in what], world.state.witness_words) == ([line], ())
 
 
 def test_words_that_no_incident_follows_are_forgotten() -> None:
@@ -359,10 +347,9 @@ def test_words_that_no_incident_follows_are_forgotten() -> None:
     said = world.now
     while world.now < said + FRESH_S + 1:
         world.train(2, snapshot=False)
-    assert not world.incidents
+    assert world.incidents == []
     world.end(1, code=1)
-    for _ in range(30):
-        world.tick()
+    world.stand(3.0)
     assert not [what for what in world.story if "Ray" in what]
     assert world.state.witness_words == ()
 
@@ -394,8 +381,7 @@ def test_a_lost_node_whose_ranks_train_on_is_taken_back_and_reported_again_if_th
     assert first.state == store.INCIDENT_STATE_RESOLVED
     stalled_until(world, 2)
     assert world.incidents[1].verdict.message.startswith("the run stands still, and nothing is known of ranks 4, 5, 6")
-    for _ in range(100):
-        world.tick()
+    world.stand(10.0)
     assert [one.state for one in world.incidents] == [store.INCIDENT_STATE_RESOLVED, store.INCIDENT_STATE_NOTED]
 
 
@@ -413,15 +399,13 @@ def test_of_two_lost_nodes_the_one_whose_ranks_train_on_is_taken_back() -> None:
 def test_words_about_a_second_failure_are_in_the_incident_of_that_failure() -> None:
     world = launched()
     world.end(1, code=1)
-    for _ in range(30):
-        world.tick()
+    world.stand(3.0)
     say(world, "ActorDiedError: killed", 1)
     world.tick(seconds=3.0)
     world.launch(2)
     world.train(2, snapshot=False)
     world.end(0, code=1)
-    for _ in range(30):
-        world.tick()
+    world.stand(3.0)
     say(world, "ActorDiedError: killed", 0)
     say(world, "ActorDiedError: killed", 1)
     world.tick()

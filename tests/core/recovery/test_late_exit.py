@@ -4,7 +4,7 @@ from holdfast_core.detectors.deaths.late_exit import REPORT_S
 from holdfast_core.model import StopRequest
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.core.test_coordinator import running
+from tests.core.runs import end_ranks, running
 from tests.support.core_world import World
 
 
@@ -17,10 +17,9 @@ def leave(world: World, *numbers: int) -> None:
 def test_a_process_that_does_not_end_is_reported_within_a_minute() -> None:
     world = running()
     leave(world, 0, 1, 2, 3)
-    for number in (0, 1, 2):
-        world.end(number, code=0, finished=True)
+    end_ranks(world, 0, 1, 2, code=0, finished=True)
     world.stand(REPORT_S - 1)
-    assert not world.incidents
+    assert world.incidents == []
     world.stand(2.0)
     (incident,) = world.incidents
     assert (incident.verdict.kind, list(incident.verdict.culprits)) == (store.VERDICT_KIND_LATE_EXIT, [3])
@@ -33,8 +32,7 @@ def test_it_is_ended_only_when_nothing_has_moved_for_long_and_the_run_has_finish
     world = running()
     leave(world, 0, 1, 2, 3)
     world.moving = {3}
-    for number in (0, 1, 2):
-        world.end(number, code=0, finished=True)
+    end_ranks(world, 0, 1, 2, code=0, finished=True)
     world.stand(500.0)
     assert world.phase == "running"
     world.moving = set()
@@ -77,8 +75,7 @@ def test_a_final_evaluation_that_moves_is_left_alone_and_one_that_hangs_is_repor
 def test_a_crash_after_training_undoes_nothing() -> None:
     world = running()
     leave(world, 0, 1, 2, 3)
-    for number in (0, 1, 2):
-        world.end(number, code=0, finished=True)
+    end_ranks(world, 0, 1, 2, code=0, finished=True)
     world.end(3, signal=6, finished=True)
     world.stand(1.0)
     assert (world.phase, world.sent("stop"), world.incidents) == ("finished", [], [])
@@ -97,8 +94,7 @@ def test_a_planned_stop_whose_last_process_hangs_in_its_exit_has_stopped() -> No
     world.tick(StopRequest(grace_s=5.0))
     world.until("leaving")
     leave(world, 0, 1, 2, 3)
-    for number in (0, 1, 2):
-        world.end(number, code=0, finished=True)
+    end_ranks(world, 0, 1, 2, code=0, finished=True)
     world.stand(6.0)
     assert world.phase == "finished"
     assert world.state.record.outcome.startswith("stopped after step")
@@ -108,5 +104,4 @@ def test_an_observed_run_is_never_ended() -> None:
     world = running(mode=store.MODE_OBSERVE)
     leave(world, 0, 1, 2, 3)
     world.stand(300.0)
-    assert (world.phase, world.sent("finish")) == ("running", [])
-    assert len(world.incidents) == 1
+    assert (world.phase, world.sent("finish"), len(world.incidents)) == ("running", [], 1)

@@ -5,7 +5,7 @@ import pytest
 from holdfast_core.model import StopRequest
 from holdfast_core.tick import LEAD_S
 from holdfast_proto.v1 import store_pb2 as store
-from tests.core.test_coordinator import running
+from tests.core.runs import end_ranks, running
 from tests.support.core_world import World
 
 GRACE_S = 30.0
@@ -22,8 +22,7 @@ def leaving(grace_s: float = GRACE_S) -> tuple[World, int]:
 def leave(world: World, step: int) -> None:
     while world.rank(0).progress.step < step:
         world.train()
-    for number in range(world.world_size):
-        world.end(number, code=0)
+    end_ranks(world, *range(world.world_size), code=0)
     world.tick()
 
 
@@ -39,8 +38,7 @@ def test_a_run_whose_ranks_have_left_is_over_and_its_nodes_succeed() -> None:
     finish = world.sent("finish")[0].finish
     assert (world.phase, finish.outcome, finish.succeeded) == ("finished", f"stopped after step {step}", True)
     assert 0 < finish.patience_s < GRACE_S
-    assert world.state.record.left_step == step
-    assert not world.incidents
+    assert (world.state.record.left_step, world.incidents) == (step, [])
 
 
 def test_a_node_that_goes_away_stops_the_whole_run() -> None:
@@ -95,7 +93,7 @@ def test_the_command_is_not_repeated_to_ranks_that_have_reached_the_step() -> No
         world.train()
     world.commands.clear()
     world.tick(seconds=3.0)
-    assert not world.sent("leave")
+    assert world.sent("leave") == []
 
 
 @pytest.mark.parametrize("grace_s", [0.0, GRACE_S])
@@ -103,5 +101,4 @@ def test_a_run_that_has_not_begun_ends_immediately(grace_s: float) -> None:
     world = World()
     world.node_states["node0"].ready = False
     world.tick(StopRequest(grace_s=grace_s))
-    assert world.phase == "failed"
-    assert world.state.record.phase == store.RUN_PHASE_FAILED
+    assert (world.phase, world.state.record.phase) == ("failed", store.RUN_PHASE_FAILED)

@@ -17,6 +17,7 @@ from holdfast_daemon.validation.message_rules import check_spec
 from holdfast_daemon.validation.rules import RefusedError
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import DEFAULTS, TIER_WORDS, rule_of
+from tests.core.runs import send_event
 from tests.support.core_world import World
 
 BUDGET = 10
@@ -47,8 +48,7 @@ def report(world: World, *losses: float | None, **numbers: Any) -> None:
             summary.loss_sum, summary.loss_count = loss, 1
             if not math.isfinite(loss):
                 summary.nonfinite.add(rank=0, quantity="loss")
-        world.events.append(store.Event(node="node0", generation=summary.generation, step_summary=summary))
-        world.tick(seconds=0.01)
+        send_event(world, generation=summary.generation, step_summary=summary, seconds=0.01)
 
 
 def restart(world: World) -> None:
@@ -68,8 +68,7 @@ def test_a_loss_that_is_not_finite_is_notified_of_after_the_budget_and_once() ->
     assert [incident.loss_tier for incident in world.incidents] == [store.LOSS_TIER_NON_FINITE]
     assert marked(world) == []
     report(world, *[NAN] * 30)
-    assert marked(world) == ["non_finite"]
-    assert world.phase == "running"
+    assert (marked(world), world.phase) == (["non_finite"], "running")
     assert "11 losses in a row that are not finite, of which 10 are tolerated" in world.incidents[0].actions[-1].what
 
 
@@ -191,8 +190,7 @@ def test_skipped_steps_and_steps_without_a_loss_neither_count_nor_end_a_row(numb
     for _ in range(BUDGET):
         report(world, NAN)
         report(world, NAN if numbers else None, **numbers)
-    assert world.state.record.loss_counts.nonfinite == BUDGET
-    assert marked(world) == []
+    assert (world.state.record.loss_counts.nonfinite, marked(world)) == (BUDGET, [])
     report(world, NAN)
     assert marked(world) == ["non_finite"]
 
@@ -245,8 +243,7 @@ def test_a_stop_ends_the_run_without_a_checkpoint_and_names_the_way_back() -> No
 def test_a_stop_in_mode_observe_says_that_it_does_nothing() -> None:
     world = running({"non_finite": ("stop", 0)}, mode=store.MODE_OBSERVE)
     report(world, NAN, NAN)
-    assert world.phase == "running"
-    assert marked(world) == ["non_finite"]
+    assert (world.phase, marked(world)) == ("running", ["non_finite"])
     assert world.incidents[0].actions[-1].what == "the run is not stopped: its mode is observe"
 
 
@@ -257,8 +254,7 @@ def test_a_stop_while_a_restart_is_on_its_way_ends_the_run() -> None:
     world.until("gathering")
     summary = store.StepSummary(step=3, generation=world.state.record.generation, loss_sum=NAN, loss_count=1)
     summary.nonfinite.add(rank=0, quantity="loss")
-    world.events.append(store.Event(node="node0", generation=summary.generation, step_summary=summary))
-    world.tick()
+    send_event(world, generation=summary.generation, step_summary=summary)
     assert world.phase == "failed"
     assert not world.state.record.open_incident
 
@@ -287,8 +283,7 @@ def test_spikes_are_counted_over_restarts_and_the_budget_comes_before_the_action
     restart(world)
     world.train(world.state.record.newest_step - world.rank(0).progress.step + 1)
     spike(world)
-    assert world.state.record.loss_counts.spikes == 2
-    assert (marked(world), world.phase) == ([], "running")
+    assert (world.state.record.loss_counts.spikes, marked(world), world.phase) == (2, [], "running")
     spike(world)
     assert (marked(world), world.phase) == (["spike"], "failed")
     assert 'because of [loss] spike = "stop": 3 spikes, of which 2 are tolerated' in world.state.record.outcome
@@ -317,8 +312,7 @@ def test_a_blip_is_an_incident_only_if_the_policy_wants_one() -> None:
         for _ in range(3):
             world.train(60)
             world.train(1, loss=50.0)
-        assert world.state.record.loss_counts.blips == 3
-        assert marked(world) == expected
+        assert (world.state.record.loss_counts.blips, marked(world)) == (3, expected)
         assert len(world.incidents) == len(expected)
 
 
@@ -336,8 +330,7 @@ def test_a_divergence_that_comes_back_within_its_budget_is_not_answered() -> Non
     world.train(170, loss=4.0)
     assert world.state.record.loss_counts.diverged > 0
     world.train(100)
-    assert world.state.record.loss_counts.diverged == 0
-    assert (marked(world), world.phase) == ([], "running")
+    assert (world.state.record.loss_counts.diverged, marked(world), world.phase) == (0, [], "running")
 
 
 def test_a_jump_of_the_learning_rate_ends_the_count_of_a_divergence() -> None:

@@ -1,10 +1,12 @@
 """Evaluations and saves that the script has marked: no news while ranks work in them, and named when they hang."""
 
+from typing import Any
+
 import pytest
 
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.core.test_coordinator import running
+from tests.core.runs import edited_record, enter_phase, restarted_after_s, running, set_ranks
 from tests.support.core_world import World
 
 MARKED = (common.PHASE_EVAL, common.PHASE_CHECKPOINT)
@@ -15,12 +17,11 @@ RESTART_S = 180.0
 ALL = frozenset(range(4))
 
 
-def marked(phase: "common.Phase" = common.PHASE_EVAL, *, moving: frozenset[int] = ALL, **options: object) -> World:
+def marked(phase: "common.Phase" = common.PHASE_EVAL, *, moving: frozenset[int] = ALL, **options: Any) -> World:
     """Return a run whose four ranks have just entered a phase for the first time."""
     world = running(**options)
-    for number in range(4):
-        world.rank(number).progress.phase = phase
-        world.rank(number).device = "cpu"
+    enter_phase(world, phase)
+    set_ranks(world, device="cpu")
     world.moving = set(moving)
     return world
 
@@ -30,14 +31,6 @@ def first_incident_after_s(world: World, at_most_s: float = 400.0) -> float:
     began = world.now
     while not world.incidents:
         assert world.now - began < at_most_s, "no incident"
-        world.tick(seconds=0.2)
-    return world.now - began
-
-
-def restarted_after_s(world: World, at_most_s: float = 400.0) -> float:
-    began = world.now
-    while world.phase == "running":
-        assert world.now - began < at_most_s, "no restart"
         world.tick(seconds=0.2)
     return world.now - began
 
@@ -54,8 +47,7 @@ def test_the_first_long_evaluation_or_save_is_no_incident_while_ranks_work(phase
 def test_rank_0_may_evaluate_alone_while_the_others_wait_for_it() -> None:
     world = marked(moving=frozenset({0}))
     world.hang(culprit=0)
-    for number in (1, 2, 3):
-        world.rank(number).progress.phase = common.PHASE_FORWARD_BACKWARD
+    enter_phase(world, common.PHASE_FORWARD_BACKWARD, 1, 2, 3)
     world.stand(85.0)
     world.train(3)
     assert (world.incidents, world.phase) == ([], "running")
@@ -135,8 +127,6 @@ def test_on_gpus_one_still_rank_among_spinning_ones_is_no_work() -> None:
 
 def test_a_run_that_is_not_restarted_any_more_says_so_even_in_an_evaluation() -> None:
     world = marked()
-    record = store.CoordinatorState()
-    record.CopyFrom(world.state.record)
-    record.uncertain_restarts, record.step_at_restart = 3, record.newest_step
-    object.__setattr__(world.state, "record", record)
+    with edited_record(world) as record:
+        record.uncertain_restarts, record.step_at_restart = 3, record.newest_step
     assert first_incident_after_s(world) == pytest.approx(DEADLINE_S, abs=0.3)

@@ -7,42 +7,23 @@ import pytest
 
 from holdfast_core.checkpointing.proven_steps import OPEN_KEPT
 from holdfast_proto.v1 import store_pb2 as store
+from tests.core.recovery.test_loss_policy import report, running
+from tests.core.runs import send_event
 from tests.support.core_world import World
 
 NAN = math.nan
 
 
-def running(**rules: tuple[str, int]) -> World:
-    world = World(ranks_per_node=1)
-    for tier, (action, budget) in rules.items():
-        rule = store.LossRule(action=f"LOSS_ACTION_{action.upper()}", budget=budget)
-        getattr(world.spec.loss_policy, tier).CopyFrom(rule)
-    world.until("starting")
-    world.train(1)
-    assert world.phase == "running"
-    return world
-
-
 def step_done(world: World, loss: float | None = None, **numbers: Any) -> int:
     """Let the only rank finish a step, and return its number."""
-    rank = world.rank(0)
-    step = rank.progress.step
-    rank.progress.step, rank.stalled_s, rank.still_s, rank.steps_done = step + 1, 0.0, 0.0, rank.steps_done + 1
-    summary = store.StepSummary(step=step, generation=world.state.record.generation, duration_s=0.3, **numbers)
-    if loss is not None:
-        summary.loss_sum, summary.loss_count = loss, 1
-        if not math.isfinite(loss):
-            summary.nonfinite.add(rank=0, quantity="loss")
-    world.events.append(store.Event(node="node0", generation=summary.generation, step_summary=summary))
-    world.tick(seconds=0.01)
-    return step
+    report(world, loss, **numbers)
+    return world.rank(0).progress.step - 1
 
 
 def commit(world: World, step: int) -> None:
     generation = world.state.record.generation
     committed = store.CheckpointCommitted(step=step)
-    world.events.append(store.Event(node="node0", generation=generation, checkpoint_committed=committed))
-    world.tick(seconds=0.01)
+    send_event(world, generation=generation, checkpoint_committed=committed, seconds=0.01)
 
 
 def proven(world: World) -> list[tuple[int, int]]:
@@ -116,7 +97,7 @@ def test_a_run_that_reports_no_loss_remembers_a_bounded_number_of_checkpoints() 
 
 @pytest.mark.parametrize(("action", "is_recorded"), [("notify", True), ("note", False)])
 def test_a_bad_end_tells_the_agents_which_checkpoints_are_in_doubt(action: str, is_recorded: bool) -> None:
-    world = running(non_finite=(action, 10))
+    world = running({"non_finite": (action, 10)})
     last = step_done(world, 2.0)
     step_done(world, NAN)
     world.end(0, code=0)

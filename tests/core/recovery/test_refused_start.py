@@ -1,15 +1,14 @@
 """A first start without hope ends the run once; later starts, and mode observe, are left alone."""
 
 from holdfast_proto.v1 import store_pb2 as store
-from tests.core.test_coordinator import running
+from tests.core.runs import end_ranks, restart, running
 from tests.support.core_world import World
 
 NO_MODULE = "Traceback\n  File train.py\nModuleNotFoundError: No module named 'nosuch'"
 
 
 def end_all(world: World) -> None:
-    for number in range(world.ranks_per_node):
-        world.end(number, code=1, last_words=NO_MODULE, never_attached=True)
+    end_ranks(world, *range(world.ranks_per_node), code=1, last_words=NO_MODULE, never_attached=True)
 
 
 def test_a_program_that_cannot_run_is_started_once() -> None:
@@ -25,8 +24,7 @@ def test_a_program_that_cannot_run_is_started_once() -> None:
 def test_the_same_after_a_start_that_trained_is_a_death() -> None:
     world = running()
     world.end(0, signal=9)
-    world.until("stopping")
-    world.until("starting")
+    restart(world)
     end_all(world)
     world.until("stopping")
     assert world.incidents[-1].verdict.kind == store.VERDICT_KIND_DEAD_RANK

@@ -24,8 +24,7 @@ def patience(preset: "store.Preset" = store.PRESET_DEFAULT, **record: object) ->
 )
 def test_each_preset_has_a_row(preset: "store.Preset", likely_s: int, computing_s: int, pauses_s: int) -> None:
     of_preset = patience(preset)
-    assert of_preset.likely_s(COMPUTING) == likely_s
-    assert of_preset.time_alone_s(COMPUTING) == computing_s
+    assert (of_preset.likely_s(COMPUTING), of_preset.time_alone_s(COMPUTING)) == (likely_s, computing_s)
     assert {of_preset.time_alone_s(phase) for phase in PAUSES} == {pauses_s}
     assert (of_preset.suspended_s, of_preset.leaving_s) == (computing_s, pauses_s)
 

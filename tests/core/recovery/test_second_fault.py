@@ -44,8 +44,7 @@ def test_a_rank_that_the_first_one_may_have_brought_down_is_not(how: dict[str, o
 
 def test_a_rank_that_fails_later_is_not() -> None:
     world = gathering()
-    for _ in range(8):
-        world.tick()
+    world.stand(0.8)
     world.end(3, code=1, last_words=RAISED)
     world.tick()
     assert list(world.incidents[0].verdict.culprits) == [1]

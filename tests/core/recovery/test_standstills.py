@@ -13,7 +13,7 @@ from holdfast_core.recovery.standstills import KNOWN_PAUSES, has_given_up
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.core.test_coordinator import running
+from tests.core.runs import edited_record, end_ranks, hung, restart, restarted_after_s, running, set_ranks
 from tests.support.core_world import World
 
 
@@ -24,21 +24,11 @@ def states(world: World) -> list[str]:
 
 def kill(world: World, number: int) -> None:
     world.end(number, signal=9)
-    world.until("stopping")
-    world.until("starting")
-
-
-def restarted_after_s(world: World, at_most_s: float = 400.0) -> float:
-    began = world.now
-    while world.phase == "running":
-        assert world.now - began < at_most_s, "no restart"
-        world.tick(seconds=0.2)
-    return world.now - began
+    restart(world)
 
 
 def test_a_rank_that_nothing_moves_in_is_restarted_after_the_likely_patience() -> None:
-    world = running()
-    world.hang(culprit=1)
+    world = hung()
     assert restarted_after_s(world) == pytest.approx(10.0, abs=0.5)
     (incident,) = world.incidents
     assert incident.state == store.INCIDENT_STATE_OPEN
@@ -59,8 +49,7 @@ def test_a_rank_that_nothing_moves_in_is_restarted_after_the_likely_patience() -
 def test_a_rank_that_wakes_now_and_then_is_not_restarted_before_its_next_sign_of_life_is_overdue(
     signs_s: Iterable[float], after_s: float
 ) -> None:
-    world = running()
-    world.hang(culprit=1)
+    world = hung()
     rank = world.rank(1)
     while world.phase == "running":
         seen_s = [at_s for at_s in signs_s if at_s <= rank.stalled_s]
@@ -78,15 +67,13 @@ def test_of_ranks_that_all_pause_the_first_to_go_on_waits_for_the_others_before_
     while world.rank(1).stalled_s < 30.0:
         world.tick(seconds=0.2)
     world.hang(culprit=1)
-    for number in (0, 2, 3):
-        world.rank(number).stalled_s = 0.0
+    set_ranks(world, 0, 2, 3, stalled_s=0.0)
     assert restarted_after_s(world) == pytest.approx(10.0, abs=0.5)
 
 
 @pytest.mark.parametrize("how", ["moves", "traced", "unknown"])
 def test_a_rank_that_moves_is_traced_or_was_not_looked_at_has_the_time_of_a_step(how: str) -> None:
-    world = running()
-    world.hang(culprit=1)
+    world = hung()
     if how == "traced":
         world.rank(1).traced, world.rank(1).process_state = True, "t"
     else:
@@ -96,8 +83,7 @@ def test_a_rank_that_moves_is_traced_or_was_not_looked_at_has_the_time_of_a_step
 
 @pytest.mark.parametrize("how", ["moves", "traced", "evaluates"])
 def test_a_still_rank_that_may_wait_for_one_that_is_busy_has_the_time_of_that_one(how: str) -> None:
-    world = running()
-    world.hang(culprit=1)
+    world = hung()
     group = world.rank(3).progress.groups[0]  # it is in no call: rank 1 may wait for it in new_group()
     group.enqueued = group.completed
     world.moving = {3} if how == "moves" else set()
@@ -108,8 +94,7 @@ def test_a_still_rank_that_may_wait_for_one_that_is_busy_has_the_time_of_that_on
 
 
 def test_a_still_rank_is_restarted_in_time_if_all_others_wait_or_are_still() -> None:
-    world = running()
-    world.hang(culprit=1)
+    world = hung()
     group = world.rank(3).progress.groups[0]
     group.enqueued = group.completed
     assert restarted_after_s(world) == pytest.approx(10.0, abs=0.5)
@@ -119,8 +104,7 @@ def test_a_still_rank_is_restarted_in_time_if_all_others_wait_or_are_still() -> 
     "phase", [common.PHASE_EVAL, common.PHASE_CHECKPOINT, common.PHASE_IDLE, common.PHASE_INIT, common.PHASE_DATA]
 )
 def test_a_rank_in_a_pause_has_the_time_of_a_pause_though_nothing_moves(phase: "common.Phase") -> None:
-    world = running()
-    world.hang(culprit=1)
+    world = hung()
     world.rank(1).progress.phase = phase
     assert restarted_after_s(world) == pytest.approx(180.0, abs=0.5)
 
@@ -138,8 +122,7 @@ def test_a_rank_in_a_pause_has_the_time_of_a_pause_though_nothing_moves(phase: "
 def test_a_rank_that_waits_for_data_of_a_worker_that_was_killed_is_certain(
     phase: "common.Phase", waits_for: "common.Activity", moves: bool, after_s: float
 ) -> None:
-    world = running()
-    world.hang(culprit=1)
+    world = hung()
     rank = world.rank(1)
     rank.progress.phase, rank.lost_worker.pid, rank.lost_worker.code = phase, 77, -9
     rank.blocked_on.activity = waits_for
@@ -151,19 +134,16 @@ def test_a_rank_that_waits_for_data_of_a_worker_that_was_killed_is_certain(
 
 
 def test_a_stopped_rank_is_restarted_immediately_unless_another_is_stopped_too() -> None:
-    alone = running()
-    alone.hang(culprit=1)
+    alone = hung()
     alone.rank(1).process_state = "T"
     assert restarted_after_s(alone) < 2.0
-    two = running()
-    two.hang(culprit=1)
+    two = hung()
     two.rank(1).process_state = two.rank(2).process_state = "T"
     assert restarted_after_s(two) == pytest.approx(10.0, abs=0.5)
 
 
 def test_a_stopped_rank_in_an_evaluation_is_still_a_certain_sign() -> None:
-    world = running()
-    world.hang(culprit=1)
+    world = hung()
     world.rank(1).progress.phase = common.PHASE_EVAL
     world.rank(1).process_state = "T"
     assert restarted_after_s(world) <= 21.0  # the report deadline of a phase that is new to the run
@@ -171,8 +151,7 @@ def test_a_stopped_rank_in_an_evaluation_is_still_a_certain_sign() -> None:
 
 def test_a_pause_of_all_ranks_is_no_incident_however_they_continue() -> None:
     world = running()
-    for number in range(4):
-        world.rank(number).process_state = "T"
+    set_ranks(world, process_state="T")
     world.stand(30.0)
     for number in (2, 0, 3, 1):
         world.rank(number).process_state = "S"
@@ -184,8 +163,7 @@ def test_a_pause_of_all_ranks_is_no_incident_however_they_continue() -> None:
 
 def test_a_pause_of_all_ranks_that_does_not_end_is_reported_and_ended() -> None:
     world = running()
-    for number in range(4):
-        world.rank(number).process_state = "T"
+    set_ranks(world, process_state="T")
     assert restarted_after_s(world) == pytest.approx(60.0, abs=0.5)
     assert "are stopped" in world.incidents[0].verdict.message
 
@@ -232,9 +210,7 @@ def test_ranks_on_gpus_that_spin_in_a_call_count_as_waiting() -> None:
 
 
 def test_a_standstill_that_ends_is_resolved_and_costs_no_restart() -> None:
-    world = running()
-    world.hang(culprit=1)
-    world.stand(5.0)
+    world = hung(stood_s=5.0)
     assert states(world) == ["standstill"]
     world.train()
     world.tick()
@@ -243,9 +219,7 @@ def test_a_standstill_that_ends_is_resolved_and_costs_no_restart() -> None:
 
 
 def test_a_new_leader_resolves_the_standstill_of_the_one_before() -> None:
-    world = running()
-    world.hang(culprit=1)
-    world.stand(5.0)
+    world = hung(stood_s=5.0)
     world.lose_leader()
     world.stand(1.0)
     world.train(3)
@@ -266,9 +240,7 @@ def test_newer_evidence_replaces_the_verdict_on_a_standstill_and_opens_no_second
 
 
 def test_that_nobody_is_known_to_be_missing_is_no_news_beside_a_rank_that_is_named() -> None:
-    world = running()
-    world.hang(culprit=2)
-    world.stand(5.0)
+    world = hung(2, stood_s=5.0)
     for number in range(4):  # the groups are gone from the reports for a moment: nobody is known to wait
         del world.rank(number).progress.groups[:]
     world.stand(5.0)
@@ -292,10 +264,7 @@ def test_ranks_that_pass_their_deadlines_later_join_the_incident() -> None:
 
 
 def test_a_restart_for_another_cause_than_the_one_reported_first_names_that_cause() -> None:
-    world = running()
-    world.hang(culprit=1)
-    world.moving = {1}
-    world.stand(5.0)
+    world = hung(moving={1}, stood_s=5.0)
     world.moving = set()
     group = world.rank(2).progress.groups[0]
     world._seq(world.rank(1), enqueued=group.enqueued, completed=group.completed)
@@ -310,12 +279,8 @@ TIMED_OUT = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 12000ms for 
 
 @pytest.mark.safety
 def test_ranks_that_give_up_waiting_are_consequences_of_the_rank_that_hangs() -> None:
-    world = running()
-    world.hang(culprit=1)
-    world.moving = {1}
-    world.stand(5.0)
-    for number in (0, 2, 3):
-        world.end(number, code=1, last_words=TIMED_OUT)
+    world = hung(moving={1}, stood_s=5.0)
+    end_ranks(world, 0, 2, 3, code=1, last_words=TIMED_OUT)
     world.until("starting")
     (incident,) = world.incidents
     assert (incident.verdict.kind, list(incident.verdict.culprits)) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [1])
@@ -324,11 +289,8 @@ def test_ranks_that_give_up_waiting_are_consequences_of_the_rank_that_hangs() ->
 
 
 def test_in_an_observed_run_they_are_a_line_of_the_incident_and_no_second_one() -> None:
-    world = running(mode=store.MODE_OBSERVE)
-    world.hang(culprit=1)
-    world.stand(5.0)
-    for number in (0, 2, 3):
-        world.end(number, code=1, last_words=TIMED_OUT)
+    world = hung(stood_s=5.0, mode=store.MODE_OBSERVE)
+    end_ranks(world, 0, 2, 3, code=1, last_words=TIMED_OUT)
     world.stand(3.0)
     world.end(1, signal=15)  # torchrun ends the rest
     world.stand(3.0)
@@ -346,23 +308,16 @@ def test_in_an_observed_run_they_are_a_line_of_the_incident_and_no_second_one() 
     ],
 )
 def test_an_end_that_no_hang_brings_about_is_judged_anew(how: dict[str, Any]) -> None:
-    world = running()
-    world.hang(culprit=1)
-    world.moving = {1}
-    world.stand(5.0)
+    world = hung(moving={1}, stood_s=5.0)
     world.end(2, **how)
     world.until("starting")
     assert list(world.incidents[-1].verdict.culprits) == [2]
 
 
 def test_a_rank_that_ends_with_an_exception_is_said_to_be_dead_and_not_to_move_again() -> None:
-    world = running()
-    world.hang(culprit=1)
-    world.moving = {1}
-    world.stand(5.0)
+    world = hung(moving={1}, stood_s=5.0)
     world.rank(1).dying, world.rank(1).stalled_s = True, 0.0  # it has sent its last words
-    for number in (0, 2, 3):
-        world.rank(number).stalled_s = 0.0
+    set_ranks(world, 0, 2, 3, stalled_s=0.0)
     world.stand(1.0)
     assert states(world) == ["standstill"]
     world.end(1, code=1, last_words='Traceback\n  File "train.py", line 9, in main\nConnectionError: reset')
@@ -382,9 +337,7 @@ def test_a_mismatch_on_devices_that_names_nobody_is_no_certain_sign() -> None:
 
 
 def test_a_death_ends_the_story_of_a_standstill() -> None:
-    world = running()
-    world.hang(culprit=1)
-    world.stand(5.0)
+    world = hung(stood_s=5.0)
     world.end(1, signal=9)
     world.until("starting")
     assert states(world) == ["resolved", "open"]
@@ -406,10 +359,8 @@ def test_a_pause_of_all_ranks_is_known_when_some_come_to_it_a_little_later() -> 
 
 def test_what_a_run_remembers_of_pauses_is_bounded() -> None:
     world = running()
-    record = store.CoordinatorState()
-    record.CopyFrom(world.state.record)
-    record.known_pauses.extend(store.KnownPause(kind=f"k{i}", longest_s=1.0) for i in range(KNOWN_PAUSES))
-    object.__setattr__(world.state, "record", record)
+    with edited_record(world) as record:
+        record.known_pauses.extend(store.KnownPause(kind=f"k{i}", longest_s=1.0) for i in range(KNOWN_PAUSES))
     world.hang(culprit=1)
     world.stand(5.0)
     world.train()
@@ -452,8 +403,7 @@ def test_uncertain_restarts_never_fail_a_run_and_exits_do() -> None:
     for number in range(4):
         world.rank(number).progress.phase = common.PHASE_FORWARD_BACKWARD
         world._seq(world.rank(number), enqueued=1 if number == 1 else 2, completed=1)
-    world.until("stopping")
-    world.until("starting")
+    restart(world)
     assert world.state.record.restarts_without_progress == 1
     kill(world, 0)
     world.end(3, signal=9)
@@ -464,8 +414,7 @@ def test_uncertain_restarts_never_fail_a_run_and_exits_do() -> None:
 def test_the_last_line_repeats_what_began_it_and_not_only_what_came_last() -> None:
     world = running()
     world.end(2, code=1, last_words="Traceback\nValueError: bad sample")
-    world.until("stopping")
-    world.until("starting")
+    restart(world)
     for number in (0, 3):
         kill(world, number)
     world.end(1, signal=9)
@@ -491,8 +440,7 @@ def test_a_rank_that_fails_at_one_step_each_time_is_named_in_the_last_line() -> 
     world = running()
     for _ in range(3):
         world.end(2, code=1, last_words="Traceback\nValueError: bad sample")
-        world.until("stopping")
-        world.until("starting")
+        restart(world)
     world.end(2, code=1, last_words="Traceback\nValueError: bad sample")
     world.until("failed")
     outcome = world.state.record.outcome
@@ -502,8 +450,7 @@ def test_a_rank_that_fails_at_one_step_each_time_is_named_in_the_last_line() -> 
 
 
 def test_in_observe_mode_nothing_is_ever_restarted() -> None:
-    world = running(mode=store.MODE_OBSERVE)
-    world.hang(culprit=1)
+    world = hung(mode=store.MODE_OBSERVE)
     world.rank(1).process_state = "T"
     world.stand(300.0)
     assert (states(world), world.sent("stop")) == (["standstill"], [])
@@ -524,11 +471,9 @@ def test_a_healthy_stay_in_a_phase_is_remembered_over_a_change_of_leader() -> No
 
 def test_a_standstill_that_is_left_as_it_is_is_reported_though_it_is_a_known_pause() -> None:
     world = running(restart_patience=0.05)
-    record = store.CoordinatorState()
-    record.CopyFrom(world.state.record)
-    record.uncertain_restarts, record.step_at_restart = UNCERTAIN_RESTARTS, record.newest_step
-    record.known_pauses.add(kind="hung_collective in forward_backward, unspecified", longest_s=1000.0)
-    object.__setattr__(world.state, "record", record)
+    with edited_record(world) as record:
+        record.uncertain_restarts, record.step_at_restart = UNCERTAIN_RESTARTS, record.newest_step
+        record.known_pauses.add(kind="hung_collective in forward_backward, unspecified", longest_s=1000.0)
     world.hang(culprit=1)
     world.stand(19.0)
     assert states(world) == ["standstill"]
@@ -536,8 +481,7 @@ def test_a_standstill_that_is_left_as_it_is_is_reported_though_it_is_a_known_pau
 
 
 def test_a_rank_that_has_left_training_while_others_wait_for_it_is_reported_and_not_restarted() -> None:
-    world = running()
-    world.hang(culprit=1)
+    world = hung()
     world.rank(1).left_training = True
     world.rank(1).progress.phase = common.PHASE_IDLE
     world.stand(300.0)
@@ -549,9 +493,7 @@ def test_a_rank_that_has_left_training_while_others_wait_for_it_is_reported_and_
 
 
 def test_a_run_that_is_ended_while_it_stands_still_leaves_no_open_incident() -> None:
-    world = running()
-    world.hang(culprit=1)
-    world.stand(5.0)
+    world = hung(stood_s=5.0)
     world.tick(StopRequest())
     assert (states(world), world.phase) == (["noted"], "failed")
 
@@ -564,6 +506,5 @@ def test_a_generation_that_cannot_start_leaves_no_standstill_to_the_next_one() -
     assert states(world) == ["open", "standstill"]
     node = world.node_states["node0"]
     node.failed_generation, node.failure = world.state.record.generation, "no memory"
-    world.until("stopping")
-    world.until("starting")
+    restart(world)
     assert states(world)[1] == "resolved"

@@ -7,8 +7,7 @@ import pytest
 from holdfast_agent.evidence.recorder_dump import from_document
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.core.recovery.test_standstills import restarted_after_s
-from tests.core.test_coordinator import running
+from tests.core.runs import restarted_after_s, running
 from tests.support.core_world import World
 from tests.support.recorder_documents import Document
 
@@ -88,8 +87,7 @@ def test_a_call_that_all_have_made_is_likely_only_if_all_devices_have_reached_it
 def test_different_calls_have_the_time_of_a_step_as_nccl_may_end_them_all_the_same() -> None:
     documents = {rank: Document(WORLD).call().pending() for rank in range(4)}
     documents[3] = Document(WORLD).call().pending("all_gather")
-    world = on_devices(documents)
-    assert restarted_after_s(world) == pytest.approx(TIME_ALONE_S, abs=1.0)
+    assert restarted_after_s(on_devices(documents)) == pytest.approx(TIME_ALONE_S, abs=1.0)
 
 
 def test_a_rank_that_waits_for_data_of_a_worker_that_was_killed_is_certain() -> None:

@@ -4,7 +4,7 @@ from holdfast_core.model import StopRequest
 from holdfast_core.recovery.suspicion import PERSIST_EVERY_S
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from tests.core.test_coordinator import running
+from tests.core.runs import hung, running
 from tests.support.core_world import World
 
 
@@ -29,8 +29,7 @@ def test_the_newest_common_snapshot_is_persisted_before_the_verdict() -> None:
     while not persisted(world):
         assert world.phase == "running"
         world.tick()
-    assert not world.incidents
-    assert persisted(world) == [common]
+    assert (world.incidents, persisted(world)) == ([], [common])
     while not world.incidents:
         world.tick()
     assert persisted(world) == [common]
@@ -44,8 +43,7 @@ def test_a_slow_step_of_a_healthy_run_persists_nothing() -> None:
 
 
 def test_one_rank_that_moves_allays_the_suspicion() -> None:
-    world = running()
-    world.hang(culprit=1)
+    world = hung()
     for _ in range(8):
         world.rank(2).stalled_s = 0.0
         world.tick()
@@ -85,8 +83,7 @@ def suspicions(world: World) -> dict[str, int]:
 
 
 def test_a_suspicion_that_resolves_is_counted_and_not_reported() -> None:
-    world = running()
-    world.hang(culprit=1)
+    world = hung()
     while not suspicions(world):
         world.tick()
     commands = [command.gather_evidence for command in world.sent("gather_evidence")]
@@ -95,49 +92,27 @@ def test_a_suspicion_that_resolves_is_counted_and_not_reported() -> None:
     ]
     world.train()
     world.tick()
-    assert suspicions(world) == {"raised": 1, "resolved": 1}
-    assert not world.incidents
+    assert (suspicions(world), world.incidents) == ({"raised": 1, "resolved": 1}, [])
 
 
 def test_a_suspicion_that_a_verdict_confirms_goes_with_the_incident() -> None:
-    world = running()
-    world.hang(culprit=1)
+    world = hung()
     world.until("gathering")
     suspected, confirmed = (command.gather_evidence for command in world.sent("gather_evidence")[:2])
-    assert confirmed.incident == world.incidents[0].id
-    assert confirmed.suspicion == suspected.suspicion
+    assert (confirmed.incident, confirmed.suspicion) == (world.incidents[0].id, suspected.suspicion)
     assert suspicions(world) == {"raised": 1, "confirmed": 1}
 
 
 def test_a_hang_that_may_only_be_observed_is_suspected_once_while_it_lasts() -> None:
-    world = running(mode=store.MODE_OBSERVE)
-    world.hang(culprit=1)
+    world = hung(mode=store.MODE_OBSERVE)
     stand_still(world, 20.0)
-    assert len(world.incidents) == 1
-    assert suspicions(world) == {"raised": 1, "confirmed": 1}
+    assert (len(world.incidents), suspicions(world)) == (1, {"raised": 1, "confirmed": 1})
     world.train()
     world.hang(culprit=1)
     stand_still(world, 20.0)
     assert len(world.incidents) == 1  # a pause of a kind that this run has shown before
     stand_still(world, 21.0)
-    assert len(world.incidents) == 2
-    assert suspicions(world) == {"raised": 2, "confirmed": 2}
-
-
-def test_a_rank_of_a_cycle_that_computes_is_the_root_and_not_a_mismatch() -> None:
-    world = running()
-    for number, peers in ((0, ("a", "b")), (1, ("b", "a"))):
-        rank = world.rank(number)
-        del rank.progress.groups[:]
-        # Both have posted a call that the other has not. Rank 1 has done so ahead of time, and it computes.
-        rank.progress.groups.add(group=peers[0], members=[0, 1], enqueued=5, completed=4)
-        rank.progress.groups.add(group=peers[1], members=[0, 1], enqueued=4, completed=4)
-        rank.device, rank.thread_state = "cpu", "S"
-    world.rank(1).thread_state = "R"
-    while not world.incidents:
-        world.tick()
-    verdict = world.incidents[0].verdict
-    assert (verdict.kind, list(verdict.culprits)) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [1])
+    assert (len(world.incidents), suspicions(world)) == (2, {"raised": 2, "confirmed": 2})
 
 
 def asked(world: World) -> dict[str, list[int]]:
@@ -172,9 +147,7 @@ def test_nobody_asks_in_a_run_without_nccl_or_with_the_setting_off() -> None:
 
 
 def test_what_the_witness_says_is_a_line_of_the_story_and_brings_no_restart() -> None:
-    world = running()
-    world.hang(culprit=1)
-    world.moving = {1}
+    world = hung(moving={1})
     while not world.incidents:
         world.tick()
     generation = world.state.record.generation

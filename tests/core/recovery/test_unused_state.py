@@ -27,7 +27,7 @@ def test_ranks_that_never_attached_have_not_used_the_checkpoint() -> None:
     assert [(one.verdict.kind, one.verdict.message) for one in world.incidents] == [
         (store.VERDICT_KIND_BAD_CONFIGURATION, outcome)
     ]
-    assert not world.sent("persist_snapshot")
+    assert world.sent("persist_snapshot") == []
     assert [command.finish.succeeded for command in world.sent("finish")] == [False]
 
 
@@ -46,7 +46,7 @@ def test_a_run_in_which_one_rank_used_the_state_has_finished() -> None:
     world.end(0, code=0, finished=True)
     world.end(1, code=0, finished=True, last_words=WORDS)
     world.until("finished")
-    assert not world.incidents
+    assert world.incidents == []
 
 
 def test_a_run_without_a_state_needs_no_rank_that_attaches() -> None:
@@ -54,4 +54,4 @@ def test_a_run_without_a_state_needs_no_rank_that_attaches() -> None:
     world.until("starting")
     world.end(0, code=0, never_attached=True)
     world.until("finished")
-    assert not world.incidents
+    assert world.incidents == []
