@@ -1,7 +1,7 @@
 """Helpers that show detectors the state of ranks at one moment."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from holdfast_core.deadlines import Deadlines
 from holdfast_core.detectors.framework import Detector
@@ -18,7 +18,10 @@ TRAINING = common.PHASE_FORWARD_BACKWARD
 
 
 class Ranks:
-    """The ranks of a run, four on a node. All are alive and training, and have stood still for LATE_S seconds."""
+    """The ranks of a run, four on a node. All are alive and training, and have stood still for LATE_S seconds.
+
+    Methods that change them return them, so that calls can be chained.
+    """
 
     def __init__(self, count: int = 4) -> None:
         self.ranks = {
@@ -45,7 +48,7 @@ class Ranks:
     def __getitem__(self, number: int) -> store.RankState:
         return self.ranks[number]
 
-    def group(self, name: str, enqueued: Mapping[int, int], completed: int, description: str = "") -> None:
+    def group(self, name: str, enqueued: Mapping[int, int], completed: int, description: str = "") -> Self:
         for number, seq in enqueued.items():
             self[number].progress.groups.add(
                 group=name,
@@ -54,29 +57,34 @@ class Ranks:
                 completed=min(seq, completed),
                 description=description,
             )
+        return self
 
-    def channel(self, source: int, target: int, *, sent: int, delivered: int, posted: int, received: int) -> None:
+    def channel(self, source: int, target: int, *, sent: int, delivered: int, posted: int, received: int) -> Self:
         self[source].progress.channels.add(
             group="pp", peer=target, direction=common.DIRECTION_SEND, enqueued=sent, completed=delivered
         )
         self[target].progress.channels.add(
             group="pp", peer=source, direction=common.DIRECTION_RECV, enqueued=posted, completed=received
         )
+        return self
 
-    def called(self, numbers: Iterable[int], group: str, seq: int, op: str, *inputs: str) -> None:
+    def called(self, numbers: Iterable[int], group: str, seq: int, op: str, *inputs: str) -> Self:
         """Give ranks a pending call. ``inputs``: sizes and data types of its inputs."""
         sizes, dtypes = (*inputs, "", "")[:2]
         for number in numbers:
             self[number].pending.add(group=group, seq=seq, op=op, sizes=sizes, dtypes=dtypes)
+        return self
 
-    def stack(self, number: int, activity: "common.Activity", frame: str = "") -> None:
+    def stack(self, number: int, activity: "common.Activity", frame: str = "") -> Self:
         self.stacks[number] = store.StackSummary(rank=number, frame=frame, activity=activity)
+        return self
 
-    def end(self, number: int, at: float = NOW - 0.1, **how: Any) -> None:
+    def end(self, number: int, at: float = NOW - 0.1, **how: Any) -> Self:
         self[number].life = store.LIFE_EXITED
         self[number].exit.CopyFrom(store.RankExit(exited_unix_s=at, step=50, phase=TRAINING, **how))
         if how.get("code") != 0:
             self.first_exit_unix_s = min(self.first_exit_unix_s or at, at)
+        return self
 
     def view(self, *, suspicious: bool = False) -> View:
         node_of = {number: f"node{number // 4}" for number in self.ranks}
@@ -113,6 +121,17 @@ class Ranks:
         finding = detector.see_tick(self.view()).findings
         assert len(finding) <= 1
         return finding[0].verdict if finding else None
+
+    def found(self, detector: Detector) -> store.Verdict:
+        """Return the verdict of a detector that must have one."""
+        verdict = self.verdict(detector)
+        assert verdict is not None
+        return verdict
+
+    def culprits(self, detector: Detector) -> list[int]:
+        """Return the ranks that a detector names; none if it has no verdict."""
+        verdict = self.verdict(detector)
+        return list(verdict.culprits) if verdict else []
 
 
 def hung_in_one_group(culprit: int = 1) -> Ranks:

@@ -43,15 +43,12 @@ def test_rank_aborted_for_a_lost_peer_is_a_victim() -> None:
 
 
 def test_abort_without_words_is_weighed_against_exceptions_by_time() -> None:
-    aborted_late = {0: killed(signal.SIGABRT, 103.0), 1: raised(BAD_SAMPLE, 100.0)}
-    assert first_cause(aborted_late) == (1, 0)
-    aborted_first = {0: killed(signal.SIGABRT, 100.0), 1: raised(BAD_SAMPLE, 103.0)}
-    assert first_cause(aborted_first) == (0, 1)
+    assert first_cause({0: killed(signal.SIGABRT, 103.0), 1: raised(BAD_SAMPLE, 100.0)}) == (1, 0)
+    assert first_cause({0: killed(signal.SIGABRT, 100.0), 1: raised(BAD_SAMPLE, 103.0)}) == (0, 1)
 
 
 def test_aborted_rank_comes_before_those_that_lost_it() -> None:
-    exits = {0: raised(LOST_PEER, 99.0), 1: killed(signal.SIGABRT, 100.0)}
-    assert first_cause(exits) == (1,)
+    assert first_cause({0: raised(LOST_PEER, 99.0), 1: killed(signal.SIGABRT, 100.0)}) == (1,)
 
 
 @pytest.mark.safety
@@ -75,8 +72,7 @@ def test_rank_that_left_early_comes_before_those_that_lost_it() -> None:
 
 
 def test_exit_that_no_parent_could_reap_comes_before_those_that_lost_the_rank() -> None:
-    exits = {0: raised(LOST_PEER, 99.0), 3: RankExit(exited_unix_s=100.0)}
-    assert first_cause(exits) == (3,)
+    assert first_cause({0: raised(LOST_PEER, 99.0), 3: RankExit(exited_unix_s=100.0)}) == (3,)
 
 
 def test_all_killed_ranks_are_culprits_the_earliest_first() -> None:
@@ -115,11 +111,7 @@ def with_fault(words: str, at: float, fault: GpuFault | None = None) -> RankExit
 
 def test_a_rank_whose_gpu_broke_is_the_cause_whatever_it_says_itself() -> None:
     broken = GpuFault(gpu=3, xid=79, meaning="the GPU has fallen off the bus", fatal=True)
-    exits = {
-        0: with_fault(LOST_PEER, 1.0),
-        1: with_fault(LOST_PEER, 2.0, broken),
-        2: with_fault(LOST_PEER, 0.5),
-    }
+    exits = {0: with_fault(LOST_PEER, 1.0), 1: with_fault(LOST_PEER, 2.0, broken), 2: with_fault(LOST_PEER, 0.5)}
     assert first_cause(exits) == (1,)
     assert speaks_for_itself(exits[1])
     assert end_of(1, exits[1]).gpu_fault == broken

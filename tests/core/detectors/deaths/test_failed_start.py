@@ -41,8 +41,7 @@ def test_one_error_of_the_program_on_every_rank_ends_the_run(words: str, code: i
     ranks = start()
     for number in range(4):
         end(ranks, number, words, code=code)
-    found = verdict(ranks)
-    assert found is not None
+    found = ranks.found(DeadRank())
     assert found.kind == store.VERDICT_KIND_BAD_CONFIGURATION
     assert found.message.startswith(
         f"all 4 ranks ended before holdfast_hooks.attach(), so the run is not started again: {line}"
@@ -54,8 +53,7 @@ def test_the_others_get_time_to_fail_too_and_then_it_is_a_death() -> None:
     end(ranks, 2)
     assert verdict(ranks) is None
     ranks.first_exit_unix_s = NOW - PATIENCE_S
-    found = verdict(ranks)
-    assert found is not None
+    found = ranks.found(DeadRank())
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_DEAD_RANK, [2])
 
 
@@ -73,9 +71,7 @@ def test_what_may_be_different_next_time_is_a_death(words: str, code: int) -> No
     ranks = start()
     for number in range(4):
         end(ranks, number, words, code=code)
-    found = verdict(ranks)
-    assert found is not None
-    assert found.kind == store.VERDICT_KIND_DEAD_RANK
+    assert ranks.found(DeadRank()).kind == store.VERDICT_KIND_DEAD_RANK
 
 
 @pytest.mark.parametrize("difference", ["attached", "another error", "trained before"])
@@ -85,16 +81,13 @@ def test_without_the_same_end_of_all_ranks_of_a_first_start_it_is_a_death(differ
         end(ranks, number)
     other = "ImportError: libfoo.so" if difference == "another error" else NO_MODULE
     end(ranks, 3, TRACEBACK + other, attached=difference == "attached")
-    found = verdict(ranks)
-    assert found is not None
-    assert found.kind == store.VERDICT_KIND_DEAD_RANK
+    assert ranks.found(DeadRank()).kind == store.VERDICT_KIND_DEAD_RANK
 
 
 def test_a_launcher_within_a_rank_ends_the_run_with_the_command_to_use() -> None:
     ranks = start()
     ranks[0].launched_world_size = 2
-    found = verdict(ranks)
-    assert found is not None
+    found = ranks.found(DeadRank())
     assert found.kind == store.VERDICT_KIND_BAD_CONFIGURATION
     assert found.message.startswith("rank 0 belongs to a world of 2 ranks, but Holdfast started 4 ranks: its command")
     assert "`holdfast observe -- COMMAND`" in found.message

@@ -9,16 +9,14 @@ from tests.support.views import Ranks, hung_in_one_group
 def test_a_root_that_waits_for_data_is_a_data_stall_and_no_hang() -> None:
     ranks = hung_in_one_group()
     ranks[1].progress.phase = common.PHASE_DATA
-    verdict = ranks.verdict(DataStall())
-    assert verdict is not None
+    verdict = ranks.found(DataStall())
     assert (verdict.kind, list(verdict.culprits)) == (store.VERDICT_KIND_DATA_STALL, [1])
     assert verdict.message.startswith("rank 1 waits for data in data of step 50; ranks 0, 2, 3 wait for it")
     assert ranks.verdict(HungCollective()) is None
 
 
 def test_a_stack_within_the_data_loader_shows_it_in_any_phase() -> None:
-    ranks = hung_in_one_group()
-    ranks.stack(1, common.ACTIVITY_DATA, "__next__ (loader.py:9)")
+    ranks = hung_in_one_group().stack(1, common.ACTIVITY_DATA, "__next__ (loader.py:9)")
     assert ranks.verdict(DataStall()) is not None
 
 
@@ -34,8 +32,7 @@ def test_all_ranks_without_data_are_named() -> None:
     ranks = Ranks()
     for number in range(4):
         ranks[number].progress.phase = common.PHASE_DATA
-    verdict = ranks.verdict(DataStall())
-    assert verdict is not None and list(verdict.culprits) == [0, 1, 2, 3]
+    assert ranks.culprits(DataStall()) == [0, 1, 2, 3]
 
 
 def test_data_that_others_wait_for_too_briefly_is_no_stall() -> None:

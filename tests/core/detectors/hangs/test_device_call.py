@@ -53,8 +53,7 @@ def findings(ranks: Ranks) -> list[store.Verdict]:
 
 
 def test_the_rank_that_has_not_made_the_call_is_named_with_what_it_rests_on() -> None:
-    found = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(8, 7), 3: dump(9, 7)}).verdict(DeviceCall())
-    assert found is not None
+    found = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(8, 7), 3: dump(9, 7)}).found(DeviceCall())
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [1])
     assert (found.group, found.seq, found.op) == ("0", 8, "all_reduce")
     assert found.message == (
@@ -70,8 +69,7 @@ def test_ranks_that_wait_for_data_are_a_data_stall_on_devices_too() -> None:
     ranks = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(7, 7), 3: dump(9, 7)})
     for rank in (1, 2):
         ranks[rank].progress.phase = common.PHASE_DATA
-    found = ranks.verdict(DeviceCall())
-    assert found is not None
+    found = ranks.found(DeviceCall())
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_DATA_STALL, [1, 2])
     assert [held.missed.seq for held in found.hang.ranks] == [8, 8]
 
@@ -97,8 +95,7 @@ def test_without_recorders_nobody_is_named() -> None:
     ranks.stack(3, common.ACTIVITY_UNSPECIFIED, "train (train.py:7)")
     assert ranks.verdict(HungCollective()) is None
     assert ranks.verdict(DeviceCall()) is None
-    found = ranks.verdict(Standstill())
-    assert found is not None and list(found.culprits) == []
+    assert list(ranks.found(Standstill()).culprits) == []
 
 
 def test_counters_of_a_group_on_the_host_name_nobody_there_either() -> None:
@@ -108,16 +105,13 @@ def test_counters_of_a_group_on_the_host_name_nobody_there_either() -> None:
 
 
 def test_a_stopped_rank_is_named_without_any_recorder() -> None:
-    ranks = on_devices()
-    ranks.group("gloo", {0: 5, 1: 4, 2: 5, 3: 5}, 4)
+    ranks = on_devices().group("gloo", {0: 5, 1: 4, 2: 5, 3: 5}, 4)
     ranks[1].process_state = "T"
-    found = ranks.verdict(HungCollective())
-    assert found is not None and list(found.culprits) == [1]
+    assert ranks.culprits(HungCollective()) == [1]
 
 
 def test_a_call_that_all_have_made_accuses_no_rank() -> None:
-    found = on_devices({rank: dump(8, 7) for rank in range(4)}).verdict(DeviceCall())
-    assert found is not None
+    found = on_devices({rank: dump(8, 7) for rank in range(4)}).found(DeviceCall())
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_TRANSPORT, [])
     assert found.message == (
         "all ranks of group 0 have entered call 8, and it does not complete: transport or device, not a rank "
@@ -136,8 +130,7 @@ def counters(numbers: dict[int, tuple[int, int]]) -> Ranks:
 
 
 def test_the_counters_of_reports_name_a_rank_with_little_confidence() -> None:
-    found = counters({0: (9, 7), 1: (7, 7), 2: (8, 7), 3: (9, 7)}).verdict(DeviceCall())
-    assert found is not None
+    found = counters({0: (9, 7), 1: (7, 7), 2: (8, 7), 3: (9, 7)}).found(DeviceCall())
     assert (found.kind, list(found.culprits), found.confidence_ratio) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [1], 0.5)
     assert found.message.endswith("; ranks 0, 2, 3 wait for it in call 8 of group 0 (by counters alone)")
     assert list(found.waits) == []  # nothing is certain of it, so patience is that of time alone
@@ -150,8 +143,7 @@ def test_the_counters_of_a_rank_that_is_not_heard_of_are_not_compared() -> None:
 
 
 def test_a_missing_recorder_is_no_missing_call() -> None:
-    found = on_devices({0: dump(8, 7), 1: dump(8, 7), 2: dump(8, 7)}).verdict(DeviceCall())
-    assert found is not None
+    found = on_devices({0: dump(8, 7), 1: dump(8, 7), 2: dump(8, 7)}).found(DeviceCall())
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_STANDSTILL, [])
     assert list(found.device_call.suspects) == [3]
     assert list(found.waits) == []  # nothing shows that rank 3 has not made the call
@@ -159,8 +151,7 @@ def test_a_missing_recorder_is_no_missing_call() -> None:
 
 
 def test_a_rank_that_failed_explains_more_than_any_recorder() -> None:
-    ranks = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(8, 7)})
-    ranks.end(3, signal=9)
+    ranks = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(8, 7)}).end(3, signal=9)
     assert ranks.verdict(DeviceCall()) is None
 
 
@@ -169,10 +160,7 @@ def test_recorders_in_which_nobody_waits_say_nothing() -> None:
 
 
 def test_a_dead_rank_that_no_call_shows_is_named_without_a_call() -> None:
-    ranks = on_devices({rank: dump(8, 8) for rank in (0, 1, 2)})
-    ranks.end(3, code=0)
-    found = ranks.verdict(DeviceCall())
-    assert found is not None
+    found = on_devices({rank: dump(8, 8) for rank in (0, 1, 2)}).end(3, code=0).found(DeviceCall())
     assert (list(found.culprits), found.group, found.seq, found.op) == ([3], "", 0, "")
     assert found.confidence_ratio == 0.8
 
@@ -185,17 +173,15 @@ def test_of_very_many_waits_those_for_the_culprit_are_kept() -> None:
     documents[41] = Document({"last": (0, 41)}).call(group="last")
     ranks = Ranks(42)
     ranks.recorders = {rank: from_document(document.document()) for rank, document in documents.items()}
-    found = ranks.verdict(DeviceCall())
-    assert found is not None and list(found.culprits) == [41]
-    assert len(found.waits) == 32
+    found = ranks.found(DeviceCall())
+    assert (list(found.culprits), len(found.waits)) == ([41], 32)
     assert (found.waits[0].waiter, found.waits[0].awaited) == (0, 41)
 
 
 def test_two_operations_under_one_number_are_a_mismatch_without_a_culprit() -> None:
     ranks = on_devices({0: dump(8, 7), 1: dump(8, 7), 2: dump(8, 7, "broadcast"), 3: dump(8, 7, "broadcast")})
     ranks.group("gloo", {0: 5, 1: 4, 2: 5, 3: 5}, 4)
-    found = ranks.verdict(DeviceCall())
-    assert found is not None
+    found = ranks.found(DeviceCall())
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_MISMATCHED_ORDER, [])
     assert [list(side.ranks) for side in found.mismatch.sides] == [[0, 1], [2, 3]]
     assert list(found.waits) == [], "those of a group on hosts explain nothing here"
@@ -206,16 +192,12 @@ def test_a_rank_that_has_ended_and_that_nobody_waits_for_hides_no_culprit() -> N
     documents = {rank: dump(9, 7) for rank in (0, 2)} | {1: dump(7, 7)}
     for document in documents.values():
         document["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
-    ranks = on_devices(documents)
-    ranks.end(3, code=0)
-    ranks.stack(1, common.ACTIVITY_DISK, "save (train.py:3)")
-    found = ranks.verdict(DeviceCall())
-    assert found is not None and list(found.culprits) == [1]
+    ranks = on_devices(documents).end(3, code=0).stack(1, common.ACTIVITY_DISK, "save (train.py:3)")
+    assert ranks.culprits(DeviceCall()) == [1]
 
 
 def test_a_rank_in_a_socket_may_wait_for_a_communicator() -> None:
     ranks = on_devices({0: dump(2, 1), 1: dump(1, 1), 2: dump(1, 1), 3: dump(2, 1)})
     for rank in (1, 2):
         ranks[rank].blocked_on.activity = common.ACTIVITY_SOCKET
-    found = ranks.verdict(DeviceCall())
-    assert found is not None and list(found.culprits) == []
+    assert list(ranks.found(DeviceCall()).culprits) == []

@@ -20,11 +20,9 @@ def verdict(ranks: Ranks) -> store.Verdict | None:
 
 
 def test_in_a_call_that_all_have_entered_the_rank_with_the_broken_gpu_is_named() -> None:
-    ranks = Ranks()
-    ranks.group("0", dict.fromkeys(range(4), 11), 10)
+    ranks = Ranks().group("0", dict.fromkeys(range(4), 11), 10)
     break_gpu(ranks[2])
-    found = verdict(ranks)
-    assert found is not None
+    found = ranks.found(GpuFault())
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [2])
     assert found.message == (
         "rank 2 makes no progress in forward_backward of step 50,"
@@ -35,8 +33,7 @@ def test_in_a_call_that_all_have_entered_the_rank_with_the_broken_gpu_is_named()
 def test_those_that_wait_for_it_are_shown() -> None:
     ranks = hung_in_one_group(1)
     break_gpu(ranks[1])
-    found = verdict(ranks)
-    assert found is not None and "ranks 0, 2, 3 wait for it in collective 11" in found.message
+    assert "ranks 0, 2, 3 wait for it in collective 11" in ranks.found(GpuFault()).message
 
 
 def test_of_several_broken_gpus_the_first_comes_first() -> None:
@@ -44,8 +41,7 @@ def test_of_several_broken_gpus_the_first_comes_first() -> None:
     later = store.GpuFault(gpu=0, uuid="GPU-0", xid=74, meaning="an NVLink of the GPU failed", unix_s=NOW, fatal=True)
     break_gpu(ranks[0], later)
     break_gpu(ranks[3])
-    found = verdict(ranks)
-    assert found is not None and list(found.culprits) == [3, 0]
+    assert ranks.culprits(GpuFault()) == [3, 0]
 
 
 def test_a_run_that_trains_is_left_alone_whatever_its_gpus_say() -> None:

@@ -99,17 +99,14 @@ def test_what_the_root_does_is_reported(
 ) -> None:
     ranks = hung_in_one_group()
     sign(ranks)
-    verdict = ranks.verdict(HungCollective())
-    assert verdict is not None
+    verdict = ranks.found(HungCollective())
     assert (list(verdict.culprits), verdict.activity) == ([1], activity)
     assert message in verdict.message
 
 
 def test_the_missed_call_is_named_as_the_recorders_of_those_that_wait_name_it() -> None:
-    ranks = hung_in_one_group()
-    ranks.called((0, 2, 3), "0", 11, "nccl:all_reduce", "[[8]]")
-    verdict = ranks.verdict(HungCollective())
-    assert verdict is not None
+    ranks = hung_in_one_group().called((0, 2, 3), "0", 11, "nccl:all_reduce", "[[8]]")
+    verdict = ranks.found(HungCollective())
     assert (verdict.group, verdict.seq, verdict.op) == ("0", 11, "nccl:all_reduce")
     assert verdict.message.endswith("; ranks 0, 2, 3 wait for it in nccl:all_reduce 11 of group 0 (mesh_dp)")
 
@@ -127,12 +124,9 @@ def test_a_root_is_judged_by_the_deadline_of_its_own_phase_whatever_those_that_w
 
 
 def test_of_two_independent_hangs_both_are_named_the_surer_first_and_in_its_own_call() -> None:
-    ranks = Ranks(6)
-    ranks.group("a", {0: 4, 1: 5, 2: 5}, 4)
-    ranks.group("b", {3: 8, 4: 7}, 7)
+    ranks = Ranks(6).group("a", {0: 4, 1: 5, 2: 5}, 4).group("b", {3: 8, 4: 7}, 7)
     ranks[4].process_state = "T"
-    verdict = ranks.verdict(HungCollective())
-    assert verdict is not None
+    verdict = ranks.found(HungCollective())
     assert list(verdict.culprits) == [4, 0]
     assert (verdict.group, verdict.seq, verdict.confidence_ratio) == ("b", 8, 0.8)
     assert [edge.waiter for edge in verdict.waits] == [3, 1, 2]
@@ -142,23 +136,17 @@ def test_of_two_independent_hangs_both_are_named_the_surer_first_and_in_its_own_
 
 
 def test_a_rank_without_data_is_named_in_the_verdict_on_another_one_that_hangs() -> None:
-    ranks = Ranks()
-    ranks.group("a", {0: 4, 1: 5}, 4)
-    ranks.group("b", {2: 8, 3: 7}, 7)
+    ranks = Ranks().group("a", {0: 4, 1: 5}, 4).group("b", {2: 8, 3: 7}, 7)
     ranks[0].progress.phase = common.PHASE_DATA
     assert ranks.verdict(DataStall()) is None
-    hung = ranks.verdict(HungCollective())
-    assert hung is not None
+    hung = ranks.found(HungCollective())
     assert (list(hung.culprits), hung.group) == ([3, 0], "b")
     assert hung.message.endswith("; rank 0 waits for data in data of step 50, too")
 
 
 def test_a_rank_that_has_posted_ahead_and_computes_is_the_root_wherever_it_is_in_the_deadlock() -> None:
     """The shortest cycle is that of ranks 0 and 1, which only wait."""
-    ranks = Ranks()
-    ranks.group("a", {0: 5, 1: 4}, 4)
-    ranks.group("b", {0: 8, 1: 9}, 8)
-    ranks.group("c", {1: 3, 2: 2}, 2)
+    ranks = Ranks().group("a", {0: 5, 1: 4}, 4).group("b", {0: 8, 1: 9}, 8).group("c", {1: 3, 2: 2}, 2)
     ranks.group("d", {2: 7, 0: 6}, 6)
     assert ranks.verdict(MismatchedOrder()) is not None
     ranks[2].thread_state = "R"
@@ -167,27 +155,20 @@ def test_a_rank_that_has_posted_ahead_and_computes_is_the_root_wherever_it_is_in
 
 
 def test_ranks_of_a_deadlock_that_are_all_busy_elsewhere_are_all_named() -> None:
-    ranks = Ranks(2)
-    ranks.group("a", {0: 5, 1: 4}, 4)
-    ranks.group("b", {0: 8, 1: 9}, 8)
-    ranks.stack(0, common.ACTIVITY_LOCK)
+    ranks = Ranks(2).group("a", {0: 5, 1: 4}, 4).group("b", {0: 8, 1: 9}, 8).stack(0, common.ACTIVITY_LOCK)
     ranks.stack(1, common.ACTIVITY_LOCK)
     assert culprits(ranks) == [0, 1]
 
 
 def test_a_busy_rank_of_a_deadlock_is_not_judged_before_its_own_deadline() -> None:
-    ranks = Ranks(2)
-    ranks.group("a", {0: 5, 1: 4}, 4)
-    ranks.group("b", {0: 8, 1: 9}, 8)
+    ranks = Ranks(2).group("a", {0: 5, 1: 4}, 4).group("b", {0: 8, 1: 9}, 8)
     ranks[1].progress.phase, ranks[1].thread_state = common.PHASE_EVAL, "R"
     assert culprits(ranks) == []
     assert ranks.verdict(MismatchedOrder()) is None
 
 
 def test_a_rank_that_others_wait_for_while_a_call_that_all_have_entered_holds_it_is_not_named() -> None:
-    ranks = Ranks()
-    ranks.group("dp", {0: 9, 1: 9}, 8)
-    ranks.group("tp", {0: 4, 2: 5}, 4)
+    ranks = Ranks().group("dp", {0: 9, 1: 9}, 8).group("tp", {0: 4, 2: 5}, 4)
     assert culprits(ranks) == []
     assert ranks.verdict(Transport()) is not None
     ranks[0].thread_state = "R"
@@ -196,8 +177,7 @@ def test_a_rank_that_others_wait_for_while_a_call_that_all_have_entered_holds_it
 
 def test_a_rank_that_has_not_reported_yet_the_end_of_the_call_that_held_it_is_not_named() -> None:
     """Rank 1 kept the others waiting. It has joined their call and continued."""
-    ranks = Ranks()
-    ranks.group("tp", {0: 5, 1: 8}, 4)
+    ranks = Ranks().group("tp", {0: 5, 1: 8}, 4)
     ranks[1].progress.groups[0].completed = 8
     ranks.group("dp", {0: 9, 2: 10, 3: 10}, 9)
     ranks[0].thread_state = "R"
@@ -208,8 +188,7 @@ def test_a_rank_that_has_not_reported_yet_the_end_of_the_call_that_held_it_is_no
 
 def test_a_rank_that_has_not_reported_yet_calls_that_another_has_completed_with_it_is_not_named() -> None:
     """Rank 0 was held up by a message that has arrived. Rank 1 is some calls further."""
-    ranks = Ranks()
-    ranks.group("0", {0: 25, 1: 29, 2: 25, 3: 26}, 25)
+    ranks = Ranks().group("0", {0: 25, 1: 29, 2: 25, 3: 26}, 25)
     assert culprits(ranks) == [0, 2]
     ranks[1].progress.groups[0].completed = 29
     ranks[1].stalled_s = ranks[2].stalled_s = 0.1
@@ -244,8 +223,7 @@ def test_no_rank_is_judged_before_a_deadline_but_suspected_shortly_before_it() -
 
 
 def test_while_a_node_is_missing_only_a_rank_that_is_seen_to_be_busy_elsewhere_is_judged() -> None:
-    ranks = Ranks(8)
-    ranks.group("0", {number: 10 if number == 1 else 11 for number in range(8)}, 10)
+    ranks = Ranks(8).group("0", {number: 10 if number == 1 else 11 for number in range(8)}, 10)
     ranks.missing = {"node1"}
     assert culprits(ranks) == []
     ranks[1].process_state = "T"
@@ -259,10 +237,8 @@ def test_an_awaited_rank_of_which_nothing_was_ever_heard_is_not_judged() -> None
 
 
 def test_all_that_wait_are_counted_in_a_large_group() -> None:
-    ranks = Ranks(400)
-    ranks.group("0", {number: 10 if number == 399 else 11 for number in range(400)}, 10)
-    verdict = ranks.verdict(HungCollective())
-    assert verdict is not None
+    ranks = Ranks(400).group("0", {number: 10 if number == 399 else 11 for number in range(400)}, 10)
+    verdict = ranks.found(HungCollective())
     assert "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 391 more wait for it" in verdict.message
     assert verdict.kind == store.VERDICT_KIND_HUNG_COLLECTIVE
 
@@ -293,8 +269,8 @@ def test_a_rank_that_sleeps_before_the_first_group_exists_is_named_by_its_stack(
     for number in (0, 1, 3):
         ranks.stack(number, common.ACTIVITY_COLLECTIVE, "main (train.py:11)")
     ranks.stack(2, common.ACTIVITY_UNSPECIFIED, "load (train.py:9)")
-    found = ranks.verdict(HungCollective())
-    assert found is not None and list(found.culprits) == [2]
+    found = ranks.found(HungCollective())
+    assert list(found.culprits) == [2]
     assert found.message == (
         "rank 2 makes no progress in init, before the first step, at load (train.py:9);"
         " others wait in the start of torch.distributed"
@@ -302,8 +278,7 @@ def test_a_rank_that_sleeps_before_the_first_group_exists_is_named_by_its_stack(
 
 
 def test_of_many_ranks_whose_stacks_show_their_own_code_none_is_blamed_for_one_that_waits() -> None:
-    ranks = in_start(64)
-    ranks.stack(0, common.ACTIVITY_COLLECTIVE, "main (train.py:11)")
+    ranks = in_start(64).stack(0, common.ACTIVITY_COLLECTIVE, "main (train.py:11)")
     for number in (1, 2, 3):
         ranks.stack(number, common.ACTIVITY_UNSPECIFIED, "download (train.py:5)")
     assert culprits(ranks) == []
@@ -320,18 +295,17 @@ def test_a_rank_in_a_frozen_control_group_is_frozen_and_holds_no_lock() -> None:
     ranks = hung_in_one_group()
     ranks[1].silent_s = 5.0  # its reporter is frozen, too
     ranks[1].blocked_on.CopyFrom(common.BlockedOn(activity=common.ACTIVITY_STOPPED, call="freezer"))
-    found = ranks.verdict(HungCollective())
-    assert found is not None and found.activity == common.ACTIVITY_STOPPED
+    found = ranks.found(HungCollective())
+    assert found.activity == common.ACTIVITY_STOPPED
     assert found.message.startswith("rank 1 is frozen with its control group in ")
 
 
 @pytest.mark.parametrize("size", [64, 1000])
 def test_a_verdict_says_in_constant_size_how_many_ranks_wait_in_each_call(size: int) -> None:
-    ranks = Ranks(size)
-    ranks.group("dp", {rank: 6 if rank == 5 else 7 for rank in range(size)}, 6)
+    ranks = Ranks(size).group("dp", {rank: 6 if rank == 5 else 7 for rank in range(size)}, 6)
     ranks.group("tp", {4: 2, 5: 1}, 1)
-    verdict = ranks.verdict(HungCollective())
-    assert verdict is not None and list(verdict.culprits) == [5]
+    verdict = ranks.found(HungCollective())
+    assert list(verdict.culprits) == [5]
     assert len(verdict.waits) == 9 and verdict.waiting_ranks == size - 1
     assert sorted(call.line for call in awaited_calls(verdict.waits)) == [
         "rank 4 waits for rank 5 in collective 2 of tp",

@@ -20,8 +20,7 @@ def verdict(ranks: Ranks) -> store.Verdict | None:
 
 
 def test_a_node_that_others_wait_for_is_lost() -> None:
-    ranks = missing_node()
-    ranks.group("0", {number: 11 if number < 4 else 10 for number in range(8)}, 10)
+    ranks = missing_node().group("0", {number: 11 if number < 4 else 10 for number in range(8)}, 10)
     (finding,) = LostNode().see_tick(ranks.view()).findings
     assert (finding.verdict.node, list(finding.verdict.culprits)) == ("node1", [4, 5, 6, 7])
     assert {edge.awaited for edge in finding.verdict.waits} <= {4, 5, 6, 7}
@@ -57,8 +56,7 @@ def test_ranks_that_all_stand_still_without_a_known_reason_have_lost_the_node() 
 
 
 def test_a_rank_that_is_seen_to_be_stopped_explains_a_hang_better_than_a_missing_agent() -> None:
-    ranks = missing_node()
-    ranks.group("0", {number: 10 if number == 1 else 11 for number in range(8)}, 10)
+    ranks = missing_node().group("0", {number: 10 if number == 1 else 11 for number in range(8)}, 10)
     ranks[1].process_state = "T"
     assert verdict(ranks) is None
     assert ranks.verdict(HungCollective()) is not None
@@ -68,20 +66,16 @@ def test_ranks_that_trained_on_without_their_agent_are_out_of_sight_and_not_sure
     ranks = missing_node()
     for number in range(4):
         ranks[number].progress.step += 2
-    found = verdict(ranks)
-    assert found is not None
+    found = ranks.found(LostNode())
     assert not found.lost_node.trained_on  # the others stood still before the lease ran out
     ranks.missing_since_unix_s = NOW - LATE_S - 1.0
-    found = verdict(ranks)
-    assert found is not None
+    found = ranks.found(LostNode())
     assert (found.lost_node.trained_on, found.confidence_ratio) == (True, 0.5)
     write(found)
     assert found.message.startswith("the run stands still, and nothing is known of ranks 4, 5, 6, 7: the agent of node")
     for number in range(4):
         ranks[number].progress.step -= 1  # they may have been one step ahead of the last report
-    found = verdict(ranks)
-    assert found is not None
-    assert not found.lost_node.trained_on
+    assert not ranks.found(LostNode()).lost_node.trained_on
 
 
 def test_a_node_that_is_heard_of_is_not_lost() -> None:
@@ -134,8 +128,7 @@ def test_a_report_ends_when_a_rank_of_another_node_is_seen_to_hold_the_run_up() 
 
 
 def test_a_report_of_a_node_that_tore_its_connections_stays_whatever_else_hangs() -> None:
-    ranks = missing_node()
-    ranks.end(2, code=1, last_words=LOST_PEER)
+    ranks = missing_node().end(2, code=1, last_words=LOST_PEER)
     named = LostNode().see_tick(ranks.view())
     assert len(named.findings) == 1
     ranks[1].process_state = "T"

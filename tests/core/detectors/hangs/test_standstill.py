@@ -10,27 +10,23 @@ from tests.support.views import Ranks
 
 def test_what_the_first_rank_does_is_said_and_nobody_is_blamed() -> None:
     ranks = Ranks(2)
-    found = ranks.verdict(Standstill())
-    assert found is not None
+    found = ranks.found(Standstill())
     everywhere = "all ranks make no progress in forward_backward of step 50, and none is known to wait for another"
     assert (found.message, list(found.culprits)) == (everywhere, [])
     for rank in ranks.ranks.values():
         rank.blocked_on.CopyFrom(common.BlockedOn(activity=common.ACTIVITY_FILE_LOCK, path="/tmp/lock"))
     ranks.stack(0, common.ACTIVITY_UNSPECIFIED, "FileBaton.wait (file_baton.py:49)")
-    seen = ranks.verdict(Standstill())
-    assert seen is not None
+    seen = ranks.found(Standstill())
     assert seen.message == f"{everywhere}: rank 0 waits for the lock of /tmp/lock, at FileBaton.wait (file_baton.py:49)"
     assert list(seen.culprits) == []
 
 
 def test_the_last_rank_that_is_left_is_named_after_a_while_unless_training_is_over() -> None:
-    ranks = Ranks(2)
-    ranks.end(1, code=0, finished=True)
+    ranks = Ranks(2).end(1, code=0, finished=True)
     ranks[0].stalled_s = REPORT_S - 1.0
     assert ranks.verdict(Standstill()) is None
     ranks[0].stalled_s = 1000.0
-    found = ranks.verdict(Standstill())
-    assert found is not None
+    found = ranks.found(Standstill())
     assert (list(found.culprits), found.message) == ([0], "rank 0 makes no progress in forward_backward of step 50")
     ranks[0].progress.phase = common.PHASE_IDLE
     assert ranks.verdict(Standstill()) is None, "late_exit reports it"

@@ -33,8 +33,7 @@ def verdict(ranks: Ranks) -> store.Verdict | None:
 
 
 def test_nodes_whose_ranks_all_wait_in_init_are_named_and_no_rank_is() -> None:
-    found = verdict(waiting_in_init(*range(8)))
-    assert found is not None
+    found = waiting_in_init(*range(8)).found(Unreachable())
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_TRANSPORT, [])
     assert found.message == (
         "nodes node0, node1 do not reach each other: ranks of each wait in init for others, and do not meet"
@@ -42,8 +41,7 @@ def test_nodes_whose_ranks_all_wait_in_init_are_named_and_no_rank_is() -> None:
 
 
 def test_what_no_stack_shows_is_reported() -> None:
-    found = verdict(waiting_in_init(0, 4))
-    assert found is not None
+    found = waiting_in_init(0, 4).found(Unreachable())
     assert found.message.endswith(" (if none of the 6 ranks whose stacks were not taken is elsewhere)")
 
 
@@ -53,9 +51,7 @@ def test_one_node_alone_or_without_its_stacks_shows_nothing_about_a_link() -> No
 
 
 def test_a_rank_that_is_elsewhere_holds_the_others_up() -> None:
-    ranks = waiting_in_init(0, 4)
-    ranks.stack(5, common.ACTIVITY_LOCK, "load (data.py:3)")
-    assert verdict(ranks) is None
+    assert verdict(waiting_in_init(0, 4).stack(5, common.ACTIVITY_LOCK, "load (data.py:3)")) is None
     ranks = waiting_in_init(0, 4)
     ranks[6].process_state = "T"
     assert verdict(ranks) is None
@@ -74,24 +70,16 @@ def test_once_a_step_is_done_calls_show_more() -> None:
 
 
 def test_ranks_that_cannot_connect_are_cut_off_whichever_rank_gives_up_waiting_for_them() -> None:
-    ranks = starting()
-    ranks.end(0, code=1, last_words=NO_ANSWER)
-    ranks.end(5, code=1, last_words=NOT_CONNECTED)
-    found = verdict(ranks)
-    assert found is not None
+    ranks = starting().end(0, code=1, last_words=NO_ANSWER).end(5, code=1, last_words=NOT_CONNECTED)
+    found = ranks.found(Unreachable())
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_TRANSPORT, [])
     assert found.message.startswith("node node1 cannot connect to node node0, where all ranks are to meet: torch.")
 
 
 def test_a_store_that_no_rank_reaches_is_no_link() -> None:
-    ranks = starting()
-    ranks.end(1, code=1, last_words=NOT_CONNECTED)
-    ranks.end(5, code=1, last_words=NOT_CONNECTED)
+    ranks = starting().end(1, code=1, last_words=NOT_CONNECTED).end(5, code=1, last_words=NOT_CONNECTED)
     assert verdict(ranks) is None
 
 
 def test_a_rank_that_was_killed_explains_more() -> None:
-    ranks = starting()
-    ranks.end(5, code=1, last_words=NOT_CONNECTED)
-    ranks.end(3, signal=9)
-    assert verdict(ranks) is None
+    assert verdict(starting().end(5, code=1, last_words=NOT_CONNECTED).end(3, signal=9)) is None

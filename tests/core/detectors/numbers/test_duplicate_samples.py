@@ -56,8 +56,7 @@ def test_of_several_earlier_steps_the_newest_is_reported() -> None:
 
 
 def test_samples_are_remembered_for_the_window_and_no_longer() -> None:
-    full = after(range(WINDOW_STEPS))
-    assert len(findings(full, WINDOW_STEPS, use(0, "0 0"))) == 1
+    assert len(findings(after(range(WINDOW_STEPS)), WINDOW_STEPS, use(0, "0 0"))) == 1
     assert findings(after(range(WINDOW_STEPS + 1)), WINDOW_STEPS + 1, use(0, "0 0")) == []
 
 

@@ -55,8 +55,7 @@ def flipped(at: int, odd: int, *, part: str) -> Callable[[Iterable[store.StepSum
 def test_a_flipped_bit_of_one_of_four_learned_replicas_names_its_rank(part: str) -> None:
     steps = flipped(CLEAN_STEPS, 2, part=part)(run(replicas, range(4), range(CLEAN_STEPS + 4)))
     (verdict,) = show(SilentCorruption(), steps)[1]
-    assert (list(verdict.culprits), verdict.confidence_ratio) == ([2], 1.0)
-    assert verdict.corruption.part == part
+    assert (list(verdict.culprits), verdict.confidence_ratio, verdict.corruption.part) == ([2], 1.0, part)
     assert verdict.corruption.HasField("equal_step")
 
 

@@ -38,14 +38,12 @@ def blips_at(readings: list[LossReading]) -> list[int]:
 
 def test_one_step_jump_is_a_blip_and_no_spike() -> None:
     _, readings = watch_all([*healthy(200), 9.0, *healthy(50)])
-    assert blips_at(readings) == [200]
-    assert spikes_at(readings) == []
+    assert (blips_at(readings), spikes_at(readings)) == ([200], [])
 
 
 def test_two_outlying_steps_of_five_are_no_spike() -> None:
     _, readings = watch_all([*healthy(200), 9.0, 9.0, *healthy(3), 9.0, *healthy(50)])
-    assert blips_at(readings) == [200, 201, 205]
-    assert spikes_at(readings) == []
+    assert (blips_at(readings), spikes_at(readings)) == ([200, 201, 205], [])
 
 
 def test_third_outlying_step_of_five_is_a_spike_and_reported_once() -> None:
@@ -57,8 +55,7 @@ def test_third_outlying_step_of_five_is_a_spike_and_reported_once() -> None:
 def test_a_spike_names_the_last_good_step_before_its_first_outlying_one() -> None:
     _, readings = watch_all([*healthy(200), 9.0, 2.0, 9.0, 2.0, 9.0])
     assert readings[204].spike
-    assert readings[204].proven_step == 199
-    assert {reading.proven_step for reading in readings[:204]} == {-1}
+    assert (readings[204].proven_step, {reading.proven_step for reading in readings[:204]}) == (199, {-1})
 
 
 def test_next_spike_is_reported_after_five_calm_steps_and_not_before() -> None:
@@ -152,8 +149,7 @@ def test_spike_shortly_after_another_is_found() -> None:
 
 def test_steps_before_a_spike_that_were_unsettled_prove_nothing() -> None:
     _, readings = watch_all([*healthy(200), 2.025, 2.0, 2.025, *[9.0] * 3])
-    assert spikes_at(readings) == [205]
-    assert readings[205].proven_step == 199
+    assert (spikes_at(readings), readings[205].proven_step) == ([205], 199)
 
 
 def test_losses_of_any_size_give_finite_z() -> None:

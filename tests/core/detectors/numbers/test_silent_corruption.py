@@ -24,8 +24,7 @@ def test_the_rank_outside_of_the_majority_is_named() -> None:
 
 def test_of_two_replicas_both_are_named_and_not_trusted() -> None:
     (verdict,) = verdicts_on(side(NORM, 1, 5), side(NORM, 2, 4), steps=1 + UNDECIDED_STEPS)
-    assert verdict.step == 7
-    assert (list(verdict.culprits), verdict.confidence_ratio) == ([4, 5], 0.5)
+    assert (verdict.step, list(verdict.culprits), verdict.confidence_ratio) == (7, [4, 5], 0.5)
     assert "it is not known which are wrong" in verdict.message
 
 

@@ -13,8 +13,7 @@ def test_window_holds_the_newest_values_in_order_and_knows_their_scatter() -> No
         values.append(rng.choice([rng.gauss(0.0, 1.0), 0.0, 5.0]))
         window = window.with_value(values[-1], size)
         kept = values[-size:]
-        assert window.newest == tuple(kept)
-        assert window.ordered == tuple(sorted(kept))
+        assert (window.newest, window.ordered) == (tuple(kept), tuple(sorted(kept)))
         assert window.median() == median(kept)
         middle = median_high(kept)
         assert window.quantile(0.5) == middle

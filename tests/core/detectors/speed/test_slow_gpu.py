@@ -169,8 +169,7 @@ def of_all(share: float) -> dict[int, float]:
 def test_a_slow_rank_whose_gpu_has_less_to_do_than_those_that_wait_for_it_points_to_its_host() -> None:
     (verdict,) = GpuRun(8, slow({3}, 1.8, since=43), utilization=of_all(1.0) | {3: 0.41}).verdicts()
     found = verdict.straggler
-    assert found.utilization_ratio == pytest.approx(0.41)
-    assert found.peers_utilization_ratio == 1.0
+    assert (found.utilization_ratio, found.peers_utilization_ratio) == pytest.approx((0.41, 1.0))
     assert found.side == store.SLOW_SIDE_HOST
     assert verdict.message.endswith(
         "; its GPU 3 runs kernels 41% of the time, those of its peers 100%: that points to its host"
@@ -239,8 +238,7 @@ def test_too_few_samples_are_none() -> None:
 @pytest.mark.parametrize(("later_windows", "share"), [(0, 0.4), (1, 0.6)])
 def test_the_share_is_that_of_all_three_windows_in_which_the_rank_was_slow(later_windows: int, share: float) -> None:
     since = WARM_UP_STEPS + 5 * WINDOW_STEPS
-    low = {3: 0.4}
-    run = GpuRun(8, slow({3}, 1.8, since=since), utilization=of_all(1.0) | low)
+    run = GpuRun(8, slow({3}, 1.8, since=since), utilization=of_all(1.0) | {3: 0.4})
     run.differs_from = 1 + since + later_windows * WINDOW_STEPS
     assert detail(run).utilization_ratio == pytest.approx(share)
 
