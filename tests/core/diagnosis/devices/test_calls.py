@@ -68,15 +68,13 @@ def test_the_members_of_a_batch_of_collectives_are_what_ranks_must_agree_in() ->
 def test_a_closing_entry_without_its_members_says_nothing_about_them() -> None:
     """The ring begins in the middle of the batch."""
     document = Document(PAIR, first_record=50).coalesced(["all_reduce", "all_reduce"], state="scheduled")
-    calls = read_calls(document)
-    assert [call.signature for call in calls.pending] == [""]
+    assert [call.signature for call in read_calls(document).pending] == [""]
 
 
 def test_the_state_of_the_newest_entry_is_not_believed_while_its_host_call_lasts() -> None:
     inside = Document(PAIR).call().call(retired=False).status("0", 1, -1, 1)
     assert [(call.seq, call.inside, call.done) for call in read_calls(inside).pending] == [(2, True, False)]
-    returned = Document(PAIR).call().call(retired=False).status("0", 2, -1, 1)
-    assert read_calls(returned).pending == []
+    assert read_calls(Document(PAIR).call().call(retired=False).status("0", 2, -1, 1)).pending == []
 
 
 def test_the_first_call_of_all_may_be_inside_too() -> None:
@@ -166,8 +164,7 @@ def test_a_transfer_whose_peer_is_not_known_is_pending_and_counts_for_nobody(op:
     document = Document(PAIR).transfer("send", 0, 1, state="scheduled")
     document.entries[0]["profiling_name"] = op
     calls = read_calls(document)
-    assert [(call.is_p2p, call.transfers) for call in calls.pending] == [(True, ())]
-    assert calls.transfers == {}
+    assert ([(call.is_p2p, call.transfers) for call in calls.pending], calls.transfers) == ([(True, ())], {})
 
 
 def test_started_is_known_with_timing_only() -> None:

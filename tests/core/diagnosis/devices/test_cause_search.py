@@ -76,8 +76,7 @@ def test_a_dead_rank_is_the_likeliest_reason_if_nobody_waits_in_any_call() -> No
 
 
 def test_two_dead_ranks_are_named_together_although_one_is_waited_for() -> None:
-    pair = {"0": (0, 2)}
-    documents = {0: Document(pair).pending(), 1: Document({"1": (1,)}).call(group="1")}
+    documents = {0: Document({"0": (0, 2)}).pending(), 1: Document({"1": (1,)}).call(group="1")}
     cause = only_cause(judge(documents, dead=[3, 2]))
     assert (cause.kind, cause.ranks, cause.confidence) == (CauseKind.DEAD_RANK, (2, 3), Confidence.HIGH)
     assert cause.call is not None and cause.call.group == ("0", (0, 2))
@@ -248,8 +247,7 @@ def test_the_fewer_of_those_that_have_the_other_order_are_named() -> None:
         for rank, (first, second) in enumerate([("a", "b"), ("a", "b"), ("b", "a")])
     }
     causes = judge(documents).causes
-    assert {cause.kind for cause in causes} == {CauseKind.OPPOSITE_ORDER}
-    assert causes[0].ranks == (2,)
+    assert ({cause.kind for cause in causes}, causes[0].ranks) == ({CauseKind.OPPOSITE_ORDER}, (2,))
     assert causes[0].suspects == (0, 1, 2)
 
 

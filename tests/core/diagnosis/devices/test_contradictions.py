@@ -19,8 +19,7 @@ def steps(count: int, op: str = "all_reduce", **others: int) -> Document:
 
 def test_a_dump_that_is_older_names_nobody_and_the_others_are_judged_with_little_confidence() -> None:
     """Rank 0's dump is left from an earlier attempt. Rank 3 has not come."""
-    documents = {0: steps(5), 1: steps(20).pending(), 2: steps(20).pending(), 3: steps(20)}
-    diagnosis = judge(documents)
+    diagnosis = judge({0: steps(5), 1: steps(20).pending(), 2: steps(20).pending(), 3: steps(20)})
     cause = only_cause(diagnosis)
     assert (cause.kind, cause.ranks, cause.confidence) == (CauseKind.MISSING_RANK, (3,), Confidence.LOW)
     (odd,) = diagnosis.contradictions
@@ -87,8 +86,7 @@ def test_a_rank_that_alone_holds_a_call_and_lacks_another_has_an_older_dump() ->
 def test_a_call_that_may_end_before_all_have_come_contradicts_nothing(op: str) -> None:
     """The root of a broadcast, and the others of a reduce, need not wait for all. So nobody holds one alone, either."""
     diagnosis = judge({0: steps(20, op), **{rank: steps(19, op).pending(op) for rank in (1, 2)}, 3: steps(19, op)})
-    assert diagnosis.contradictions == ()
-    assert named(diagnosis) == (CauseKind.MISSING_RANK, (3,))
+    assert (diagnosis.contradictions, named(diagnosis)) == ((), (CauseKind.MISSING_RANK, (3,)))
 
 
 def test_different_calls_under_one_number_are_a_mismatch_and_no_older_dump() -> None:

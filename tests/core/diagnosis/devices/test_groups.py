@@ -25,13 +25,11 @@ def keys_of(groups: Mapping[int, Mapping[str, Sequence[int]]], world_size: int =
 
 
 def test_one_name_for_different_groups_makes_different_keys() -> None:
-    keys = keys_of({0: {"7": (0, 1)}, 2: {"7": (2, 3)}})
-    assert keys == {0: [("7", (0, 1))], 2: [("7", (2, 3))]}
+    assert keys_of({0: {"7": (0, 1)}, 2: {"7": (2, 3)}}) == {0: [("7", (0, 1))], 2: [("7", (2, 3))]}
 
 
 def test_members_that_one_dump_lacks_come_from_another() -> None:
-    keys = keys_of({0: {"7": (0, 1)}, 1: {"7": ()}, 2: {"7": (2, 3)}})
-    assert keys[1] == [("7", (0, 1))]
+    assert keys_of({0: {"7": (0, 1)}, 1: {"7": ()}, 2: {"7": (2, 3)}})[1] == [("7", (0, 1))]
 
 
 def test_the_world_has_all_ranks() -> None:
@@ -44,8 +42,7 @@ def test_other_groups_without_members_have_those_that_show_calls() -> None:
 
 def test_a_group_whose_dump_shows_nothing_of_it_has_this_rank_alone() -> None:
     silent = from_document(Document({"7": ()}).without_status().document() | {"pg_config": {"7": {"ranks": "[]"}}})
-    called = dumps_of({0: {"7": ()}, 1: {"7": ()}})
-    assert group_keys(called | {3: silent}, 4)[0] == [("7", (0, 1))]
+    assert group_keys(dumps_of({0: {"7": ()}, 1: {"7": ()}}) | {3: silent}, 4)[0] == [("7", (0, 1))]
     assert group_keys({3: silent}, 4) == {3: [("7", (3,))]}
 
 
@@ -72,8 +69,7 @@ def test_own_members_count_more_than_those_of_others() -> None:
 
 def test_of_two_groups_of_one_name_that_fit_neither_is_taken() -> None:
     """Not even for the world."""
-    keys = keys_of({0: {"0": (0, 3)}, 1: {"0": (1, 3)}, 3: {"0": ()}})
-    assert keys[3] == [("0", (0, 1, 3))]
+    assert keys_of({0: {"0": (0, 3)}, 1: {"0": (1, 3)}, 3: {"0": ()}})[3] == [("0", (0, 1, 3))]
 
 
 def test_only_members_that_no_dump_names_are_a_guess() -> None:

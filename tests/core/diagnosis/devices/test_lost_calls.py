@@ -144,8 +144,7 @@ def test_a_group_that_has_left_a_full_ring_may_hide_a_call_if_no_status_can_be_r
 def test_a_status_alone_shows_the_oldest_pending_call(
     enqueued: int, completed: int, pending: list[tuple[str, int]], is_idle: bool
 ) -> None:
-    document = Document(PAIR).status("0", enqueued, -1, completed)
-    calls = among_others(document)
+    calls = among_others(Document(PAIR).status("0", enqueued, -1, completed))
     assert (shown(calls), calls.is_idle, calls.arrived) == (pending, is_idle, {("0", (0, 1)): enqueued})
 
 

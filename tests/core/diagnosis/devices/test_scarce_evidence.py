@@ -157,8 +157,7 @@ def test_a_full_ring_that_moves_is_seen_although_its_length_stays() -> None:
 
 
 def test_waits_for_ranks_of_which_nothing_is_known_are_not_certain() -> None:
-    documents = {rank: Document({"0": (0, 1, 2)}).pending() for rank in (0, 1)}
-    diagnosis = judge(documents, 3)
+    diagnosis = judge({rank: Document({"0": (0, 1, 2)}).pending() for rank in (0, 1)}, 3)
     assert [(wait.rank, wait.awaited, wait.is_certain) for wait in diagnosis.waits] == [(0, 2, False), (1, 2, False)]
 
 

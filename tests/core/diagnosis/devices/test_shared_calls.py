@@ -129,8 +129,7 @@ def mismatch(documents: Mapping[int, Document]) -> int | None:
 
 def test_the_first_call_before_the_pending_one_that_differs_is_found() -> None:
     first = Document(PAIR).call().call().call("reduce").call().pending()
-    second = Document(PAIR).call().call("broadcast").call().call()
-    assert mismatch({0: first, 1: second}) == 2
+    assert mismatch({0: first, 1: Document(PAIR).call().call("broadcast").call().call()}) == 2
 
 
 def test_calls_of_other_groups_have_their_own_numbers() -> None:

@@ -105,6 +105,5 @@ def test_the_parties_of_a_transfer_are_its_two_sides_and_not_the_whole_group() -
 def test_others_wait_only_if_there_are_others() -> None:
     pair = {"a": (0, 1), "b": (0, 1)}
     one = Document(pair).pending(group="a").pending(group="b")
-    other = Document(pair).pending(group="b").pending(group="a")
-    (cause,) = judge({0: one, 1: other}).causes
+    (cause,) = judge({0: one, 1: Document(pair).pending(group="b").pending(group="a")}).causes
     assert verdict_of(cause).startswith("ranks 0 and 1 wait for each other: ")

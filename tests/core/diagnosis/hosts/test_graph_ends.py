@@ -33,5 +33,4 @@ def test_two_circles_that_share_a_node_are_one_component() -> None:
 def test_long_chain_needs_no_recursion() -> None:
     length = 50_000
     components = strong_components([[node + 1] for node in range(length - 1)] + [[]])
-    assert len(components) == length
-    assert components[0] == [length - 1]
+    assert (len(components), components[0]) == (length, [length - 1])
