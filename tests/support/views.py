@@ -48,6 +48,13 @@ class Ranks:
     def __getitem__(self, number: int) -> store.RankState:
         return self.ranks[number]
 
+    def set(self, *numbers: int, **fields: Any) -> Self:
+        """Set fields of the states of ranks; ``phase`` and ``step`` are those of their progress."""
+        for number in numbers:
+            for name, value in fields.items():
+                setattr(self[number].progress if name in ("phase", "step") else self[number], name, value)
+        return self
+
     def group(self, name: str, enqueued: Mapping[int, int], completed: int, description: str = "") -> Self:
         for number, seq in enqueued.items():
             self[number].progress.groups.add(

@@ -36,9 +36,7 @@ def test_an_exception_of_the_trainers_own_code_is_judged_immediately() -> None:
 
 def test_a_rank_that_left_early_is_judged_as_soon_as_another_has_lost_it() -> None:
     ranks = Ranks().end(2, at=NOW, code=0)
-    assert culprits(ranks) == []
-    ranks.end(1, at=NOW, code=1, last_words=LOST_PEER)
-    assert culprits(ranks) == [2]
+    assert (culprits(ranks), culprits(ranks.end(1, at=NOW, code=1, last_words=LOST_PEER))) == ([], [2])
 
 
 def left_in_a_step(*, finished: bool) -> Ranks:
@@ -144,17 +142,12 @@ def test_ranks_that_have_all_left_with_code_0_are_not_dead() -> None:
 
 def test_a_wrong_configuration_is_reported_in_the_words_of_the_rank() -> None:
     verdict = Ranks().end(1, code=78, last_words="holdfast: model.dim is 3: make it even").found(DeadRank())
-    assert verdict.kind == store.VERDICT_KIND_BAD_CONFIGURATION
-    assert verdict.message == "model.dim is 3: make it even"
+    assert (verdict.kind, verdict.message) == (store.VERDICT_KIND_BAD_CONFIGURATION, "model.dim is 3: make it even")
 
 
 def test_ranks_that_somebody_has_paused_all_together_are_not_named_beside_a_death() -> None:
-    ranks = Ranks().end(2, at=NOW, signal=9)
-    for number in (0, 1, 3):
-        ranks[number].process_state = "T"
-    assert culprits(ranks) == [2]
-    ranks[0].process_state = "S"
-    assert culprits(ranks) == [2, 1, 3]
+    ranks = Ranks().end(2, at=NOW, signal=9).set(0, 1, 3, process_state="T")
+    assert (culprits(ranks), culprits(ranks.set(0, process_state="S"))) == ([2], [2, 1, 3])
 
 
 NO_KEY = "Traceback\ntorch.distributed.DistStoreError: wait timeout after 20000ms, keys: /default_pg/0//cpu//0/2"

@@ -38,8 +38,7 @@ def test_rank_that_raised_comes_before_those_that_lost_it() -> None:
 
 
 def test_rank_aborted_for_a_lost_peer_is_a_victim() -> None:
-    exits = {0: killed(signal.SIGABRT, 100.0, LOST_PEER), 1: raised(BAD_SAMPLE, 100.2)}
-    assert first_cause(exits) == (1,)
+    assert first_cause({0: killed(signal.SIGABRT, 100.0, LOST_PEER), 1: raised(BAD_SAMPLE, 100.2)}) == (1,)
 
 
 def test_abort_without_words_is_weighed_against_exceptions_by_time() -> None:
@@ -67,8 +66,7 @@ def test_a_rank_that_was_terminated_before_the_others_failed_is_the_first_cause(
 
 
 def test_rank_that_left_early_comes_before_those_that_lost_it() -> None:
-    exits = {0: raised(LOST_PEER, 99.0), 3: RankExit(code=0, exited_unix_s=100.0)}
-    assert first_cause(exits) == (3,)
+    assert first_cause({0: raised(LOST_PEER, 99.0), 3: RankExit(code=0, exited_unix_s=100.0)}) == (3,)
 
 
 def test_exit_that_no_parent_could_reap_comes_before_those_that_lost_the_rank() -> None:
@@ -76,8 +74,7 @@ def test_exit_that_no_parent_could_reap_comes_before_those_that_lost_the_rank() 
 
 
 def test_all_killed_ranks_are_culprits_the_earliest_first() -> None:
-    exits = {1: killed(9, 100.2), 4: killed(9, 100.1), 6: raised(LOST_PEER, 100.0)}
-    assert first_cause(exits) == (4, 1)
+    assert first_cause({1: killed(9, 100.2), 4: killed(9, 100.1), 6: raised(LOST_PEER, 100.0)}) == (4, 1)
 
 
 def test_equal_times_are_distinguished_by_the_order_of_the_agent() -> None:
@@ -119,5 +116,4 @@ def test_a_rank_whose_gpu_broke_is_the_cause_whatever_it_says_itself() -> None:
 
 def test_an_error_of_a_program_on_its_gpu_makes_that_rank_the_cause() -> None:
     page_fault = GpuFault(gpu=3, xid=31, meaning="the program used an address that is not mapped")
-    exits = {0: with_fault(LOST_PEER, 1.0), 1: with_fault(LOST_PEER, 2.0, page_fault)}
-    assert first_cause(exits) == (1,)
+    assert first_cause({0: with_fault(LOST_PEER, 1.0), 1: with_fault(LOST_PEER, 2.0, page_fault)}) == (1,)

@@ -46,8 +46,7 @@ def test_the_step_is_the_one_in_which_the_culprit_ended_though_its_last_report_i
     ranks[1].exit.step, ranks[1].exit.phase = ranks[1].progress.step + 3, common.PHASE_OPTIMIZER
     lost_a_peer(ranks, 0, 2, 3, called=ALIKE)
     found = ranks.found(MismatchedOrder())
-    assert list(found.culprits) == [1]
-    assert (found.step, found.phase) == (ranks[1].exit.step, common.PHASE_OPTIMIZER)
+    assert (list(found.culprits), found.step, found.phase) == ([1], ranks[1].exit.step, common.PHASE_OPTIMIZER)
 
 
 def aborted_among_three(expected_bytes: int, *odd: str) -> Ranks:

@@ -1,6 +1,6 @@
 """Hangs of runs whose collectives run on devices: recorders name ranks, counters and looks do not."""
 
-from typing import Any
+from collections.abc import Mapping
 
 from holdfast_agent.evidence.recorder_dump import from_document
 from holdfast_core.detectors import registry
@@ -12,39 +12,22 @@ from holdfast_proto.v1 import store_pb2 as store
 from tests.support.recorder_documents import Document
 from tests.support.views import LATE_S, Ranks
 
-WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
 
-
-def dump(newest: int, completed: int, op: str = "all_reduce") -> dict[str, Any]:
+def dump(newest: int, completed: int, op: str = "all_reduce", *, world_size: int = 4) -> Document:
     """Return what NCCL's recorder holds of a rank that has made the calls up to ``newest`` in the world's group."""
-    entries = [
-        {
-            "record_id": seq - 1,
-            "pg_id": 0,
-            "process_group": ["0", "default_pg"],
-            "collective_seq_id": seq,
-            "p2p_seq_id": 0,
-            "profiling_name": f"nccl:{op if seq == newest else 'all_reduce'}",
-            "is_p2p": False,
-            "state": "completed" if seq <= completed else "scheduled",
-            "retired": seq <= completed,
-            "input_sizes": [[4]],
-            "input_dtypes": ["Float"],
-            "time_created_ns": seq,
-        }
-        for seq in range(1, newest + 1)
-    ]
-    status = {"last_enqueued_collective": newest, "last_started_collective": -1, "last_completed_collective": completed}
-    return {"version": "2.10", "pg_config": WORLD, "pg_status": {"0": status}, "entries": entries}
+    document = Document({"0": range(world_size)})
+    for seq in range(1, newest + 1):
+        document.call(op if seq == newest else "all_reduce", state="completed" if seq <= completed else "scheduled")
+    return document
 
 
-def on_devices(documents: dict[int, dict[str, Any]] | None = None) -> Ranks:
+def on_devices(documents: Mapping[int, Document] | None = None) -> Ranks:
     """Return four ranks on GPUs that have stood still past their deadlines, with their recorders."""
     ranks = Ranks()
     for state in ranks.ranks.values():
         state.device = f"cuda:{state.rank}"
         state.recorders.add(source=common.RECORDER_SOURCE_NCCL, backend="nccl", full_dumps=True)
-    ranks.recorders = {rank: from_document(document) for rank, document in (documents or {}).items()}
+    ranks.recorders = {rank: from_document(document.document()) for rank, document in (documents or {}).items()}
     return ranks
 
 
@@ -67,9 +50,7 @@ def test_the_rank_that_has_not_made_the_call_is_named_with_what_it_rests_on() ->
 
 def test_ranks_that_wait_for_data_are_a_data_stall_on_devices_too() -> None:
     ranks = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(7, 7), 3: dump(9, 7)})
-    for rank in (1, 2):
-        ranks[rank].progress.phase = common.PHASE_DATA
-    found = ranks.found(DeviceCall())
+    found = ranks.set(1, 2, phase=common.PHASE_DATA).found(DeviceCall())
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_DATA_STALL, [1, 2])
     assert [held.missed.seq for held in found.hang.ranks] == [8, 8]
 
@@ -80,8 +61,7 @@ def test_the_first_verdict_of_all_is_that_of_the_recorders() -> None:
 
 
 def test_a_rank_that_still_moves_leaves_all_undecided() -> None:
-    ranks = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(8, 7), 3: dump(9, 7)})
-    ranks[1].stalled_s = 0.1
+    ranks = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(8, 7), 3: dump(9, 7)}).set(1, stalled_s=0.1)
     assert ranks.verdict(DeviceCall()) is None
     assert findings(ranks) == []
 
@@ -92,8 +72,7 @@ def test_without_recorders_nobody_is_named() -> None:
     ranks.stack(0, common.ACTIVITY_COLLECTIVE, "train (train.py:9)")
     ranks.stack(1, common.ACTIVITY_COLLECTIVE, "train (train.py:9)")
     ranks.stack(2, common.ACTIVITY_COLLECTIVE, "train (train.py:9)")
-    ranks.stack(3, common.ACTIVITY_UNSPECIFIED, "train (train.py:7)")
-    assert ranks.verdict(HungCollective()) is None
+    assert ranks.stack(3, common.ACTIVITY_UNSPECIFIED, "train (train.py:7)").verdict(HungCollective()) is None
     assert ranks.verdict(DeviceCall()) is None
     assert list(ranks.found(Standstill()).culprits) == []
 
@@ -105,8 +84,7 @@ def test_counters_of_a_group_on_the_host_name_nobody_there_either() -> None:
 
 
 def test_a_stopped_rank_is_named_without_any_recorder() -> None:
-    ranks = on_devices().group("gloo", {0: 5, 1: 4, 2: 5, 3: 5}, 4)
-    ranks[1].process_state = "T"
+    ranks = on_devices().group("gloo", {0: 5, 1: 4, 2: 5, 3: 5}, 4).set(1, process_state="T")
     assert ranks.culprits(HungCollective()) == [1]
 
 
@@ -137,8 +115,7 @@ def test_the_counters_of_reports_name_a_rank_with_little_confidence() -> None:
 
 
 def test_the_counters_of_a_rank_that_is_not_heard_of_are_not_compared() -> None:
-    ranks = counters({0: (9, 7), 1: (7, 7), 2: (8, 7), 3: (9, 7)})
-    ranks[1].silent_s = LATE_S
+    ranks = counters({0: (9, 7), 1: (7, 7), 2: (8, 7), 3: (9, 7)}).set(1, silent_s=LATE_S)
     assert ranks.verdict(DeviceCall()) is None
 
 
@@ -180,8 +157,7 @@ def test_of_very_many_waits_those_for_the_culprit_are_kept() -> None:
 
 def test_two_operations_under_one_number_are_a_mismatch_without_a_culprit() -> None:
     ranks = on_devices({0: dump(8, 7), 1: dump(8, 7), 2: dump(8, 7, "broadcast"), 3: dump(8, 7, "broadcast")})
-    ranks.group("gloo", {0: 5, 1: 4, 2: 5, 3: 5}, 4)
-    found = ranks.found(DeviceCall())
+    found = ranks.group("gloo", {0: 5, 1: 4, 2: 5, 3: 5}, 4).found(DeviceCall())
     assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_MISMATCHED_ORDER, [])
     assert [list(side.ranks) for side in found.mismatch.sides] == [[0, 1], [2, 3]]
     assert list(found.waits) == [], "those of a group on hosts explain nothing here"
@@ -189,9 +165,7 @@ def test_two_operations_under_one_number_are_a_mismatch_without_a_culprit() -> N
 
 
 def test_a_rank_that_has_ended_and_that_nobody_waits_for_hides_no_culprit() -> None:
-    documents = {rank: dump(9, 7) for rank in (0, 2)} | {1: dump(7, 7)}
-    for document in documents.values():
-        document["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
+    documents = {rank: dump(7 if rank == 1 else 9, 7, world_size=3) for rank in range(3)}
     ranks = on_devices(documents).end(3, code=0).stack(1, common.ACTIVITY_DISK, "save (train.py:3)")
     assert ranks.culprits(DeviceCall()) == [1]
 

@@ -48,16 +48,13 @@ def test_a_run_that_trains_is_left_alone_whatever_its_gpus_say() -> None:
     ranks = Ranks()
     break_gpu(ranks[2])
     ranks[2].gpu.throttles.append("hw_slowdown")
-    for number in range(4):
-        ranks[number].stalled_s = 0.1
-    assert verdict(ranks) is None
+    assert verdict(ranks.set(*range(4), stalled_s=0.1)) is None
 
 
 def test_a_rank_that_moves_is_not_named_because_of_its_gpu() -> None:
     ranks = hung_in_one_group(1)
     break_gpu(ranks[2])
-    ranks[2].stalled_s = 0.1
-    assert verdict(ranks) is None
+    assert verdict(ranks.set(2, stalled_s=0.1)) is None
 
 
 def test_heat_and_errors_of_one_process_are_no_reason_for_a_hang() -> None:
@@ -70,8 +67,7 @@ def test_heat_and_errors_of_one_process_are_no_reason_for_a_hang() -> None:
 def test_a_death_explains_more() -> None:
     ranks = hung_in_one_group(1)
     break_gpu(ranks[1])
-    ranks.end(3, signal=9)
-    assert verdict(ranks) is None
+    assert verdict(ranks.end(3, signal=9)) is None
 
 
 def test_the_run_is_restarted_without_patience_and_the_incident_says_why() -> None:

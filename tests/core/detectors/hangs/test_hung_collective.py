@@ -19,28 +19,28 @@ def culprits(ranks: Ranks) -> list[int]:
 
 
 def stopped(ranks: Ranks) -> None:
-    ranks[1].process_state = "T"
+    ranks.set(1, process_state="T")
 
 
 def held_by_a_debugger(ranks: Ranks) -> None:
-    ranks[1].process_state = "t"
+    ranks.set(1, process_state="t")
 
 
 def silent(ranks: Ranks) -> None:
-    ranks[1].silent_s = 5.0
+    ranks.set(1, silent_s=5.0)
 
 
 def silent_in_data(ranks: Ranks) -> None:
-    ranks[1].progress.phase = common.PHASE_DATA
+    ranks.set(1, phase=common.PHASE_DATA)
     silent(ranks)
 
 
 def computing(ranks: Ranks) -> None:
-    ranks[1].thread_state = "R"
+    ranks.set(1, thread_state="R")
 
 
 def in_the_kernel(ranks: Ranks) -> None:
-    ranks[1].thread_state = "D"
+    ranks.set(1, thread_state="D")
 
 
 def locked(ranks: Ranks) -> None:
@@ -62,7 +62,7 @@ def sleeps_perhaps_in_a_call(ranks: Ranks) -> None:
 
 
 def silent_of_late(ranks: Ranks) -> None:
-    ranks[1].silent_s = 1.0
+    ranks.set(1, silent_s=1.0)
 
 
 def spinning_on_a_gpu(ranks: Ranks) -> None:
@@ -112,23 +112,15 @@ def test_the_missed_call_is_named_as_the_recorders_of_those_that_wait_name_it() 
 
 
 def test_a_root_is_judged_by_the_deadline_of_its_own_phase_whatever_those_that_wait_are_in() -> None:
-    ranks = hung_in_one_group()
-    ranks[1].progress.phase = common.PHASE_EVAL
-    assert culprits(ranks) == []
-    ranks[1].stalled_s = 25.0
-    assert culprits(ranks) == [1]
-    ranks = hung_in_one_group()
-    for waiter in (0, 2, 3):
-        ranks[waiter].progress.phase = common.PHASE_EVAL
-    assert culprits(ranks) == [1]
+    ranks = hung_in_one_group().set(1, phase=common.PHASE_EVAL)
+    assert (culprits(ranks), culprits(ranks.set(1, stalled_s=25.0))) == ([], [1])
+    assert culprits(hung_in_one_group().set(0, 2, 3, phase=common.PHASE_EVAL)) == [1]
 
 
 def test_of_two_independent_hangs_both_are_named_the_surer_first_and_in_its_own_call() -> None:
-    ranks = Ranks(6).group("a", {0: 4, 1: 5, 2: 5}, 4).group("b", {3: 8, 4: 7}, 7)
-    ranks[4].process_state = "T"
+    ranks = Ranks(6).group("a", {0: 4, 1: 5, 2: 5}, 4).group("b", {3: 8, 4: 7}, 7).set(4, process_state="T")
     verdict = ranks.found(HungCollective())
-    assert list(verdict.culprits) == [4, 0]
-    assert (verdict.group, verdict.seq, verdict.confidence_ratio) == ("b", 8, 0.8)
+    assert (list(verdict.culprits), verdict.group, verdict.seq, verdict.confidence_ratio) == ([4, 0], "b", 8, 0.8)
     assert [edge.waiter for edge in verdict.waits] == [3, 1, 2]
     assert verdict.message.endswith(
         "rank 3 waits for it in collective 8 of group b; rank 0 makes no progress in forward_backward of step 50, too"
@@ -136,8 +128,7 @@ def test_of_two_independent_hangs_both_are_named_the_surer_first_and_in_its_own_
 
 
 def test_a_rank_without_data_is_named_in_the_verdict_on_another_one_that_hangs() -> None:
-    ranks = Ranks().group("a", {0: 4, 1: 5}, 4).group("b", {2: 8, 3: 7}, 7)
-    ranks[0].progress.phase = common.PHASE_DATA
+    ranks = Ranks().group("a", {0: 4, 1: 5}, 4).group("b", {2: 8, 3: 7}, 7).set(0, phase=common.PHASE_DATA)
     assert ranks.verdict(DataStall()) is None
     hung = ranks.found(HungCollective())
     assert (list(hung.culprits), hung.group) == ([3, 0], "b")
@@ -147,17 +138,14 @@ def test_a_rank_without_data_is_named_in_the_verdict_on_another_one_that_hangs()
 def test_a_rank_that_has_posted_ahead_and_computes_is_the_root_wherever_it_is_in_the_deadlock() -> None:
     """The shortest cycle is that of ranks 0 and 1, which only wait."""
     ranks = Ranks().group("a", {0: 5, 1: 4}, 4).group("b", {0: 8, 1: 9}, 8).group("c", {1: 3, 2: 2}, 2)
-    ranks.group("d", {2: 7, 0: 6}, 6)
-    assert ranks.verdict(MismatchedOrder()) is not None
-    ranks[2].thread_state = "R"
-    assert ranks.verdict(MismatchedOrder()) is None
+    assert ranks.group("d", {2: 7, 0: 6}, 6).verdict(MismatchedOrder()) is not None
+    assert ranks.set(2, thread_state="R").verdict(MismatchedOrder()) is None
     assert culprits(ranks) == [2]
 
 
 def test_ranks_of_a_deadlock_that_are_all_busy_elsewhere_are_all_named() -> None:
     ranks = Ranks(2).group("a", {0: 5, 1: 4}, 4).group("b", {0: 8, 1: 9}, 8).stack(0, common.ACTIVITY_LOCK)
-    ranks.stack(1, common.ACTIVITY_LOCK)
-    assert culprits(ranks) == [0, 1]
+    assert culprits(ranks.stack(1, common.ACTIVITY_LOCK)) == [0, 1]
 
 
 def test_a_busy_rank_of_a_deadlock_is_not_judged_before_its_own_deadline() -> None:
@@ -171,19 +159,15 @@ def test_a_rank_that_others_wait_for_while_a_call_that_all_have_entered_holds_it
     ranks = Ranks().group("dp", {0: 9, 1: 9}, 8).group("tp", {0: 4, 2: 5}, 4)
     assert culprits(ranks) == []
     assert ranks.verdict(Transport()) is not None
-    ranks[0].thread_state = "R"
-    assert culprits(ranks) == [0]
+    assert culprits(ranks.set(0, thread_state="R")) == [0]
 
 
 def test_a_rank_that_has_not_reported_yet_the_end_of_the_call_that_held_it_is_not_named() -> None:
     """Rank 1 kept the others waiting. It has joined their call and continued."""
     ranks = Ranks().group("tp", {0: 5, 1: 8}, 4)
     ranks[1].progress.groups[0].completed = 8
-    ranks.group("dp", {0: 9, 2: 10, 3: 10}, 9)
-    ranks[0].thread_state = "R"
-    assert culprits(ranks) == [0]
-    ranks[1].stalled_s = 0.1
-    assert culprits(ranks) == []
+    assert culprits(ranks.group("dp", {0: 9, 2: 10, 3: 10}, 9).set(0, thread_state="R")) == [0]
+    assert culprits(ranks.set(1, stalled_s=0.1)) == []
 
 
 def test_a_rank_that_has_not_reported_yet_calls_that_another_has_completed_with_it_is_not_named() -> None:
@@ -197,16 +181,12 @@ def test_a_rank_that_has_not_reported_yet_calls_that_another_has_completed_with_
 
 def test_without_any_known_wait_ranks_that_are_busy_elsewhere_come_before_those_that_may_wait() -> None:
     ranks = Ranks()
-    assert culprits(ranks) == []
-    ranks[2].process_state = "T"
-    assert culprits(ranks) == [2]
-    ranks[0].stalled_s = 0.0
-    assert culprits(ranks) == []
+    assert (culprits(ranks), culprits(ranks.set(2, process_state="T"))) == ([], [2])
+    assert culprits(ranks.set(0, stalled_s=0.0)) == []
 
 
 def test_a_rank_that_left_with_code_0_and_is_waited_for_is_the_root() -> None:
-    ranks = hung_in_one_group()
-    ranks[1].progress.phase = common.PHASE_DATA
+    ranks = hung_in_one_group().set(1, phase=common.PHASE_DATA)
     silent(ranks)
     ranks.end(1, at=NOW - 8.0, code=0)
     (finding,) = HungCollective().see_tick(ranks.view()).findings
@@ -215,9 +195,7 @@ def test_a_rank_that_left_with_code_0_and_is_waited_for_is_the_root() -> None:
 
 
 def test_no_rank_is_judged_before_a_deadline_but_suspected_shortly_before_it() -> None:
-    ranks = hung_in_one_group()
-    for number in range(4):
-        ranks[number].stalled_s = 4.0
+    ranks = hung_in_one_group().set(*range(4), stalled_s=4.0)
     assert culprits(ranks) == []
     assert HungCollective().see_tick(ranks.view(suspicious=True)).findings
 
@@ -225,9 +203,7 @@ def test_no_rank_is_judged_before_a_deadline_but_suspected_shortly_before_it() -
 def test_while_a_node_is_missing_only_a_rank_that_is_seen_to_be_busy_elsewhere_is_judged() -> None:
     ranks = Ranks(8).group("0", {number: 10 if number == 1 else 11 for number in range(8)}, 10)
     ranks.missing = {"node1"}
-    assert culprits(ranks) == []
-    ranks[1].process_state = "T"
-    assert culprits(ranks) == [1]
+    assert (culprits(ranks), culprits(ranks.set(1, process_state="T"))) == ([], [1])
 
 
 def test_an_awaited_rank_of_which_nothing_was_ever_heard_is_not_judged() -> None:
@@ -250,8 +226,7 @@ def test_a_root_whose_stack_shows_it_in_a_call_is_blamed_only_while_its_counters
     ranks = hung_in_one_group()
     for number in range(4):
         ranks[number].silent_s = silent_s  # a loaded machine
-    ranks.stack(1, common.ACTIVITY_COLLECTIVE, "reduce (train.py:9)")
-    assert culprits(ranks) == expected
+    assert culprits(ranks.stack(1, common.ACTIVITY_COLLECTIVE, "reduce (train.py:9)")) == expected
 
 
 def in_start(count: int = 4) -> Ranks:
@@ -268,8 +243,7 @@ def test_a_rank_that_sleeps_before_the_first_group_exists_is_named_by_its_stack(
     ranks = in_start()
     for number in (0, 1, 3):
         ranks.stack(number, common.ACTIVITY_COLLECTIVE, "main (train.py:11)")
-    ranks.stack(2, common.ACTIVITY_UNSPECIFIED, "load (train.py:9)")
-    found = ranks.found(HungCollective())
+    found = ranks.stack(2, common.ACTIVITY_UNSPECIFIED, "load (train.py:9)").found(HungCollective())
     assert list(found.culprits) == [2]
     assert found.message == (
         "rank 2 makes no progress in init, before the first step, at load (train.py:9);"
@@ -303,8 +277,7 @@ def test_a_rank_in_a_frozen_control_group_is_frozen_and_holds_no_lock() -> None:
 @pytest.mark.parametrize("size", [64, 1000])
 def test_a_verdict_says_in_constant_size_how_many_ranks_wait_in_each_call(size: int) -> None:
     ranks = Ranks(size).group("dp", {rank: 6 if rank == 5 else 7 for rank in range(size)}, 6)
-    ranks.group("tp", {4: 2, 5: 1}, 1)
-    verdict = ranks.found(HungCollective())
+    verdict = ranks.group("tp", {4: 2, 5: 1}, 1).found(HungCollective())
     assert list(verdict.culprits) == [5]
     assert len(verdict.waits) == 9 and verdict.waiting_ranks == size - 1
     assert sorted(call.line for call in awaited_calls(verdict.waits)) == [

@@ -53,9 +53,7 @@ def test_a_rank_that_left_in_the_middle_of_the_step_has_left_early() -> None:
 
 
 def test_a_rank_that_is_in_the_call_of_the_others_one_step_later_has_left_out_a_call() -> None:
-    ranks = Ranks().group("0", dict.fromkeys(range(4), 51), 50)
-    ranks[3].progress.step = 51
-    found = ranks.found(MismatchedOrder())
+    found = Ranks().group("0", dict.fromkeys(range(4), 51), 50).set(3, step=51).found(MismatchedOrder())
     assert (list(found.culprits), found.mismatch.form) == ([3], store.MISMATCH_FORM_BEHIND)
     assert found.message == (
         "rank 3 is in collective 51 of group 0 in step 51, and ranks 0, 1, 2 in step 50:"
@@ -67,8 +65,7 @@ def past_the_call(op: str) -> Ranks:
     """Return ranks in call 24, which is complete on rank 1 alone: it is one step further."""
     ranks = Ranks().group("0", dict.fromkeys(range(4), 24), 23)
     ranks[1].progress.groups[0].completed = 24
-    ranks[1].progress.step = 51
-    ranks.called((0, 2, 3), "0", 24, op)
+    ranks.set(1, step=51).called((0, 2, 3), "0", 24, op)
     return ranks
 
 
@@ -91,9 +88,7 @@ def test_a_rank_that_sent_in_a_broadcast_or_in_a_call_without_a_name_may_be_past
 
 
 def test_a_rank_that_has_just_come_and_trains_on_has_left_out_nothing() -> None:
-    ranks = past_the_call("gloo:all_reduce")
-    ranks[1].stalled_s = 0.1
-    assert verdict(ranks) is None
+    assert verdict(past_the_call("gloo:all_reduce").set(1, stalled_s=0.1)) is None
 
 
 def test_a_broadcast_of_another_group_with_the_same_number_excuses_nobody() -> None:

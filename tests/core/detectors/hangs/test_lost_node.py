@@ -28,27 +28,17 @@ def test_a_node_that_others_wait_for_is_lost() -> None:
 
 
 def test_a_node_whose_ranks_tear_their_connections_is_lost_immediately() -> None:
-    ranks = missing_node()
-    for number in range(4):
-        ranks[number].stalled_s = 0.0
-    ranks.end(2, code=1, last_words=LOST_PEER)
-    ranks[2].silent_s = 60.0
-    assert verdict(ranks) is not None
+    ranks = missing_node().set(*range(4), stalled_s=0.0).end(2, code=1, last_words=LOST_PEER)
+    assert verdict(ranks.set(2, silent_s=60.0)) is not None
 
 
 def test_an_agent_that_is_gone_alone_is_no_lost_node() -> None:
-    ranks = missing_node()
-    for number in range(4):
-        ranks[number].stalled_s = 0.2
-    assert verdict(ranks) is None
+    assert verdict(missing_node().set(*range(4), stalled_s=0.2)) is None
 
 
 def test_a_failure_of_a_rank_itself_is_no_sign_of_a_lost_node() -> None:
-    ranks = missing_node()
-    for number in range(4):
-        ranks[number].stalled_s = 0.2
-    ranks.end(2, code=1, last_words="Traceback\nValueError: bad sample")
-    assert verdict(ranks) is None
+    ranks = missing_node().set(*range(4), stalled_s=0.2)
+    assert verdict(ranks.end(2, code=1, last_words="Traceback\nValueError: bad sample")) is None
 
 
 def test_ranks_that_all_stand_still_without_a_known_reason_have_lost_the_node() -> None:
@@ -57,8 +47,7 @@ def test_ranks_that_all_stand_still_without_a_known_reason_have_lost_the_node() 
 
 def test_a_rank_that_is_seen_to_be_stopped_explains_a_hang_better_than_a_missing_agent() -> None:
     ranks = missing_node().group("0", {number: 10 if number == 1 else 11 for number in range(8)}, 10)
-    ranks[1].process_state = "T"
-    assert verdict(ranks) is None
+    assert verdict(ranks.set(1, process_state="T")) is None
     assert ranks.verdict(HungCollective()) is not None
 
 
@@ -117,8 +106,7 @@ def test_a_report_ends_when_a_rank_of_another_node_is_seen_to_hold_the_run_up() 
     ranks = missing_node()
     named = LostNode().see_tick(ranks.view())
     assert len(named.findings) == 1
-    ranks[1].process_state = "T"
-    ranks.group("0", {number: 10 if number == 1 else 11 for number in range(8)}, 10)
+    ranks.set(1, process_state="T").group("0", {number: 10 if number == 1 else 11 for number in range(8)}, 10)
     seen = named.next.see_tick(ranks.view())
     assert seen.findings == ()
     [ending] = seen.endings
@@ -131,5 +119,5 @@ def test_a_report_of_a_node_that_tore_its_connections_stays_whatever_else_hangs(
     ranks = missing_node().end(2, code=1, last_words=LOST_PEER)
     named = LostNode().see_tick(ranks.view())
     assert len(named.findings) == 1
-    ranks[1].process_state = "T"
+    ranks.set(1, process_state="T")
     assert named.next.see_tick(ranks.view()).endings == ()

@@ -23,8 +23,7 @@ def verdict(ranks: Ranks) -> store.Verdict | None:
 
 def test_the_rank_that_calls_another_operation_is_the_culprit() -> None:
     ranks = met().called((0, 2, 3), "0", 13, "gloo:all_reduce", "[[4]]")
-    ranks.called((1,), "0", 13, "gloo:broadcast", "[[4]]")
-    found = ranks.found(MismatchedOrder())
+    found = ranks.called((1,), "0", 13, "gloo:broadcast", "[[4]]").found(MismatchedOrder())
     assert (list(found.culprits), found.group, found.seq, found.op) == ([1], "0", 13, "gloo:all_reduce")
     assert list(found.calls) == [
         "ranks 0, 2, 3 in gloo:all_reduce [[4]]: call 13 of group 0",
@@ -36,14 +35,12 @@ def test_the_rank_that_calls_another_operation_is_the_culprit() -> None:
 @pytest.mark.parametrize("other", [("[[5]]", "['Float']"), ("[[4]]", "['BFloat16']")], ids=["sizes", "dtypes"])
 def test_sizes_and_data_types_of_a_reduction_must_agree(other: tuple[str, str]) -> None:
     ranks = met().called((0, 1, 3), "0", 13, "nccl:all_reduce", "[[4]]", "['Float']")
-    ranks.called((2,), "0", 13, "nccl:all_reduce", *other)
-    assert ranks.culprits(MismatchedOrder()) == [2]
+    assert ranks.called((2,), "0", 13, "nccl:all_reduce", *other).culprits(MismatchedOrder()) == [2]
 
 
 def test_the_same_elements_in_another_shape_are_no_mismatch() -> None:
     ranks = met().called((0, 1, 3), "0", 13, "gloo:all_reduce", "[[4, 2]]", "['Float']")
-    ranks.called((2,), "0", 13, "gloo:all_reduce", "[[8]]", "['Float']")
-    assert verdict(ranks) is None
+    assert verdict(ranks.called((2,), "0", 13, "gloo:all_reduce", "[[8]]", "['Float']")) is None
     assert ranks.verdict(Transport()) is not None
 
 
@@ -75,16 +72,13 @@ def test_messages_have_no_number_in_the_order_of_a_group() -> None:
 
 def test_different_calls_speak_for_themselves_even_if_another_rank_is_missing() -> None:
     ranks = Ranks().group("0", {0: 13, 1: 13, 2: 13, 3: 12}, 12).called((0, 1), "0", 13, "gloo:all_reduce")
-    ranks.called((2,), "0", 13, "gloo:broadcast")
-    assert ranks.culprits(MismatchedOrder()) == [2]
+    assert ranks.called((2,), "0", 13, "gloo:broadcast").culprits(MismatchedOrder()) == [2]
     assert ranks.verdict(HungCollective()) is None
 
 
 def test_different_calls_are_not_judged_before_a_deadline() -> None:
     ranks = met().called((0, 1, 2), "0", 13, "gloo:all_reduce").called((3,), "0", 13, "gloo:broadcast")
-    for number in EVERYBODY:
-        ranks[number].stalled_s = 1.0
-    assert verdict(ranks) is None
+    assert verdict(ranks.set(*EVERYBODY, stalled_s=1.0)) is None
 
 
 def crossed() -> Ranks:
@@ -102,9 +96,7 @@ def test_both_sides_of_crossed_calls_are_reported() -> None:
 
 
 def test_crossed_calls_are_judged_once_both_ranks_have_stalled_past_their_deadlines() -> None:
-    ranks = crossed()
-    ranks[0].progress.phase = common.PHASE_EVAL
-    assert verdict(ranks) is None
+    assert verdict(crossed().set(0, phase=common.PHASE_EVAL)) is None
 
 
 @pytest.mark.parametrize(("world", "culprits"), [(2, [0, 1]), (3, [1]), (4, [1])])
@@ -112,8 +104,7 @@ def test_of_two_groups_of_the_same_ranks_the_one_that_calls_otherwise_than_most_
     world: int, culprits: list[int]
 ) -> None:
     ranks = Ranks(world).group("a", {rank: 4 if rank == 1 else 5 for rank in range(world)}, 4)
-    ranks.group("b", {rank: 9 if rank == 1 else 8 for rank in range(world)}, 8)
-    found = ranks.found(MismatchedOrder())
+    found = ranks.group("b", {rank: 9 if rank == 1 else 8 for rank in range(world)}, 8).found(MismatchedOrder())
     assert (sorted(found.culprits), found.mismatch.form) == (culprits, store.MISMATCH_FORM_CIRCLE)
 
 
@@ -131,16 +122,13 @@ def test_two_ranks_that_wait_for_each_other_are_reported_though_a_third_may_have
 
 
 def test_a_rank_that_computes_is_not_held_by_crossed_calls() -> None:
-    ranks = crossed()
-    ranks[1].thread_state = "R"
-    assert verdict(ranks) is None
+    assert verdict(crossed().set(1, thread_state="R")) is None
 
 
 def test_a_rank_that_is_left_in_a_call_that_all_others_have_completed_is_the_culprit() -> None:
     ranks = Ranks().group("0", {0: 14, 1: 14, 2: 13, 3: 14}, 13)
     ranks[2].progress.groups[0].completed = 12
-    ranks.called((2,), "0", 13, "gloo:all_reduce", "[[9]]")
-    found = ranks.found(MismatchedOrder())
+    found = ranks.called((2,), "0", 13, "gloo:all_reduce", "[[9]]").found(MismatchedOrder())
     assert (list(found.culprits), found.group, found.seq, found.op) == ([2], "0", 13, "gloo:all_reduce")
     assert found.message.startswith("rank 2 is still in call 13 of group 0, which all others have completed")
     assert ranks.verdict(Transport()) is None
@@ -225,8 +213,7 @@ def test_nobody_is_named_by_numbers_that_mean_different_groups_unless_it_is_stop
     ranks[0].stalled_s = 0.1  # its next report may show that all stand still
     assert ranks.verdict(MismatchedOrder()) is None
     assert ranks.verdict(HungCollective()) is None
-    ranks[3].process_state = "T"
-    assert ranks.culprits(HungCollective()) == [3]
+    assert ranks.set(3, process_state="T").culprits(HungCollective()) == [3]
 
 
 def test_a_rank_that_alone_has_made_another_group_is_the_culprit() -> None:
@@ -243,7 +230,6 @@ def test_groups_that_torch_names_by_their_members_are_different_for_good_reason(
 
 @pytest.mark.safety
 def test_different_groups_are_no_fault_while_a_rank_moves() -> None:
-    ranks = different_groups({0: [0, 3], 1: [1, 2], 2: [1, 2], 3: [0, 3]})
-    ranks[1].stalled_s = 0.1
+    ranks = different_groups({0: [0, 3], 1: [1, 2], 2: [1, 2], 3: [0, 3]}).set(1, stalled_s=0.1)
     found = ranks.verdict(MismatchedOrder())
     assert found is None or found.mismatch.form != store.MISMATCH_FORM_GROUPS

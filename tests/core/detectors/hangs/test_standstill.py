@@ -22,14 +22,11 @@ def test_what_the_first_rank_does_is_said_and_nobody_is_blamed() -> None:
 
 
 def test_the_last_rank_that_is_left_is_named_after_a_while_unless_training_is_over() -> None:
-    ranks = Ranks(2).end(1, code=0, finished=True)
-    ranks[0].stalled_s = REPORT_S - 1.0
+    ranks = Ranks(2).end(1, code=0, finished=True).set(0, stalled_s=REPORT_S - 1.0)
     assert ranks.verdict(Standstill()) is None
-    ranks[0].stalled_s = 1000.0
-    found = ranks.found(Standstill())
+    found = ranks.set(0, stalled_s=1000.0).found(Standstill())
     assert (list(found.culprits), found.message) == ([0], "rank 0 makes no progress in forward_backward of step 50")
-    ranks[0].progress.phase = common.PHASE_IDLE
-    assert ranks.verdict(Standstill()) is None, "late_exit reports it"
+    assert ranks.set(0, phase=common.PHASE_IDLE).verdict(Standstill()) is None, "late_exit reports it"
 
 
 def test_a_rank_that_is_alone_because_the_others_have_not_come_yet_is_not_named() -> None:

@@ -61,14 +61,12 @@ def test_a_call_that_is_queued_behind_one_that_waits_for_a_rank_is_no_failure_of
 
 
 def test_the_call_that_has_taken_longest_is_reported() -> None:
-    ranks = Ranks().group("a", {0: 3, 1: 3}, 2).group("b", {2: 8, 3: 8}, 7)
-    ranks[2].stalled_s = 9.0
+    ranks = Ranks().group("a", {0: 3, 1: 3}, 2).group("b", {2: 8, 3: 8}, 7).set(2, stalled_s=9.0)
     assert ranks.found(Transport()).group == "b"
 
 
 def test_ranks_in_an_evaluation_have_the_time_that_an_evaluation_may_take() -> None:
-    ranks = Ranks().group("0", dict.fromkeys(range(4), 9), 8)
-    ranks[3].progress.phase = common.PHASE_EVAL
+    ranks = Ranks().group("0", dict.fromkeys(range(4), 9), 8).set(3, phase=common.PHASE_EVAL)
     assert verdict(ranks) is None
 
 
@@ -81,7 +79,5 @@ def test_while_a_node_is_missing_the_transport_is_not_judged() -> None:
 def test_right_after_a_stall_ranks_that_have_not_reported_their_movement_yet_are_not_judged() -> None:
     ranks = Ranks().group("0", dict.fromkeys(range(4), 9), 8)
     ranks[2].progress.groups[0].completed = 9  # it kept the others waiting, and is the first to report
-    ranks[2].stalled_s = 0.1
-    assert verdict(ranks) is None
-    ranks[2].stalled_s = ranks[0].stalled_s
-    assert verdict(ranks) is not None
+    assert verdict(ranks.set(2, stalled_s=0.1)) is None
+    assert verdict(ranks.set(2, stalled_s=ranks[0].stalled_s)) is not None

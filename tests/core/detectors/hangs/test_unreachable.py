@@ -52,21 +52,15 @@ def test_one_node_alone_or_without_its_stacks_shows_nothing_about_a_link() -> No
 
 def test_a_rank_that_is_elsewhere_holds_the_others_up() -> None:
     assert verdict(waiting_in_init(0, 4).stack(5, common.ACTIVITY_LOCK, "load (data.py:3)")) is None
-    ranks = waiting_in_init(0, 4)
-    ranks[6].process_state = "T"
-    assert verdict(ranks) is None
+    assert verdict(waiting_in_init(0, 4).set(6, process_state="T")) is None
 
 
 def test_a_start_is_given_its_time() -> None:
-    ranks = waiting_in_init(0, 4)
-    ranks[7].stalled_s = 5.0
-    assert verdict(ranks) is None
+    assert verdict(waiting_in_init(0, 4).set(7, stalled_s=5.0)) is None
 
 
 def test_once_a_step_is_done_calls_show_more() -> None:
-    ranks = waiting_in_init(0, 4)
-    ranks[0].steps_done = 1
-    assert verdict(ranks) is None
+    assert verdict(waiting_in_init(0, 4).set(0, steps_done=1)) is None
 
 
 def test_ranks_that_cannot_connect_are_cut_off_whichever_rank_gives_up_waiting_for_them() -> None:

@@ -80,13 +80,11 @@ def test_falling_loss_is_no_blip() -> None:
 
 def test_rise_within_the_noise_is_no_blip() -> None:
     noisy = [2.0 + 30 * noise for noise in NOISE]
-    _, readings = watch_all([*noisy[:200], 2.5])
-    assert blips_at(readings) == []
+    assert blips_at(watch_all([*noisy[:200], 2.5])[1]) == []
 
 
 def test_outlying_losses_do_not_move_the_baseline() -> None:
-    _, readings = watch_all([*healthy(200), *[9.0] * 100])
-    assert blips_at(readings) == list(range(200, 300))
+    assert blips_at(watch_all([*healthy(200), *[9.0] * 100])[1]) == list(range(200, 300))
 
 
 def test_level_that_stays_is_accepted_and_later_judged_from() -> None:
@@ -111,8 +109,7 @@ def test_loss_that_was_always_zero_is_not_judged() -> None:
 
 def test_loss_that_is_mostly_zero_is_judged_by_its_largest_values() -> None:
     rewards = [0.02 * NOISE[i] if i % 7 == 0 else 0.0 for i in range(400)]
-    _, readings = watch_all([*rewards, *[0.0002] * 4])
-    assert spikes_at(readings) == []
+    assert spikes_at(watch_all([*rewards, *[0.0002] * 4])[1]) == []
     _, readings = watch_all([*rewards, *[0.5] * 4])
     assert spikes_at(readings) != []
     assert all(abs(reading.zscore) < 1e5 for reading in readings)
@@ -143,8 +140,7 @@ def test_jump_that_is_gone_after_three_steps_is_a_spike_if_it_decays(
 def test_spike_shortly_after_another_is_found() -> None:
     burst = [2.0 + 4.0 * 0.9**i for i in range(20)]
     second = [2.15] * 4
-    _, readings = watch_all([*healthy(200), *burst, *healthy(30), *second])
-    assert spikes_at(readings) == [202, 252]
+    assert spikes_at(watch_all([*healthy(200), *burst, *healthy(30), *second])[1]) == [202, 252]
 
 
 def test_steps_before_a_spike_that_were_unsettled_prove_nothing() -> None:
@@ -187,8 +183,7 @@ def test_restart_before_there_was_enough_history_is_not_judged() -> None:
 
 
 def test_negative_loss_is_judged_by_its_rise() -> None:
-    _, readings = watch_all([-loss for loss in healthy(200)] + [-1.0] * 3)
-    assert spikes_at(readings) == [202]
+    assert spikes_at(watch_all([-loss for loss in healthy(200)] + [-1.0] * 3)[1]) == [202]
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, None])
@@ -234,5 +229,4 @@ def test_a_spike_between_blips_does_not_begin_with_an_old_one() -> None:
 
 
 def test_a_jump_among_the_first_losses_is_not_judged() -> None:
-    _, readings = watch_all([*healthy(20), *[9.0] * 200])
-    assert spikes_at(readings) == []
+    assert spikes_at(watch_all([*healthy(20), *[9.0] * 200])[1]) == []

@@ -13,8 +13,7 @@ def test_window_holds_the_newest_values_in_order_and_knows_their_scatter() -> No
         values.append(rng.choice([rng.gauss(0.0, 1.0), 0.0, 5.0]))
         window = window.with_value(values[-1], size)
         kept = values[-size:]
-        assert (window.newest, window.ordered) == (tuple(kept), tuple(sorted(kept)))
-        assert window.median() == median(kept)
+        assert (window.newest, window.ordered, window.median()) == (tuple(kept), tuple(sorted(kept)), median(kept))
         middle = median_high(kept)
         assert window.quantile(0.5) == middle
         assert abs(window.sigma() - 1.4826 * median_high(abs(value - middle) for value in kept)) < 1e-9

@@ -224,8 +224,8 @@ def test_only_ranks_of_the_same_stage_that_are_not_slow_are_its_peers() -> None:
     stages = {rank: rank // 4 for rank in range(8)}
     shares = {0: 0.9, 1: 0.9, 2: 0.3, 3: 0.4, **dict.fromkeys(range(4, 8), 0.1)}
     found = detail(GpuRun(8, slow({2, 3}, 1.8, since=43), stage_of=stages, utilization=shares))
-    assert found.side == store.SLOW_SIDE_HOST
     assert found.peers_utilization_ratio == pytest.approx(0.9)
+    assert found.side == store.SLOW_SIDE_HOST
 
 
 def test_too_few_samples_are_none() -> None:

@@ -168,8 +168,7 @@ def test_a_slow_node_is_named_with_all_of_its_ranks() -> None:
 
 
 def test_of_ranks_on_two_nodes_no_node_is_named() -> None:
-    nodes = {rank: f"n{rank // 4}" for rank in range(8)}
-    (verdict,) = Run(8, slow({3, 5}, 1.6), node_of=nodes).verdicts()
+    (verdict,) = Run(8, slow({3, 5}, 1.6), node_of={rank: f"n{rank // 4}" for rank in range(8)}).verdicts()
     assert (verdict.node, list(verdict.culprits)) == ("", [3, 5])
 
 
@@ -212,8 +211,7 @@ def test_what_a_rank_usually_needs_is_known_after_a_restart() -> None:
 
 def test_durations_at_another_place_of_the_layout_do_not_count() -> None:
     detector, _ = watch(Straggler(), Run(2, slow(set(), 1)).steps(60))
-    pipeline = Run(2, slow({1}, 1.8), stage_of={0: 0, 1: 1})
-    assert watch(detector.restarted(60), pipeline.steps(60))[1] == []
+    assert watch(detector.restarted(60), Run(2, slow({1}, 1.8), stage_of={0: 0, 1: 1}).steps(60))[1] == []
 
 
 def test_a_rank_that_sleeps_in_its_forward_pass_is_named_although_it_computes_no_longer_than_its_peers() -> None:
