@@ -54,8 +54,7 @@ def test_a_place_in_a_call_shows_nothing_if_no_recorder_is_on() -> None:
 def test_of_the_ranks_that_are_elsewhere_those_that_others_wait_for_are_named() -> None:
     documents = {rank: steps(1).pending() if rank in (0, 3) else steps(1) for rank in WORLD}
     documents[4] = Document({"own": (4,)}).call(group="own")
-    places = {1: Place.SET_UP, 2: Place.USER_CODE, 4: Place.USER_CODE}
-    cause = only_cause(judge(documents, places=places))
+    cause = only_cause(judge(documents, places={1: Place.SET_UP, 2: Place.USER_CODE, 4: Place.USER_CODE}))
     assert (cause.kind, cause.ranks) == (CauseKind.MISSING_RANK, (2,))
     assert cause.call is not None and cause.call.seq == 2
     unknown = only_cause(judge(documents, places={1: Place.SET_UP, 4: Place.SET_UP}))
@@ -169,8 +168,7 @@ def test_idle_ranks_of_gloo_may_wait_in_transfers_however_well_their_loop_is_kno
 def test_a_stack_elsewhere_names_a_rank_with_or_without_a_dump(place: Place) -> None:
     idle = {0: steps(1).pending(), 1: steps(1), 2: steps(1).pending(), 3: steps(1)}
     assert named(judge(idle, places={3: place})) == (CauseKind.MISSING_RANK, (3,))
-    unread = {rank: steps(1).pending() for rank in (0, 1, 2)}
-    cause = only_cause(judge(unread, 4, places={3: place}))
+    cause = only_cause(judge({rank: steps(1).pending() for rank in (0, 1, 2)}, 4, places={3: place}))
     assert (cause.kind, cause.ranks, cause.confidence) == (CauseKind.MISSING_RANK, (3,), Confidence.MEDIUM)
 
 

@@ -125,8 +125,7 @@ def test_dead_ranks_are_named_less_surely_if_nothing_shows_that_others_wait_for_
     pair = {"pair": (0, 2)}
     documents = {0: Document(pair).call(group="pair").pending(group="pair"), 2: Document(pair).call(group="pair")}
     diagnosis = judge(documents, 3, dead=[1])
-    assert named(diagnosis) == (CauseKind.DEAD_RANK, (1,))
-    assert only_cause(diagnosis).confidence == Confidence.MEDIUM
+    assert (named(diagnosis), only_cause(diagnosis).confidence) == ((CauseKind.DEAD_RANK, (1,)), Confidence.MEDIUM)
 
 
 # Different calls under one number.
@@ -193,8 +192,7 @@ def test_an_earlier_mismatch_that_completed_explains_the_hang() -> None:
     """Rank 1 made a broadcast too many, as call 3. So its numbers are one ahead, and it seems to miss nothing."""
     pair = {"0": (0, 1)}
     first = Document(pair).call().call().call().call().pending()
-    second = Document(pair).call().call().call("broadcast").call().call()
-    cause = only_cause(judge({0: first, 1: second}))
+    cause = only_cause(judge({0: first, 1: Document(pair).call().call().call("broadcast").call().call()}))
     assert (cause.kind, cause.ranks) == (CauseKind.MISMATCHED_CALL, ())
     assert cause.call is not None and cause.call.seq == 3
 

@@ -122,8 +122,7 @@ def test_a_device_of_which_nothing_is_known_is_not_late() -> None:
 
 def mismatch(documents: Mapping[int, Document]) -> int | None:
     ranks = judge(documents).ranks
-    shared = next(one for one in shared_calls(ranks, ()) if one.group[0] == "0")
-    earlier = earlier_mismatch(ranks, shared)
+    earlier = earlier_mismatch(ranks, next(one for one in shared_calls(ranks, ()) if one.group[0] == "0"))
     return earlier.seq if earlier is not None else None
 
 
@@ -149,8 +148,7 @@ def test_calls_after_the_pending_one_prove_nothing() -> None:
 
 def test_a_dead_peer_misses_its_side_and_waits_in_none() -> None:
     receiving = Document(PAIR).transfer("recv", 0, 1, state="scheduled")
-    sending = Document(PAIR).transfer("send", 1, 0, state="scheduled")
-    (shared,) = found({0: receiving, 1: sending}, dead=[1])
+    (shared,) = found({0: receiving, 1: Document(PAIR).transfer("send", 1, 0, state="scheduled")}, dead=[1])
     assert (shared.waiters, shared.missing) == ((0,), (1,))
 
 

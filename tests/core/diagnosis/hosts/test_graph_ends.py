@@ -4,8 +4,7 @@ from holdfast_core.diagnosis.wait_for_graph import shortest_circle, strong_compo
 
 
 def test_only_what_no_edge_leaves_is_an_end() -> None:
-    ends = terminal_components([[1], [2], [1], [1, 4], []])
-    assert sorted(sorted(end) for end in ends) == [[1, 2], [4]]
+    assert sorted(sorted(end) for end in terminal_components([[1], [2], [1], [1, 4], []])) == [[1, 2], [4]]
 
 
 def test_the_shortest_circle_is_in_the_order_of_its_edges() -> None:
@@ -26,8 +25,7 @@ def test_node_without_edges_is_a_component() -> None:
 
 
 def test_two_circles_that_share_a_node_are_one_component() -> None:
-    components = strong_components([[1], [0, 2], [3], [1]])
-    assert [sorted(component) for component in components] == [[0, 1, 2, 3]]
+    assert [sorted(component) for component in strong_components([[1], [0, 2], [3], [1]])] == [[0, 1, 2, 3]]
 
 
 def test_long_chain_needs_no_recursion() -> None:
