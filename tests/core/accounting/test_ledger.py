@@ -32,6 +32,12 @@ def trained(steps: int = 5, **options: Any) -> World:
     return world
 
 
+def trained_before() -> tuple[World, dict[str, float]]:
+    """Return a world that has trained five steps, and its uses so far."""
+    world = trained()
+    return world, used(world)
+
+
 def step(world: World, count: int = 1, *, seconds: float = 1.0, **phases: float) -> None:
     """Let steps take some time: in each, ``phases`` have their seconds and training the rest."""
     for _ in range(count):
@@ -74,8 +80,7 @@ def test_a_step_counts_by_its_phases() -> None:
 
 
 def test_a_dead_rank_costs_the_cut_step_detection_and_restart() -> None:
-    world = trained()
-    before = used(world)
+    world, before = trained_before()
     world.stand(0.4)
     world.end(3, signal=9)
     died = world.now
@@ -91,15 +96,13 @@ def test_a_dead_rank_costs_the_cut_step_detection_and_restart() -> None:
     [incident] = world.incidents
     assert (incident.last_progress_unix_s, incident.detected_unix_s) == (died, judged)
     spent = used(world)
-    assert spent["detection"] == pytest.approx(judged - died)
-    assert spent["restart"] == pytest.approx(began - judged)
+    assert (spent["detection"], spent["restart"]) == pytest.approx((judged - died, began - judged))
     assert spent["repeated_steps"] == pytest.approx(0.4)  # of the step that the fault cut short
     assert spent["productive"] == pytest.approx(before["productive"] + 2.0)
 
 
 def test_a_step_that_is_known_only_after_the_verdict_is_from_before_it() -> None:
-    world = trained()
-    before = used(world)
+    world, before = trained_before()
     began = world.now
     world.stand(0.5)
     world.end(3, signal=9)
@@ -125,8 +128,7 @@ def test_a_first_step_that_warms_up_for_long_is_part_of_the_restart() -> None:
     world.until("starting")
     step(world, seconds=9.0)
     spent = used(world)
-    assert spent["restart"] == pytest.approx(world.now - 1.0 - judged)
-    assert spent["productive"] == pytest.approx(11.0)
+    assert (spent["restart"], spent["productive"]) == pytest.approx((world.now - 1.0 - judged, 11.0))
 
 
 def test_steps_that_a_restart_has_undone_are_repeated_until_the_run_is_where_it_was() -> None:
@@ -185,8 +187,7 @@ def test_a_step_beyond_the_deadline_was_a_standstill_except_for_the_usual_step()
 
 
 def test_time_between_steps_is_what_the_ranks_were_seen_to_do() -> None:
-    world = trained(5)
-    before = used(world)
+    world, before = trained_before()
     for phase, ticks in ((common.PHASE_EVAL, 20), (common.PHASE_DATA, 10), (common.PHASE_IDLE, 5)):
         enter_phase(world, phase)
         for _ in range(ticks):
@@ -209,8 +210,8 @@ def report(world: World, number: int, ended_unix_s: float, *, node: str = "node0
 
 
 def test_time_without_a_daemon_that_no_step_covers_is_idle_in_the_end() -> None:
-    world, first = trained(5), 5
-    before = used(world)
+    world, before = trained_before()
+    first = 5
     began = world.now
     for rank in range(world.world_size):
         world.rank(rank).stalled_s = -60.0  # the agent sees that it moves
@@ -219,8 +220,7 @@ def test_time_without_a_daemon_that_no_step_covers_is_idle_in_the_end() -> None:
     for number in (*range(40), 59):
         report(world, first + number, began + 1.0 + number)
     world.tick(seconds=0.0)
-    assert used(world)["productive"] == pytest.approx(before["productive"] + 41.0)
-    assert used(world)["idle"] == pytest.approx(19.0)
+    assert (used(world)["productive"], used(world)["idle"]) == pytest.approx((before["productive"] + 41.0, 19.0))
 
 
 def test_summaries_that_come_twice_late_or_out_of_order_count_once() -> None:
@@ -266,8 +266,8 @@ def test_a_node_whose_clock_is_wrong_changes_little(ahead_s: float) -> None:
 
 
 def test_a_clock_that_is_set_back_does_not_stop_the_account() -> None:
-    world, first = trained(5), 5
-    before = used(world)
+    world, before = trained_before()
+    first = 5
     for number in range(5):
         world.tick(seconds=1.0)
         report(world, first + number, world.now - 3600.0)
@@ -276,8 +276,8 @@ def test_a_clock_that_is_set_back_does_not_stop_the_account() -> None:
 
 
 def test_overlapping_steps_are_cut_to_the_time_that_has_passed() -> None:
-    world, first = trained(5), 5
-    before = used(world)
+    world, before = trained_before()
+    first = 5
     world.tick(seconds=1.0)
     report(world, first, world.now, duration_s=500.0)
     report(world, first + 1, world.now, duration_s=500.0)
@@ -288,8 +288,7 @@ def test_overlapping_steps_are_cut_to_the_time_that_has_passed() -> None:
 
 
 def test_a_new_leader_continues_the_account() -> None:
-    world = trained(5)
-    before = used(world)
+    world, before = trained_before()
     world.lose_leader()
     assert used(world) == pytest.approx(before)
     step(world, 2)
@@ -297,8 +296,7 @@ def test_a_new_leader_continues_the_account() -> None:
 
 
 def test_after_a_lost_record_the_ranks_own_counts_are_evidence_and_the_rest_is_idle() -> None:
-    world = trained(5)
-    before = used(world)
+    world, before = trained_before()
     for rank in range(world.world_size):
         state = world.rank(rank)
         state.first_step_ended_unix_s = CREATED_UNIX_S + before["start_up"] + 1.0
@@ -331,14 +329,12 @@ def test_a_finished_run_adds_nothing_more() -> None:
 
 
 def test_what_an_operators_stop_cuts_short_is_lost() -> None:
-    world = trained(5)
-    before = used(world)
+    world, before = trained_before()
     world.stand(0.5)
     world.tick(StopRequest())
     assert world.phase == "failed"
     spent = used(world)
-    assert spent["repeated_steps"] == pytest.approx(0.6)
-    assert spent["productive"] == pytest.approx(before["productive"])
+    assert (spent["repeated_steps"], spent["productive"]) == pytest.approx((0.6, before["productive"]))
 
 
 def test_a_planned_stop_loses_nothing() -> None:
@@ -355,8 +351,7 @@ def test_a_planned_stop_loses_nothing() -> None:
 
 
 def test_a_run_that_is_given_up_ends_in_restart() -> None:
-    world = trained(5)
-    before = used(world)
+    world, before = trained_before()
     while world.phase != "failed":
         world.end(3, signal=9)
         world.tick()
@@ -404,6 +399,8 @@ def observed() -> World:
     world = World(created_unix_s=CREATED_UNIX_S, mode=store.MODE_OBSERVE)
     world.spec.ranks_per_node = 0  # another launcher starts the ranks
     world.state = coordinator.begin(world.spec)
+    launch(world, 1, 0)
+    step(world, 6)
     return world
 
 
@@ -419,8 +416,6 @@ def launch(world: World, generation: int, step: int) -> None:
 
 def test_in_an_observed_run_the_launchers_restart_is_one_too() -> None:
     world = observed()
-    launch(world, 1, 0)
-    step(world, 6)
     before = used(world)
     world.end(3, signal=9)
     died = world.now
@@ -431,17 +426,13 @@ def test_in_an_observed_run_the_launchers_restart_is_one_too() -> None:
     launch(world, 2, 4)
     step(world, 4)
     spent = used(world)
-    assert spent["detection"] == pytest.approx(judged - died)
-    assert spent["restart"] == pytest.approx(world.now - 4.0 - judged)
-    assert spent["repeated_steps"] == pytest.approx(2.0)
-    assert spent["productive"] == pytest.approx(before["productive"] + 2.0)
+    assert (spent["detection"], spent["restart"]) == pytest.approx((judged - died, world.now - 4.0 - judged))
+    assert (spent["repeated_steps"], spent["productive"]) == pytest.approx((2.0, before["productive"] + 2.0))
 
 
 @pytest.mark.parametrize("ends_by", ["a signal", "its launcher"])
 def test_an_observed_run_that_hangs_stands_still_until_it_ends(ends_by: str) -> None:
     world = observed()
-    launch(world, 1, 0)
-    step(world, 6)
     hung = world.now
     for rank in world.node_states["node0"].ranks:
         rank.progress.phase = common.PHASE_FORWARD_BACKWARD
@@ -463,8 +454,6 @@ def test_an_observed_run_that_hangs_stands_still_until_it_ends(ends_by: str) -> 
 
 def test_an_observed_run_that_moves_on_without_a_lost_rank_has_not_been_restarted() -> None:
     world = observed()
-    launch(world, 1, 0)
-    step(world, 6)
     before = used(world)
     world.end(3, signal=9)
     world.tick()
@@ -478,16 +467,13 @@ def test_an_observed_run_that_moves_on_without_a_lost_rank_has_not_been_restarte
 
 def test_an_observed_run_that_is_restarted_before_any_verdict_loses_the_cut_step() -> None:
     world = observed()
-    launch(world, 1, 0)
-    step(world, 6)
     world.stand(0.3)
     launch(world, 2, 6)
     began = world.now
     world.stand(1)
     step(world)
     spent = used(world)
-    assert spent["repeated_steps"] == pytest.approx(0.4)
-    assert spent["restart"] == pytest.approx(world.now - 1.0 - began)
+    assert (spent["repeated_steps"], spent["restart"]) == pytest.approx((0.4, world.now - 1.0 - began))
 
 
 def test_a_new_run_of_the_name_begins_a_new_account() -> None:
