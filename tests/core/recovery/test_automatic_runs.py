@@ -82,8 +82,7 @@ def test_nobody_says_how_many_steps_were_lost_or_repeated() -> None:
     train(world, 60)
     restart(world, 10)
     (incident,) = world.incidents
-    assert incident.state == store.INCIDENT_STATE_RECOVERED
-    assert (incident.lost_unknown, incident.lost_steps) == (True, 0)
+    assert (incident.state, incident.lost_unknown, incident.lost_steps) == (store.INCIDENT_STATE_RECOVERED, True, 0)
     assert any("starts from what the script itself restores" in action.what for action in incident.actions)
     assert world.state.record.time_use.settled_s["repeated_steps"] == 0.0
 

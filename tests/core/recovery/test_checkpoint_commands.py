@@ -78,8 +78,7 @@ def test_a_spike_has_the_last_checkpoint_kept_that_is_known_to_be_good() -> None
     world.node_states["node0"].checkpoints[:] = [3, proven - 1, proven, proven + 2]
     incident = spike(world)
     [command] = world.sent("keep_checkpoint")
-    assert command.keep_checkpoint.step == proven - 1
-    assert command.keep_checkpoint.reason == incident.verdict.message
+    assert (command.keep_checkpoint.step, command.keep_checkpoint.reason) == (proven - 1, incident.verdict.message)
     assert f"step {proven - 1}" in incident.actions[-1].what
 
 

@@ -30,46 +30,42 @@ def leave(world: World, phase: "common.Phase", *, ahead: int, steps_until: int |
 
 
 def test_of_a_loop_that_was_left_inside_a_step_the_newest_snapshot_is_written_before_the_nodes_end() -> None:
-    world = running()
-    world.train(3)
+    world = running(steps=8)
     newest = world.state.record.newest_step
     leave(world, PHASE_FORWARD_BACKWARD, ahead=1)
     assert sent(world)[:2] == ["persist_snapshot", "finish"]
     assert world.sent("persist_snapshot")[0].persist_snapshot.step == newest
 
 
-@pytest.mark.parametrize(("until", "kept"), [(1000, True), (0, True), (None, False)])
-def test_a_loop_left_early_without_a_slot_for_its_last_state_leaves_its_newest_snapshot(
-    until: int | None, kept: bool
+@pytest.mark.parametrize(
+    ("until", "later_steps", "kept"),
+    [
+        pytest.param(1000, 2, True, id="left early, its last state has no slot"),
+        pytest.param(0, 2, True, id="names no end, its last state has no slot"),
+        pytest.param(None, 2, False, id="at its end"),
+        pytest.param(1000, 0, True, id="left early, and no slot could be pinned"),
+        pytest.param(0, 0, True, id="names no end"),
+    ],
+)
+def test_a_loop_that_may_not_have_taken_its_last_checkpoint_leaves_its_newest_snapshot(
+    until: int | None, later_steps: int, kept: bool
 ) -> None:
-    world = running()
-    world.train(3)
+    world = running(steps=8)
     snapshot = world.state.record.newest_step
-    world.train(2, snapshot=False)
+    world.train(later_steps, snapshot=False)
     leave(world, PHASE_IDLE, ahead=0, steps_until=until)
     assert [command.persist_snapshot.step for command in world.sent("persist_snapshot")] == [snapshot] * kept
 
 
-@pytest.mark.parametrize("until", [0, 1000], ids=["names no end", "left early, and no slot could be pinned"])
-def test_a_loop_that_may_not_have_taken_its_last_checkpoint_leaves_its_newest_snapshot(until: int) -> None:
-    world = running()
-    world.train(3)
-    newest = world.state.record.newest_step
-    leave(world, PHASE_IDLE, ahead=0, steps_until=until)
-    assert [command.persist_snapshot.step for command in world.sent("persist_snapshot")] == [newest]
-
-
 @pytest.mark.parametrize(("phase", "ahead"), [(PHASE_IDLE, 0), (PHASE_IDLE, 1), (common.PHASE_EVAL, 0)])
 def test_a_loop_that_ended_has_taken_its_last_checkpoint_itself(phase: "common.Phase", ahead: int) -> None:
-    world = running()
-    world.train(3)
+    world = running(steps=8)
     leave(world, phase, ahead=ahead)
     assert world.sent("persist_snapshot") == []
 
 
 def test_a_snapshot_that_a_checkpoint_holds_is_not_written_again() -> None:
-    world = running()
-    world.train(3)
+    world = running(steps=8)
     for node in world.node_states.values():
         node.checkpoints.append(world.state.record.newest_step)
     leave(world, PHASE_FORWARD_BACKWARD, ahead=1)
@@ -77,8 +73,7 @@ def test_a_snapshot_that_a_checkpoint_holds_is_not_written_again() -> None:
 
 
 def test_a_run_that_fails_keeps_its_newest_snapshot() -> None:
-    world = running()
-    world.train(3)
+    world = running(steps=8)
     newest = world.state.record.newest_step
     for _ in range(20):
         if world.phase == "failed":

@@ -14,7 +14,7 @@ from holdfast_core.witnesses import FRESH_S
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.session_pb2 import RankWords, WitnessWords
-from tests.core.runs import end_ranks, set_ranks
+from tests.core.runs import end_ranks, enter_phase, set_ranks
 from tests.support.core_world import World
 
 STEPS = 8
@@ -129,8 +129,7 @@ def test_nothing_is_ended_by_default() -> None:
     world = hanging(on_hang=store.HANG_ACTION_REPORT)
     world.rank(1).process_state = "T"
     world.stand(400.0)
-    assert (world.ended, world.phase) == ([], "running")
-    assert world.incidents[0].state == store.INCIDENT_STATE_STANDSTILL
+    assert (world.ended, world.phase, world.incidents[0].state) == ([], "running", store.INCIDENT_STATE_STANDSTILL)
 
 
 def test_a_run_of_holdfasts_own_is_restarted_and_its_ranks_are_not_ended_one_by_one() -> None:
@@ -166,9 +165,8 @@ def test_a_long_evaluation_in_which_a_rank_works_is_left_alone(phase: "common.Ph
 
 def test_ranks_that_wait_for_data_and_whose_loaders_live_are_left_alone() -> None:
     world = launched()
-    for number in range(4):
-        world.rank(number).progress.phase = common.PHASE_DATA
-        world.rank(number).workers = 2
+    enter_phase(world, common.PHASE_DATA)
+    set_ranks(world, workers=2)
     world.stand(2000.0)
     assert (world.ended, world.phase) == ([], "running")
 
@@ -197,8 +195,7 @@ def test_a_culprit_whose_process_is_not_known_for_sure_is_not_ended() -> None:
     none = launched(unknown=frozenset(range(4)))
     none.hang(culprit=1)
     none.stand(400.0)
-    assert none.ended == []
-    assert none.story.count("no rank is ended: none lives whose process is known for sure") == 1
+    assert (none.ended, none.story.count("no rank is ended: none lives whose process is known for sure")) == ([], 1)
 
 
 def test_a_run_that_moves_while_the_evidence_is_gathered_is_left_alone() -> None:
@@ -208,8 +205,7 @@ def test_a_run_that_moves_while_the_evidence_is_gathered_is_left_alone() -> None
     world.train(1, snapshot=False)
     world.stand(EVIDENCE_PATIENCE_S + 1.0)
     world.train(1, snapshot=False)
-    assert (world.ended, world.phase) == ([], "running")
-    assert world.incidents[0].state == store.INCIDENT_STATE_RESOLVED
+    assert (world.ended, world.phase, world.incidents[0].state) == ([], "running", store.INCIDENT_STATE_RESOLVED)
 
 
 def test_a_rank_that_moves_before_the_command_arrives_takes_the_abort_back() -> None:

@@ -4,20 +4,25 @@ from holdfast_core.detectors.deaths.late_exit import REPORT_S
 from holdfast_core.model import StopRequest
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.core.runs import end_ranks, running
+from tests.core.runs import end_ranks, enter_phase, running, set_ranks
 from tests.support.core_world import World
 
 
 def leave(world: World, *numbers: int) -> None:
-    for number in numbers:
-        world.rank(number).left_training = True
-        world.rank(number).progress.phase = common.PHASE_IDLE
+    set_ranks(world, *numbers, left_training=True)
+    enter_phase(world, common.PHASE_IDLE, *numbers)
 
 
-def test_a_process_that_does_not_end_is_reported_within_a_minute() -> None:
+def late() -> World:
+    """Return a run whose ranks have left training, and of which only rank 3 has not ended."""
     world = running()
     leave(world, 0, 1, 2, 3)
     end_ranks(world, 0, 1, 2, code=0, finished=True)
+    return world
+
+
+def test_a_process_that_does_not_end_is_reported_within_a_minute() -> None:
+    world = late()
     world.stand(REPORT_S - 1)
     assert world.incidents == []
     world.stand(2.0)
@@ -29,10 +34,8 @@ def test_a_process_that_does_not_end_is_reported_within_a_minute() -> None:
 
 
 def test_it_is_ended_only_when_nothing_has_moved_for_long_and_the_run_has_finished() -> None:
-    world = running()
-    leave(world, 0, 1, 2, 3)
+    world = late()
     world.moving = {3}
-    end_ranks(world, 0, 1, 2, code=0, finished=True)
     world.stand(500.0)
     assert world.phase == "running"
     world.moving = set()
@@ -46,9 +49,8 @@ def test_it_is_ended_only_when_nothing_has_moved_for_long_and_the_run_has_finish
 
 def test_a_rank_whose_hooks_are_still_open_after_its_loop_counts_once_others_have_left() -> None:
     world = running()
-    for number in (0, 1, 2):
-        world.rank(number).progress.phase = common.PHASE_IDLE
-        world.end(number, code=0, finished=True)
+    enter_phase(world, common.PHASE_IDLE, 0, 1, 2)
+    end_ranks(world, 0, 1, 2, code=0, finished=True)
     world.rank(3).progress.phase = common.PHASE_IDLE
     world.stand(REPORT_S + 2)
     assert [incident.verdict.kind for incident in world.incidents] == [store.VERDICT_KIND_LATE_EXIT]
@@ -56,9 +58,8 @@ def test_a_rank_whose_hooks_are_still_open_after_its_loop_counts_once_others_hav
 
 def test_a_final_evaluation_that_moves_is_left_alone_and_one_that_hangs_is_reported_and_ended() -> None:
     world = running()
-    for number in (0, 1, 2):
-        world.rank(number).progress.phase = common.PHASE_IDLE
-        world.end(number, code=0, finished=True)
+    enter_phase(world, common.PHASE_IDLE, 0, 1, 2)
+    end_ranks(world, 0, 1, 2, code=0, finished=True)
     world.rank(3).progress.phase = common.PHASE_EVAL
     world.moving = {3}
     world.stand(500.0)
@@ -73,9 +74,7 @@ def test_a_final_evaluation_that_moves_is_left_alone_and_one_that_hangs_is_repor
 
 
 def test_a_crash_after_training_undoes_nothing() -> None:
-    world = running()
-    leave(world, 0, 1, 2, 3)
-    end_ranks(world, 0, 1, 2, code=0, finished=True)
+    world = late()
     world.end(3, signal=6, finished=True)
     world.stand(1.0)
     assert (world.phase, world.sent("stop"), world.incidents) == ("finished", [], [])

@@ -62,8 +62,7 @@ def test_a_rank_that_dies_while_the_run_stops_is_reported_and_nothing_is_restart
     starts = len(world.sent("start"))
     world.end(2, signal=9)
     world.tick()
-    assert world.phase == "failed"
-    assert [list(incident.verdict.culprits) for incident in world.incidents] == [[2]]
+    assert (world.phase, [list(incident.verdict.culprits) for incident in world.incidents]) == ("failed", [[2]])
     assert len(world.sent("start")) == starts
 
 

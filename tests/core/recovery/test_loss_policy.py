@@ -118,8 +118,7 @@ def test_the_episode_that_exceeds_the_budget_is_named_and_no_earlier_one(action:
     train_to(world, second)
     world.node_states["node0"].checkpoints[:] = [150, second - 3]
     report(world, *[NAN] * (BUDGET + 1))
-    assert noted_steps(world) == [200, second]
-    assert [incident.notify for incident in world.incidents] == [False, True]
+    assert (noted_steps(world), [incident.notify for incident in world.incidents]) == ([200, second], [False, True])
     back = f"the newest proven checkpoint is that of step {second - 3}"
     assert messages(world)[1] == f"loss is not finite since step {second}; {back}"
     assert "11 losses in a row" in " ".join(one.what for one in world.incidents[1].actions)
@@ -159,8 +158,7 @@ def test_an_origin_that_is_seen_later_does_not_move_the_step_that_is_named() -> 
     report(world, NAN)
     report(world, NAN, nonfinite=[store.NonFinite(rank=0, quantity="gradient", parameter="up.weight")])
     report(world, *[NAN] * BUDGET)
-    assert noted_steps(world) == [100, 101]
-    assert [incident.notify for incident in world.incidents] == [True, False]
+    assert (noted_steps(world), [incident.notify for incident in world.incidents]) == ([100, 101], [True, False])
 
 
 def test_an_episode_in_steps_that_a_restart_has_undone_is_not_noted_twice() -> None:
@@ -427,8 +425,7 @@ def test_an_acknowledged_incident_asks_for_no_attention_until_the_next_one() -> 
     assert is_bad(world.state)
     world.tick(AcknowledgeRequest(world.incidents[0].id))
     (incident,) = world.incidents
-    assert incident.acknowledged_unix_s == world.now
-    assert incident.actions[-1].what == "acknowledged by an operator"
+    assert (incident.acknowledged_unix_s, incident.actions[-1].what) == (world.now, "acknowledged by an operator")
     assert urgent_incident(world.state, world.now) is None and not is_bad(world.state)
     report(world, NAN, *[2.0] * 20, NAN)
     assert urgent_incident(world.state, world.now) == world.incidents[1] and is_bad(world.state)

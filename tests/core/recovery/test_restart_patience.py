@@ -44,5 +44,4 @@ def test_a_phase_that_took_long_and_ended_well_has_three_times_as_long() -> None
 def test_each_uncertain_restart_at_one_step_doubles_and_a_new_step_forgets_them() -> None:
     again = patience(uncertain_restarts=2, newest_step=7, step_at_restart=7)
     assert (again.likely_s(COMPUTING), again.time_alone_s(COMPUTING)) == (240, 2400)
-    further = patience(uncertain_restarts=2, newest_step=8, step_at_restart=7)
-    assert further.likely_s(COMPUTING) == 60
+    assert patience(uncertain_restarts=2, newest_step=8, step_at_restart=7).likely_s(COMPUTING) == 60

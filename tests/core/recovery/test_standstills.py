@@ -184,6 +184,13 @@ def test_a_circle_of_calls_is_certain_only_while_none_of_its_ranks_moves() -> No
     assert restarted_after_s(moving) == pytest.approx(60.0, abs=0.5)
 
 
+def hang_at_start(world: World) -> None:
+    """Let all ranks but rank 1 enter the second call of a generation, which has done no step."""
+    for number in range(4):
+        world.rank(number).progress.phase = common.PHASE_FORWARD_BACKWARD
+        world._seq(world.rank(number), enqueued=1 if number == 1 else 2, completed=1)
+
+
 def all_in_one_call(world: World) -> None:
     for number in range(4):
         group = world.rank(number).progress.groups[0]
@@ -204,8 +211,7 @@ def test_ranks_on_gpus_that_spin_in_a_call_count_as_waiting() -> None:
     world = running()
     all_in_one_call(world)
     world.moving = set(range(4))
-    for number in range(4):
-        world.rank(number).device, world.rank(number).moved = "cuda:0", "cpu"
+    set_ranks(world, device="cuda:0", moved="cpu")
     assert restarted_after_s(world) == pytest.approx(10.0, abs=0.5)
 
 
@@ -375,16 +381,12 @@ def test_after_three_restarts_that_did_not_help_the_run_is_left_as_it_is() -> No
     world.moving = {1}
     for expected in range(UNCERTAIN_RESTARTS):
         assert len(world.sent("stop")) == expected
-        for number in range(4):
-            world.rank(number).progress.phase = common.PHASE_FORWARD_BACKWARD
-            world.rank(number).steps_done = 1
-            world._seq(world.rank(number), enqueued=1 if number == 1 else 2, completed=1)
+        set_ranks(world, steps_done=1)
+        hang_at_start(world)
         while len(world.sent("stop")) == expected:
             world.tick()
         world.until("starting")
-    for number in range(4):
-        world.rank(number).progress.phase = common.PHASE_FORWARD_BACKWARD
-        world._seq(world.rank(number), enqueued=1 if number == 1 else 2, completed=1)
+    hang_at_start(world)
     world.stand(150.0)
     assert len(world.sent("stop")) == UNCERTAIN_RESTARTS
     assert world.phase != "failed"
@@ -400,9 +402,7 @@ def test_uncertain_restarts_never_fail_a_run_and_exits_do() -> None:
     assert world.spec.restarts_without_progress == 2
     kill(world, 0)
     kill(world, 3)
-    for number in range(4):
-        world.rank(number).progress.phase = common.PHASE_FORWARD_BACKWARD
-        world._seq(world.rank(number), enqueued=1 if number == 1 else 2, completed=1)
+    hang_at_start(world)
     restart(world)
     assert world.state.record.restarts_without_progress == 1
     kill(world, 0)
