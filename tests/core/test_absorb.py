@@ -12,7 +12,7 @@ from holdfast_proto.limits import MOST_LOGGED_NAMES
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.core.runs import hung, running, send_event
+from tests.core.runs import hung, restart, running, send_event
 from tests.support.core_world import World
 
 
@@ -95,10 +95,7 @@ def test_after_a_restart_another_rank_may_log_a_name() -> None:
     world = running()
     log(world, "node0", 0, kl=1.0)
     world.end(3, signal=9)
-    for _ in range(300):
-        world.tick()
-        if world.phase == "running" and world.state.record.generation == 2:
-            break
+    restart(world)
     assert (world.state.record.generation, shown(world)) == (2, {"kl": 1.0})
     log(world, "node0", 2, kl=2.0)
     assert shown(world) == {"kl": 2.0}
@@ -112,10 +109,7 @@ def test_a_run_has_a_limited_number_of_names() -> None:
     assert len(shown(world)) == MOST_LOGGED_NAMES
     assert "more" not in shown(world)
     world.end(3, signal=9)
-    for _ in range(300):
-        world.tick()
-        if world.phase == "running" and world.state.record.generation == 2:
-            break
+    restart(world)
     log(world, "node0", 0, name3=3.0, after=4.0)  # the names of the earlier generation make room
     assert shown(world) == {"name3": 3.0, "after": 4.0}
 

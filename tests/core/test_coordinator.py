@@ -56,8 +56,7 @@ def test_a_killed_rank_is_named_and_the_run_continues_from_memory() -> None:
     assert (start.generation, start.start.source, start.start.step) == (2, store.SOURCE_MEMORY, 4)
     world.train()
     incident = world.incidents[0]
-    assert incident.state == store.INCIDENT_STATE_RECOVERED
-    assert (incident.resumed_step, incident.lost_steps) == (4, 0)
+    assert (incident.state, incident.resumed_step, incident.lost_steps) == (store.INCIDENT_STATE_RECOVERED, 4, 0)
     assert incident.recovered_unix_s >= incident.detected_unix_s
 
 
@@ -130,8 +129,7 @@ def test_the_run_finishes_when_every_rank_has_left_with_code_0() -> None:
     world = running()
     end_ranks(world, *range(4), code=0)
     world.tick()
-    assert (world.phase, world.sent("finish")[0].finish.outcome) == ("finished", "finished")
-    assert world.incidents == []
+    assert (world.phase, world.sent("finish")[0].finish.outcome, world.incidents) == ("finished", "finished", [])
 
 
 def test_summaries_that_come_twice_are_counted_once() -> None:

@@ -72,8 +72,7 @@ def test_start_up_is_allowed_a_minute_or_ten_floors(preset: int, start_up_s: flo
 
 def test_start_up_learns_from_the_longest_first_step() -> None:
     deadlines = after(Deadlines.for_preset(PRESET_FAST), 90.0, 2.0, 1.0)
-    assert deadlines.deadline_s(PHASE_INIT, 0) == 270.0
-    assert deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 1) == 270.0
+    assert (deadlines.deadline_s(PHASE_INIT, 0), deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 1)) == (270.0, 270.0)
 
 
 def test_steps_that_compile_do_not_lengthen_the_deadline_of_later_ones() -> None:
@@ -98,8 +97,7 @@ def test_first_steps_of_a_later_generation_are_judged_by_those_of_an_earlier_one
 
 def test_new_generation_keeps_what_was_learned_and_leaves_its_first_steps_out() -> None:
     deadlines = after(trained(*[1.0] * 5).new_generation(), 40.0, 40.0, 1.0)
-    assert deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 2) == 3.0
-    assert deadlines.deadline_s(PHASE_INIT, 0) == 120.0
+    assert (deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 2), deadlines.deadline_s(PHASE_INIT, 0)) == (3.0, 120.0)
 
 
 @pytest.mark.parametrize("phase", RARE_PHASES)
@@ -145,5 +143,4 @@ def test_a_start_that_did_not_go_well_teaches_nothing() -> None:
     started = Deadlines.for_preset(PRESET_FAST)
     for _ in range(3):
         started = started.observe(0.2, {})
-    failed = started.new_generation().observe_start(50.0).new_generation()
-    assert failed.deadline_s(PHASE_INIT, 0) == 20.0
+    assert started.new_generation().observe_start(50.0).new_generation().deadline_s(PHASE_INIT, 0) == 20.0

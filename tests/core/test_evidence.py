@@ -76,8 +76,7 @@ def test_the_name_of_each_call_goes_to_the_side_that_made_it(first: int) -> None
         ("gloo:broadcast", "[[8]]"),
     ]
     # The call of the verdict itself is that of the first side, whichever name arrives first.
-    assert found.op == "gloo:all_reduce"
-    assert [edge.op for edge in found.waits] == ["collective", "gloo:broadcast"]
+    assert (found.op, [edge.op for edge in found.waits]) == ("gloo:all_reduce", ["collective", "gloo:broadcast"])
     assert "ranks 0, 1 in gloo:all_reduce [[4]]" in found.message
     assert "rank 2 in gloo:broadcast [[8]]" in found.message
 

@@ -61,8 +61,7 @@ def test_a_flipped_bit_is_refused_in_a_rank_whose_plain_parameters_no_other_rank
     assert fault_requests.refusal(world.state, flip) == ""  # the rank itself decides
     coverage = [store.RankCoverage(rank=rank, plain_bytes=8, parameter_bytes=8) for rank in range(4)]
     detector = SilentCorruption().see_step(view(store.StepSummary(step=3, coverage=coverage))).next
-    detectors = {**world.state.detectors, SilentCorruption.name: detector}
-    state = replace(world.state, detectors=detectors)
+    state = replace(world.state, detectors={**world.state.detectors, SilentCorruption.name: detector})
     assert "try again later" in fault_requests.refusal(state, flip)
     assert fault_requests.refusal(state, FAULT) == ""
 

@@ -56,20 +56,17 @@ def test_shares_add_up_the_slowest_counts_and_findings_are_kept() -> None:
     )
     for merged in (merge(one, other), merge(other, one)):
         assert (merged.step, merged.loss_sum, merged.loss_count) == (7, 7.0, 3)
-        assert (merged.tokens, merged.dropped_tokens) == (150, 5)
-        assert (merged.duration_s, merged.ended_unix_s) == (0.5, 10.0)
+        assert (merged.tokens, merged.dropped_tokens, merged.duration_s, merged.ended_unix_s) == (150, 5, 0.5, 10.0)
         assert (merged.overflow, merged.grad_norm) == (True, 1.5)
         assert dict(merged.phase_s) == {PHASE_DATA: 0.4, PHASE_OPTIMIZER: 0.3}
-        assert [bad.rank for bad in merged.nonfinite] == [1]
-        assert sorted(use.dp for use in merged.samples) == [0, 1]
+        assert ([bad.rank for bad in merged.nonfinite], sorted(use.dp for use in merged.samples)) == ([1], [0, 1])
 
 
 def test_means_are_over_the_ranks_of_all_nodes() -> None:
     one = store.StepSummary(mfu=store.Mean(sum=0.9, count=3), balance_loss=store.Mean(sum=0.5, count=1))
     other = store.StepSummary(mfu=store.Mean(sum=0.5, count=1))
     for merged in (merge(one, other), merge(other, one)):
-        assert merged.mfu == store.Mean(sum=1.4, count=4)
-        assert merged.balance_loss == store.Mean(sum=0.5, count=1)
+        assert (merged.mfu, merged.balance_loss) == (store.Mean(sum=1.4, count=4), store.Mean(sum=0.5, count=1))
         assert not merged.HasField("pipeline_bubble")
 
 
