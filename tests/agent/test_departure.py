@@ -61,18 +61,14 @@ async def test_a_warning_that_is_switched_off_or_leaves_no_time_changes_nothing(
     assert not departure.due.is_set()
 
 
-async def test_a_second_signal_ends_immediately(folder: Path) -> None:
-    _, departure = departing(folder)
-    await send(signal.SIGTERM)
-    await send(signal.SIGTERM)
-    assert departure.due.is_set()
-    assert departure.hurried.is_set()
-
-
-async def test_the_end_of_the_grace_period_ends_immediately(folder: Path) -> None:
-    _, departure = departing(folder, grace_s=0.01)
-    await send(signal.SIGTERM)
-    await until(departure.hurried.is_set, "the grace period is over")
+@pytest.mark.parametrize(("grace_s", "signals"), [(GRACE_S, 2), (0.01, 1)])
+async def test_a_second_signal_and_the_end_of_the_grace_period_end_immediately(
+    folder: Path, grace_s: float, signals: int
+) -> None:
+    _, departure = departing(folder, grace_s=grace_s)
+    for _ in range(signals):
+        await send(signal.SIGTERM)
+    await until(departure.hurried.is_set, "the agent ends")
     assert departure.due.is_set()
 
 

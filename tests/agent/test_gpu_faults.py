@@ -39,12 +39,6 @@ async def test_the_state_has_the_gpu_of_each_rank_and_its_fatal_error(folder: Pa
     assert not state_of(node, 0).gpu.HasField("fault")
 
 
-async def test_a_rank_on_the_cpu_has_no_gpu(folder: Path) -> None:
-    node = make_node(folder)
-    begin(node, 1, {0: os.getpid()})
-    assert not state_of(node, 0).HasField("gpu")
-
-
 def killed(rank: int, number: int = signal.SIGABRT) -> parent_pb.Exited:
     return parent_pb.Exited(generation=1, rank=rank, pid=GONE, wait_status=number)
 

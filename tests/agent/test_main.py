@@ -23,19 +23,11 @@ from tests.support.store_server import StoreServer
 
 def agent(folder: Path, server: StoreServer, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run an agent to its end."""
-    where = [
-        "--directory",
-        f"{folder}/run",
-        "--runtime-directory",
-        f"{folder}/sockets",
-        "--shm-directory",
-        f"{folder}/shm",
-    ]
-    command = [sys.executable, "-m", "holdfast_cli", "agent", "--run", RUN, "--node", NODE, "--redis", server.url]
     (folder / "shm").mkdir(exist_ok=True)
-    return subprocess.run(
-        [*command, *where, *arguments], capture_output=True, text=True, check=False, timeout=4 * PATIENCE_S
-    )
+    options = f"--run {RUN} --node {NODE} --redis {server.url} --directory {folder}/run"
+    places = f"--runtime-directory {folder}/sockets --shm-directory {folder}/shm"
+    command = [sys.executable, "-m", "holdfast_cli", "agent", *options.split(), *places.split(), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=4 * PATIENCE_S)
 
 
 def publish(server: StoreServer, folder: Path, *command: str) -> store.RunSpec:

@@ -7,7 +7,6 @@ from dashboards.catalogue import CATALOGUE, differences
 from holdfast_agent.devices.gpu import Gpu, GpuSample
 from holdfast_agent.devices.xids import Xid
 from holdfast_agent.node_metrics import AgentCollector
-from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import (
@@ -25,9 +24,10 @@ from tests.support.exposition import samples
 from tests.support.nodes import RecordedNode, begin, make_node
 
 
-def scrape(node: RecordedNode, warm_parent: WarmParentClient | None = None) -> str:
+def scrape(node: RecordedNode, *, starts_total: int = 0) -> str:
     registry = CollectorRegistry(auto_describe=True)
-    parent = warm_parent or node.supervisor().parent
+    parent = node.supervisor().parent
+    parent.starts_total = starts_total
     registry.register(AgentCollector(node, node.link, node.checkpoints, parent))
     return generate_latest(registry).decode()
 
@@ -64,15 +64,15 @@ async def busy_node(folder: Path) -> RecordedNode:
 
 
 async def test_what_is_exported_is_what_the_catalogue_says(folder: Path) -> None:
-    assert differences("agent", scrape(await busy_node(folder))) == []
-
-
-async def test_an_agent_without_ranks_exports_all_its_families(folder: Path) -> None:
-    assert differences("agent", scrape(make_node(folder))) == []
+    text = scrape(await busy_node(folder))
+    assert differences("agent", text) == []
+    assert '=""' not in text, "no label is empty"
+    assert differences("agent", scrape(make_node(folder / "without ranks"))) == []
 
 
 async def test_ranks_show_what_they_have_reported(folder: Path) -> None:
-    text = scrape(await busy_node(folder))
+    text = scrape(await busy_node(folder), starts_total=7)
+    assert samples(text, "holdfast_warm_parent_starts_total") == {(): 7}
     assert samples(text, "holdfast_rank_up", "rank") == {("0",): 1, ("1",): 0}
     assert samples(text, "holdfast_rank_step", "rank") == {("0",): 6, ("1",): -1}
     assert samples(text, "holdfast_rank_recorder_info", "rank", "source", "backend") == {("0", "nccl", "nccl"): 1}
@@ -130,18 +130,6 @@ async def test_gpus_of_ranks_are_shown_and_no_others(folder: Path) -> None:
     text = scrape(node)
     assert samples(text, "holdfast_gpu_up", "gpu") == {("5",): 0}
     assert samples(text, "holdfast_gpu_temperature_celsius", "gpu") == {}
-
-
-async def test_no_label_is_empty(folder: Path) -> None:
-    assert '=""' not in scrape(await busy_node(folder))
-
-
-async def test_warm_parent_that_dies_again_and_again_shows(folder: Path) -> None:
-    node = make_node(folder)
-    parent = node.supervisor().parent
-    assert samples(scrape(node, parent), "holdfast_warm_parent_starts_total") == {(): 0}
-    parent.starts_total = 7
-    assert samples(scrape(node, parent), "holdfast_warm_parent_starts_total") == {(): 7}
 
 
 async def test_nothing_stays_of_a_generation_that_is_over(folder: Path) -> None:

@@ -16,9 +16,17 @@ def test_rank_gets_its_place_in_the_world_and_its_share_of_the_state() -> None:
     fork = fork_request(OPTIONS, SPEC, START, generation=3, local_rank=1, rendezvous="[::1]:4000", point=point)
     assert (fork.generation, fork.rank, list(fork.command)) == (3, 5, ["python", "train.py"])
     assert fork.log_path == "/run/logs/generation-0003/rank-00005.log"
-    places = [fork.environment[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")]
-    assert places == ["5", "1", "8", "4"]
-    assert (fork.environment["MASTER_ADDR"], fork.environment["MASTER_PORT"]) == ("[::1]", "4000")
+    expected = {
+        "RANK": "5",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "8",
+        "LOCAL_WORLD_SIZE": "4",
+        "MASTER_ADDR": "[::1]",
+        "MASTER_PORT": "4000",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "3",
+    }
+    assert {name: fork.environment[name] for name in expected} == expected
     context = RankContext.from_environment(dict(fork.environment))
     assert context is not None
     assert (context.restore_slot, context.restore_checkpoint) == ("/dev/shm/5.slot", "/checkpoints/step-00000010")

@@ -1,24 +1,26 @@
 import asyncio
+import contextlib
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast_agent.commands import command_runner
+from holdfast_agent.commands.command_runner import CommandRunner
 from holdfast_agent.processes import agent_record
 from holdfast_proto.snapshot import Meta, Slot
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
-from tests.support.coroutines import end, until
+from tests.support.answering_rank import answering
+from tests.support.coroutines import until
 from tests.support.nodes import RecordedNode, begin, make_node
 
 FENCE = 1000
 GENERATION = 3
-INSTANCE = "i"
 
 
 class Desk:
@@ -28,17 +30,10 @@ class Desk:
         self.node: RecordedNode = make_node(folder)
         begin(self.node, GENERATION, {0: 1, 1: 1})
         self.supervisor = self.node.supervisor()
-        self.commands = self.node.commands(self.supervisor)
         self._count = 0
 
     async def give(
-        self,
-        *,
-        fence: int = FENCE,
-        generation: int = GENERATION,
-        name: str = "",
-        instance: str = INSTANCE,
-        **kind: Any,
+        self, *, fence: int = FENCE, generation: int = GENERATION, name: str = "", instance: str = "i", **kind: Any
     ) -> None:
         """Give one command. By default it is to gather evidence."""
         self._count += 1
@@ -47,6 +42,11 @@ class Desk:
             id=name or f"id-{self._count}", fence=fence, generation=generation, instance=instance, **what
         )
         await self.commands.handle(command, f"{self._count}-0")
+
+    @cached_property
+    def commands(self) -> CommandRunner:
+        """The runner of its commands. It needs the test's loop."""
+        return self.node.commands(self.supervisor)
 
     @property
     def unacknowledged(self) -> int:
@@ -59,8 +59,12 @@ class Desk:
         return self.node.link.kinds()
 
 
-async def test_a_command_of_the_leader_is_carried_out_and_remembered(folder: Path) -> None:
-    desk = Desk(folder)
+@pytest.fixture
+def desk(folder: Path) -> Desk:
+    return Desk(folder)
+
+
+async def test_a_command_of_the_leader_is_carried_out_and_remembered(desk: Desk) -> None:
     await desk.give()
     assert desk.reported == ["evidence_captured"]
     assert desk.node.link.emitted[0].generation == GENERATION
@@ -70,20 +74,21 @@ async def test_a_command_of_the_leader_is_carried_out_and_remembered(folder: Pat
     assert (saved.fence, saved.last_command, saved.generation) == (FENCE, "1-0", GENERATION)
 
 
-async def test_a_command_with_an_older_fence_is_refused_and_reported(folder: Path) -> None:
-    desk = Desk(folder)
+async def test_a_command_with_an_older_fence_is_refused_and_reported(desk: Desk) -> None:
     await desk.give()
     await desk.give(fence=FENCE - 1)
     assert desk.reported == ["evidence_captured", "command_refused"]
     refused = desk.node.link.emitted[1].command_refused
     assert (refused.command_fence, refused.known_fence) == (FENCE - 1, FENCE)
     assert str(FENCE) in refused.reason
-    assert desk.node.fence == FENCE
     assert desk.supervisor.record.last_command == "2-0"  # not to be read again
+    await desk.give(fence=FENCE + 1)
+    await desk.give(fence=FENCE, finish=store.FinishRun())
+    assert desk.reported[2:] == ["evidence_captured", "command_refused"]
+    assert (desk.node.fence, desk.commands.finished.done()) == (FENCE + 1, False)
 
 
-async def test_a_fault_that_comes_with_an_old_command_is_refused_by_name(folder: Path) -> None:
-    desk = Desk(folder)
+async def test_a_fault_that_comes_with_an_old_command_is_refused_by_name(desk: Desk) -> None:
     fault = Fault(kind="kill", rank=1)
     await desk.give(generation=GENERATION - 1, inject_fault=fault)
     assert desk.reported == ["command_refused", "fault_refused"]
@@ -92,42 +97,21 @@ async def test_a_fault_that_comes_with_an_old_command_is_refused_by_name(folder:
     assert f"this node is at {GENERATION}" in refused.fault_refused.reason
 
 
-async def test_a_newer_leader_is_obeyed_from_then_on(folder: Path) -> None:
-    desk = Desk(folder)
-    await desk.give()
-    await desk.give(fence=FENCE + 1)
-    await desk.give(fence=FENCE)
-    assert desk.reported == ["evidence_captured", "evidence_captured", "command_refused"]
-    assert desk.node.fence == FENCE + 1
-
-
-async def test_a_command_about_an_older_generation_is_refused(folder: Path) -> None:
-    desk = Desk(folder)
-    await desk.give(generation=GENERATION - 1)
-    await desk.give(generation=GENERATION - 1, stop=store.StopGeneration())
-    assert desk.reported == ["command_refused", "command_refused"]
-    assert f"generation {GENERATION - 1}" in desk.node.link.emitted[0].command_refused.reason
-    assert not desk.node.stopped
-
-
-async def test_a_start_of_the_generation_that_runs_changes_nothing(folder: Path) -> None:
-    desk = Desk(folder)
+async def test_a_start_of_the_generation_that_runs_changes_nothing(desk: Desk) -> None:
     ranks = dict(desk.node.ranks)
     await desk.give(start=store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_SEED))
     assert desk.node.ranks == ranks
     assert desk.reported == []
 
 
-async def test_a_command_that_is_repeated_is_carried_out_once(folder: Path) -> None:
-    desk = Desk(folder)
+async def test_a_command_that_is_repeated_is_carried_out_once(desk: Desk) -> None:
     for _ in range(3):
         await desk.give(name="the same")
     assert desk.reported == ["evidence_captured"]
     assert desk.supervisor.record.last_command == "3-0"
 
 
-async def test_finish_ends_the_agent_with_the_runs_outcome_whatever_the_generation(folder: Path) -> None:
-    desk = Desk(folder)
+async def test_finish_ends_the_agent_with_the_runs_outcome_whatever_the_generation(desk: Desk) -> None:
     assert not desk.commands.finished.done()
     await desk.give(generation=GENERATION - 2, finish=store.FinishRun(outcome="finished"))
     await desk.give(generation=GENERATION, finish=store.FinishRun(outcome="and again"))
@@ -135,34 +119,19 @@ async def test_finish_ends_the_agent_with_the_runs_outcome_whatever_the_generati
     assert desk.reported == []
 
 
-async def test_finish_from_an_older_leader_is_refused(folder: Path) -> None:
-    desk = Desk(folder)
-    await desk.give()
-    await desk.give(fence=FENCE - 1, finish=store.FinishRun(outcome="finished"))
-    assert not desk.commands.finished.done()
-    assert desk.reported == ["evidence_captured", "command_refused"]
-
-
-async def test_leaving_is_asked_of_every_rank_that_lives(folder: Path) -> None:
-    desk = Desk(folder)
+async def test_leaving_is_asked_of_every_rank_that_lives(desk: Desk) -> None:
     desk.node.ranks[1].exit = store.RankExit(code=0)
     for rank in desk.node.ranks.values():
         rank.channel.outbox = asyncio.Queue()
     await desk.give(leave=store.LeaveAt(step=20))
-    sent = {
-        number: [] if rank.channel.outbox is None else _drained(rank.channel.outbox)
-        for number, rank in desk.node.ranks.items()
-    }
-    assert [message.command.stop_at.step for message in sent[0] if message] == [20]
-    assert sent[1] == []
+    first, second = (rank.channel.outbox for rank in desk.node.ranks.values())
+    assert first is not None and second is not None
+    message = first.get_nowait()
+    assert message is not None and message.command.stop_at.step == 20
+    assert first.empty() and second.empty()
 
 
-def _drained(outbox: "asyncio.Queue[session.AgentMessage | None]") -> list[session.AgentMessage | None]:
-    return [outbox.get_nowait() for _ in range(outbox.qsize())]
-
-
-async def test_a_checkpoint_that_cannot_be_kept_is_reported(folder: Path) -> None:
-    desk = Desk(folder)
+async def test_a_checkpoint_that_cannot_be_kept_is_reported(desk: Desk) -> None:
     await desk.give(keep_checkpoint=store.KeepCheckpoint(step=20, reason="loss spike"))
     await until(lambda: desk.reported, "the failure is reported")
     failed = desk.node.link.emitted[0].checkpoint_failed
@@ -170,8 +139,7 @@ async def test_a_checkpoint_that_cannot_be_kept_is_reported(folder: Path) -> Non
     assert failed.reason.startswith("it cannot be kept")
 
 
-async def test_snapshots_in_memory_become_a_checkpoint_on_command(folder: Path) -> None:
-    desk = Desk(folder)
+async def test_snapshots_in_memory_become_a_checkpoint_on_command(desk: Desk) -> None:
     meta = Meta({}, ())
     for number in desk.node.ranks:
         with Slot(desk.node.memory.grant(number, 1 << 13, ranks_on_node=2).paths[0]) as slot:
@@ -183,60 +151,32 @@ async def test_snapshots_in_memory_become_a_checkpoint_on_command(folder: Path) 
     desk.node.checkpoints.close()
 
 
-@asynccontextmanager
-async def answering(desk: Desk, accept: dict[int, bool]) -> AsyncIterator[list[int]]:
-    """Give ranks sessions in which they answer commands. Yields the steps of the commands."""
-    asked: list[int] = []
-
-    async def answer(number: int, outbox: "asyncio.Queue[session.AgentMessage | None]") -> None:
-        while (message := await outbox.get()) is not None:
-            command = message.command
-            asked.append(command.snapshot_at.step)
-            ack = session.CommandAck(id=command.id, accepted=accept[number], detail=f"rank {number}: too late")
-            await desk.node.messages.receive(desk.node.ranks[number], session.RankMessage(ack=ack))
-
-    tasks = []
-    for number in accept:
-        outbox: asyncio.Queue[session.AgentMessage | None] = asyncio.Queue()
-        desk.node.ranks[number].channel.outbox = outbox
-        tasks.append(asyncio.create_task(answer(number, outbox)))
-    try:
-        yield asked
-    finally:
-        await end(*tasks)
-
-
-async def test_a_checkpoint_is_asked_of_every_rank(folder: Path) -> None:
-    desk = Desk(folder)
-    async with answering(desk, {0: True, 1: True}) as asked:
+async def test_a_checkpoint_is_asked_of_every_rank(desk: Desk) -> None:
+    first, second = desk.node.ranks.values()
+    async with answering(desk.node, first) as of_first, answering(desk.node, second) as of_second:
         await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
-        await until(lambda: len(asked) == 2 and not desk.unacknowledged, "all have answered")
-    assert asked == [20, 20]
+        await until(lambda: of_first and of_second and not desk.unacknowledged, "all have answered")
+    assert [command.snapshot_at.step for command in (*of_first, *of_second)] == [20, 20]
     assert desk.reported == []
 
 
-async def test_a_checkpoint_that_one_rank_refuses_has_failed_with_its_reason(folder: Path) -> None:
-    desk = Desk(folder)
-    async with answering(desk, {0: True, 1: False}):
+@pytest.mark.parametrize(("answers", "reason"), [(True, "rank 1: too late"), (False, "rank 1 has no session")])
+async def test_a_checkpoint_that_one_rank_does_not_take_has_failed_with_its_reason(
+    desk: Desk, answers: bool, reason: str
+) -> None:
+    first, second = desk.node.ranks.values()
+    async with contextlib.AsyncExitStack() as sessions:
+        await sessions.enter_async_context(answering(desk.node, first))
+        if answers:
+            await sessions.enter_async_context(answering(desk.node, second, accepted=False, detail="rank 1: too late"))
         await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
         await until(lambda: desk.reported, "the failure is reported")
     failed = desk.node.link.emitted[0].checkpoint_failed
-    assert (failed.step, failed.reason) == (20, "not every rank took its snapshot: rank 1: too late")
-
-
-async def test_a_checkpoint_that_one_rank_cannot_be_commanded_to_take_has_failed(folder: Path) -> None:
-    desk = Desk(folder)
-    async with answering(desk, {0: True}):
-        await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
-        await until(lambda: desk.reported, "the failure is reported")
-    assert (
-        desk.node.link.emitted[0].checkpoint_failed.reason == "not every rank took its snapshot: rank 1 has no session"
-    )
+    assert (failed.step, failed.reason) == (20, f"not every rank took its snapshot: {reason}")
 
 
 @pytest.mark.parametrize("instance", ["yesterday", ""])
-async def test_yesterdays_end_of_a_run_of_this_name_does_not_end_todays(folder: Path, instance: str) -> None:
-    desk = Desk(folder)
+async def test_yesterdays_end_of_a_run_of_this_name_does_not_end_todays(desk: Desk, instance: str) -> None:
     for _ in range(3):
         await desk.give(instance=instance, fence=2 * FENCE, finish=store.FinishRun(outcome="stopped"))
     assert not desk.commands.finished.done()
@@ -248,8 +188,7 @@ async def test_yesterdays_end_of_a_run_of_this_name_does_not_end_todays(folder: 
     assert desk.commands.finished.result().outcome == "finished"
 
 
-async def test_command_that_makes_no_sense_is_refused_and_the_next_one_obeyed(folder: Path) -> None:
-    desk = Desk(folder)
+async def test_command_that_makes_no_sense_is_refused_and_the_next_one_obeyed(desk: Desk) -> None:
     await desk.give(start=store.StartGeneration(ranks=10**9, world_size=2), generation=GENERATION + 1)
     await desk.give(gather_evidence=store.GatherEvidence(incident="../../../etc"))
     desk.commands.refuse_entry("3-0", "no command")
@@ -261,9 +200,8 @@ async def test_command_that_makes_no_sense_is_refused_and_the_next_one_obeyed(fo
 
 
 async def test_command_whose_handling_fails_is_counted_and_the_next_one_obeyed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(folder)
 
     def fail(rank: int, step: int, world_size: int) -> None:
         raise KeyError("a case without a handler")
@@ -277,9 +215,8 @@ async def test_command_whose_handling_fails_is_counted_and_the_next_one_obeyed(
 
 
 async def test_start_that_fails_unexpectedly_is_reported_as_a_failed_generation(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(folder)
     desk.node.ranks.clear()
 
     def fail(step: int) -> None:
@@ -293,8 +230,7 @@ async def test_start_that_fails_unexpectedly_is_reported_as_a_failed_generation(
     assert desk.node.errors.unexpected["commands"] == 1
 
 
-async def test_job_begun_by_a_command_that_fails_is_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(folder)
+async def test_job_begun_by_a_command_that_fails_is_counted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def fail(step: int, reason: str) -> None:
         raise TypeError("a case without a handler")
@@ -305,7 +241,7 @@ async def test_job_begun_by_a_command_that_fails_is_counted(folder: Path, monkey
 
 
 async def test_what_nccls_ras_says_is_passed_on_when_it_comes_and_evidence_does_not_wait_for_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = threading.Event()
     words = [session.RankWords(ranks=[1], text="its process gives no answer")]
@@ -316,7 +252,6 @@ async def test_what_nccls_ras_says_is_passed_on_when_it_comes_and_evidence_does_
         return words
 
     monkeypatch.setattr(command_runner, "ask_of", ask)
-    desk = Desk(folder)
     await desk.give(gather_evidence=store.GatherEvidence(suspicion="a", ras_pids=[70, 71]))
     assert desk.reported == ["evidence_captured"]
     answer.set()
@@ -326,9 +261,8 @@ async def test_what_nccls_ras_says_is_passed_on_when_it_comes_and_evidence_does_
 
 
 async def test_what_nccls_ras_says_of_ranks_that_a_restart_has_ended_meanwhile_is_not_passed_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(folder)
 
     def ask(_pid: int, _pids: Sequence[int]) -> list[session.RankWords]:
         desk.node.ranks[1].exit = store.RankExit(signal=9)

@@ -1,6 +1,5 @@
 """Stacks and profiles for operators: each request is served once, and its answer is repeated when it is asked for."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from holdfast_agent.commands.live_evidence import LiveEvidence
 from holdfast_agent.evidence.live_stacks import LiveStacks
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from tests.support.coroutines import end
+from tests.support.answering_rank import answering
 from tests.support.nodes import RecordedNode, begin, make_node
 
 PROFILE = store.NodeCommand(generation=3, take_profile=store.TakeProfile(request="p", rank=1, steps=2, patience_s=30.0))
@@ -24,34 +23,31 @@ def node(folder: Path) -> RecordedNode:
     return node
 
 
+@pytest.fixture
+def live(node: RecordedNode) -> LiveEvidence:
+    return LiveEvidence(node, node.link.emit)
+
+
 async def served(
     node: RecordedNode, live: LiveEvidence, done: session.ProfileDone | None, *, accepted: bool = True
 ) -> list[session.ProfileSteps]:
     """Request a profile of rank 1, which has a session and answers. Return what it was asked."""
-    outbox: asyncio.Queue[session.AgentMessage | None] = asyncio.Queue()
-    node.ranks[1].channel.outbox = outbox
-    got = []
+    rank = node.ranks[1]
 
-    async def answer() -> None:
-        while (message := await outbox.get()) is not None:
-            wanted = message.command.profile_steps
-            got.append(wanted)
-            ack = session.CommandAck(id=message.command.id, accepted=accepted, detail="another one is under way")
-            await node.messages.receive(node.ranks[1], session.RankMessage(ack=ack))
-            if done is not None:
-                for name in done.files:
-                    if "/" not in name and name != "gone":
-                        (Path(wanted.directory) / name).touch()
-                await node.messages.receive(node.ranks[1], session.RankMessage(profile_done=done))
+    async def write_files(command: session.RankCommand) -> None:
+        if done is not None:
+            for name in done.files:
+                if "/" not in name and name != "gone":
+                    (Path(command.profile_steps.directory) / name).touch()
+            await node.messages.receive(rank, session.RankMessage(profile_done=done))
 
-    task = asyncio.create_task(answer())
-    await live.take_profile(PROFILE)
-    await end(task)
-    return got
+    detail = "another one is under way"
+    async with answering(node, rank, accepted=accepted, detail=detail, then=write_files) as got:
+        await live.take_profile(PROFILE)
+    return [command.profile_steps for command in got]
 
 
-async def test_a_profile_is_asked_for_once_and_its_answer_is_repeated(node: RecordedNode) -> None:
-    live = LiveEvidence(node, node.link.emit)
+async def test_a_profile_is_asked_for_once_and_its_answer_is_repeated(node: RecordedNode, live: LiveEvidence) -> None:
     done = session.ProfileDone(
         request="p", files=["rank-00001.trace.json.gz", "../x", "gone"], first_step=4, last_step=5
     )
@@ -68,35 +64,33 @@ async def test_a_profile_is_asked_for_once_and_its_answer_is_repeated(node: Reco
     assert [one.profile_taken for one in node.link.emitted] == [taken, taken]
 
 
-async def test_a_refusal_of_the_rank_is_reported_and_leaves_no_folder(node: RecordedNode) -> None:
-    await served(node, LiveEvidence(node, node.link.emit), None, accepted=False)
+async def test_a_refusal_of_the_rank_is_reported_and_leaves_no_folder(node: RecordedNode, live: LiveEvidence) -> None:
+    await served(node, live, None, accepted=False)
     [event] = node.link.emitted
     assert event.profile_taken.problem == "rank 1: another one is under way"
     assert not (node.options.directory / "profiles" / "p").exists()
 
 
-async def test_a_profile_that_failed_is_reported_with_its_reason(node: RecordedNode) -> None:
+async def test_a_rank_without_a_session_is_asked_by_the_next_command_and_its_failure_is_reported_with_the_reason(
+    node: RecordedNode, live: LiveEvidence
+) -> None:
+    await live.take_profile(PROFILE)
+    assert node.link.emitted == []
     done = session.ProfileDone(request="p", problem="the disk\nis full", first_step=-1, last_step=-1)
-    await served(node, LiveEvidence(node, node.link.emit), done)
+    await served(node, live, done)
     [event] = node.link.emitted
     assert event.profile_taken.problem == "rank 1: the disk?is full"
 
 
-async def test_a_rank_without_a_session_is_asked_again_by_the_next_command(node: RecordedNode) -> None:
-    live = LiveEvidence(node, node.link.emit)
-    await live.take_profile(PROFILE)
-    assert node.link.emitted == []
-    await served(node, live, session.ProfileDone(request="p", files=["a"]))
-    assert len(node.link.emitted) == 1
-
-
-async def test_a_rank_of_another_node_is_refused(node: RecordedNode) -> None:
+async def test_a_rank_of_another_node_is_refused(node: RecordedNode, live: LiveEvidence) -> None:
     profile = store.TakeProfile(request="q", rank=7, steps=2, patience_s=30.0)
-    await LiveEvidence(node, node.link.emit).take_profile(store.NodeCommand(take_profile=profile))
+    await live.take_profile(store.NodeCommand(take_profile=profile))
     assert node.link.emitted[0].profile_taken.problem == "rank 7 is not alive on this node"
 
 
-async def test_stacks_are_taken_once_for_each_request(node: RecordedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stacks_are_taken_once_for_each_request(
+    node: RecordedNode, live: LiveEvidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = []
 
     async def take(self: LiveStacks, command: store.TakeStacks) -> store.StacksTaken:
@@ -104,16 +98,16 @@ async def test_stacks_are_taken_once_for_each_request(node: RecordedNode, monkey
         return store.StacksTaken(request=command.request)
 
     monkeypatch.setattr(LiveStacks, "take", take)
-    live = LiveEvidence(node, node.link.emit)
     await live.take_stacks(STACKS)
     await live.take_stacks(STACKS)
     assert looks == [[1, 5]]
     assert [event.stacks_taken.request for event in node.link.emitted] == ["s", "s"]
 
 
-async def test_old_requests_are_forgotten(node: RecordedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_requests_are_forgotten(
+    node: RecordedNode, live: LiveEvidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live_evidence, "_KEPT", 1)
-    live = LiveEvidence(node, node.link.emit)
     for request in ("a", "b", "a"):
         await live.take_stacks(store.NodeCommand(take_stacks=store.TakeStacks(request=request)))
     assert [event.stacks_taken.request for event in node.link.emitted] == ["a", "b", "a"]

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast_agent.commands.checks import Known, refusal
+from holdfast_agent.commands.command_runner import CommandRunner
 from holdfast_agent.observer import Observer
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.processes.training_thread import ThreadStatus
@@ -23,30 +25,23 @@ from tests.support.nodes import RUN, make_node
 GENERATION = 2
 
 
-@pytest.fixture
-def victim() -> "Iterator[subprocess.Popen[bytes]]":
-    process = subprocess.Popen(["sleep", "600"])
-    yield process
-    process.kill()
-    process.wait()
-
-
 class Desk:
     """A leader's place, which gives commands to a node whose only rank another launcher has started."""
 
-    def __init__(self, folder: Path, pid: int, *, said_ticks: int | None = None) -> None:
+    def __init__(self, folder: Path, victim: "subprocess.Popen[bytes]") -> None:
+        self.victim, self.pid, self.ticks = victim, victim.pid, start_ticks(victim.pid)
         self.node = make_node(folder, command=())
         self.node.spec.on_hang = store.HANG_ACTION_ABORT
-        supervisor = self.node.supervisor()
-        self.commands = self.node.commands(supervisor)
-        self.pid, self.ticks = pid, start_ticks(pid)
-        said = self.ticks if said_ticks is None else said_ticks
-        hello = session.Hello(run=RUN, generation=GENERATION, rank=0, world_size=1, pid=pid, start_ticks=said)
-        rank = Observer(self.node, supervisor).admit(hello)
-        assert rank is not None
-        self.rank: Rank = rank
-        self.rank.stalled_s = 70.0
+        self.supervisor = self.node.supervisor()
         self._ids = count()
+
+    def admit(self, *, said_ticks: int) -> Rank:
+        """Let the process attach as a rank that has stalled."""
+        hello = session.Hello(run=RUN, generation=GENERATION, world_size=1, pid=self.pid, start_ticks=said_ticks)
+        rank = Observer(self.node, self.supervisor).admit(hello)
+        assert rank is not None
+        rank.stalled_s = 70.0
+        return rank
 
     async def end(self, *, generation: int = GENERATION, **changes: Any) -> list[str]:
         """Command the end of the rank; return why it is refused."""
@@ -59,25 +54,37 @@ class Desk:
         await self.commands.handle(command, "1-0")
         return [event.command_refused.reason for event in self.node.link.emitted[before:]]
 
+    @cached_property
+    def commands(self) -> CommandRunner:
+        """The runner of its commands. It needs the test's loop."""
+        return self.node.commands(self.supervisor)
+
     @property
     def lives(self) -> bool:
         return is_alive(self.pid, self.ticks)
 
 
-async def test_a_rank_is_ended_even_if_it_is_stopped_and_a_repeated_command_does_no_harm(
-    folder: Path, victim: "subprocess.Popen[bytes]"
-) -> None:
-    desk = Desk(folder, victim.pid)
+@pytest.fixture
+def desk(folder: Path) -> Iterator[Desk]:
+    with subprocess.Popen(["sleep", "600"]) as victim:
+        try:
+            yield Desk(folder, victim)
+        finally:
+            victim.kill()
+
+
+async def test_a_rank_is_ended_even_if_it_is_stopped_and_a_repeated_command_does_no_harm(desk: Desk) -> None:
+    rank = desk.admit(said_ticks=desk.ticks)
     assert desk.node.state(ready=False).ranks[0].start_ticks == desk.ticks
-    os.kill(victim.pid, signal.SIGSTOP)
-    wait_until(lambda: process_state(victim.pid) == "T", "the rank is stopped")
+    os.kill(desk.pid, signal.SIGSTOP)
+    wait_until(lambda: process_state(desk.pid) == "T", "the rank is stopped")
     desk.node.pass_time(1.0)
     assert await desk.end() == []
     for state in ("R", "S", "Z"):  # of a process that dies: it has not moved, or the abort would be taken back
-        desk.rank.look(state, ThreadStatus())
-        assert desk.rank.stalled_s > 60.0
-        desk.rank.process_state = "T"
-    assert victim.wait() == -signal.SIGKILL
+        rank.look(state, ThreadStatus())
+        assert rank.stalled_s > 60.0
+        rank.process_state = "T"
+    assert desk.victim.wait() == -signal.SIGKILL
     assert await desk.end() == []
 
 
@@ -96,19 +103,17 @@ async def test_a_rank_is_ended_even_if_it_is_stopped_and_a_repeated_command_does
     ],
 )
 async def test_another_process_generation_or_state_is_left_alone(
-    folder: Path, victim: "subprocess.Popen[bytes]", changes: dict[str, Any], reason: str
+    desk: Desk, changes: dict[str, Any], reason: str
 ) -> None:
-    desk = Desk(folder, victim.pid)
+    desk.admit(said_ticks=desk.ticks)
     (said,) = await desk.end(**changes)
     assert reason in said
     assert desk.lives
 
 
 @pytest.mark.parametrize("said", [0, 77])
-async def test_a_process_that_the_rank_does_not_see_itself_in_is_left_alone(
-    folder: Path, victim: "subprocess.Popen[bytes]", said: int
-) -> None:
-    desk = Desk(folder, victim.pid, said_ticks=said)  # 0: older hooks. 77: the pid is one of another container
+async def test_a_process_that_the_rank_does_not_see_itself_in_is_left_alone(desk: Desk, said: int) -> None:
+    desk.admit(said_ticks=said)  # 0: older hooks. 77: the pid is one of another container
     assert desk.node.state(ready=False).ranks[0].start_ticks == 0
     (reason,) = await desk.end()
     assert "it has not said itself which process it is" in reason
