@@ -1,7 +1,7 @@
 """A place of checkpoints belongs to a run. A take-over or a new beginning needs a request."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
@@ -13,107 +13,98 @@ from holdfast_checkpoint.format.history import HistoryRecord
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
 from holdfast_proto.v1 import store_pb2 as store
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import RUN, Snapshots
-else:
-    from tests.support.snapshots import RUN
+from tests.support.snapshots import RUN, Snapshots
 
 
-def start(
-    folder: Path,
-    run: str = RUN,
-    *,
-    instance: str = "i",
-    adopt: bool = False,
-    from_scratch: bool = False,
-    continue_from: int | None = None,
-) -> RunCheckpoints:
-    """Claim a place as the agents of a run do."""
-    checkpoints = open_checkpoints(str(folder / "checkpoints"), folder / "staging", 2, run=run)
-    spec = store.RunSpec(run=run, instance=instance, command=["true"], adopt=adopt, from_scratch=from_scratch)
-    if continue_from is not None:
-        spec.continue_from = continue_from
-    claim(checkpoints, KnownCheckpoints("place", folder / "known.json"), spec, "place")
-    return checkpoints
+class ClaimedPlace:
+    """A folder of checkpoints, and its first history."""
+
+    def __init__(self, folder: Path, first: CheckpointDirectory, snapshots: Snapshots) -> None:
+        self.folder, self.first, self.snapshots = folder, first, snapshots
+
+    def commit(self, *steps: int) -> None:
+        """Commit checkpoints of the first history."""
+        for step in steps:
+            self.snapshots.commit(self.first, step)
+
+    def start(self, run: str = RUN, *, instance: str = "i", **fields: Any) -> RunCheckpoints:
+        """Claim the place as the agents of a run do."""
+        checkpoints = open_checkpoints(str(self.first.path), self.folder / "staging", 2, run=run)
+        spec = store.RunSpec(run=run, instance=instance, command=["true"], **fields)
+        claim(checkpoints, KnownCheckpoints("place", self.folder / "known.json"), spec, "place")
+        return checkpoints
 
 
-def test_checkpoints_of_the_version_before_are_the_first_history(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    snapshots.commit(checkpoints, 10)
-    snapshots.commit(checkpoints, 20)
-    opened = start(tmp_path)
+@pytest.fixture
+def place(tmp_path: Path, checkpoints: CheckpointDirectory, snapshots: Snapshots) -> ClaimedPlace:
+    return ClaimedPlace(tmp_path, checkpoints, snapshots)
+
+
+def test_checkpoints_of_the_version_before_are_the_first_history(place: ClaimedPlace) -> None:
+    place.commit(10, 20)
+    opened = place.start()
     assert (opened.history, opened.committed(), owners_of(opened)) == (1, [10, 20], {RUN})
-    assert opened.at(20).fetch(20) == checkpoints.step_directory(20)
+    assert opened.at(20).fetch(20) == place.first.step_directory(20)
 
 
-def test_another_name_is_refused_in_one_line_and_adopted(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    snapshots.commit(checkpoints, 10)
+def test_another_name_is_refused_in_one_line_and_adopted(place: ClaimedPlace) -> None:
+    place.commit(10)
     with pytest.raises(OtherRunError, match=f"^--checkpoints place belongs to run {RUN}: use --run {RUN} .* --adopt"):
-        start(tmp_path, "heir")
-    adopted = start(tmp_path, "heir", adopt=True)
+        place.start("heir")
+    adopted = place.start("heir", adopt=True)
     assert (adopted.history, adopted.committed(), owners_of(adopted)) == (2, [10], {"heir"})
-    assert start(tmp_path, "heir", adopt=True).history == 2, "another agent of the run finds it done"
+    assert place.start("heir", adopt=True).history == 2, "another agent of the run finds it done"
     with pytest.raises(OtherRunError, match="belongs to run heir"):
-        start(tmp_path, RUN, instance="j")
+        place.start(RUN, instance="j")
 
 
-def test_from_scratch_begins_a_history_once_for_a_run_and_leaves_the_older_one(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    manifest = snapshots.commit(checkpoints, 10)
+def test_from_scratch_begins_a_history_once_for_a_run_and_leaves_the_older_one(place: ClaimedPlace) -> None:
+    place.commit(10)
+    manifest = place.first.verify(10)
     for _agent in range(2):
-        begun = start(tmp_path, from_scratch=True)
+        begun = place.start(from_scratch=True)
         assert (begun.history, begun.committed(), begun.damaged()) == (2, [], [])
-    assert begun.at(10).step_directory(10) == checkpoints.path / "history-0002" / "step-00000010"
-    assert checkpoints.verify(10) == manifest
-    assert start(tmp_path, instance="next", from_scratch=True).history == 3
+    assert begun.at(10).step_directory(10) == place.first.path / "history-0002" / "step-00000010"
+    assert place.first.verify(10) == manifest
+    assert place.start(instance="next", from_scratch=True).history == 3
 
 
-def test_from_scratch_in_an_empty_place_is_the_first_history(tmp_path: Path) -> None:
-    assert start(tmp_path, from_scratch=True).history == 1
+def test_from_scratch_in_an_empty_place_is_the_first_history(place: ClaimedPlace) -> None:
+    assert place.start(from_scratch=True).history == 1
 
 
-def test_an_older_history_stays_until_the_newer_one_has_enough(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    for step in (10, 20):
-        snapshots.commit(checkpoints, step)
-    checkpoints.keep(10, "loss spike")
-    begun = start(tmp_path, from_scratch=True)
+def test_an_older_history_stays_until_the_newer_one_has_enough(place: ClaimedPlace) -> None:
+    place.commit(10, 20)
+    place.first.keep(10, "loss spike")
+    begun = place.start(from_scratch=True)
 
     def commit(step: int) -> None:
         for rank in range(2):
-            snapshots.write(
+            place.snapshots.write(
                 CheckpointDirectory(begun.at(step).step_directory(step).parent, 2), rank, step, 2, generation=2
             )
         assert begun.commit_if_complete(step, 2, RUN) is not None
 
     commit(5)
-    assert checkpoints.committed() == [10, 20]
+    assert place.first.committed() == [10, 20]
     commit(15)
-    assert checkpoints.committed() == [10], "it is pinned"
+    assert place.first.committed() == [10], "it is pinned"
     assert begun.committed() == [5, 15]
 
 
 @pytest.mark.parametrize("gone", ["history-0002", "history-0002.json"])
-def test_a_history_that_has_vanished_is_not_passed_over(
-    gone: str, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    snapshots.commit(checkpoints, 10)
-    opened = start(tmp_path)
+def test_a_history_that_has_vanished_is_not_passed_over(place: ClaimedPlace, gone: str) -> None:
+    place.commit(10)
+    opened = place.start()
     opened.histories.begin(HistoryRecord(number=2, run=RUN, parent=1, parent_step=10))
     for rank in range(2):
-        snapshots.write(CheckpointDirectory(checkpoints.path / "history-0002", 2), rank, 20, 2)
+        place.snapshots.write(CheckpointDirectory(place.first.path / "history-0002", 2), rank, 20, 2)
     assert opened.commit_if_complete(20, 2, RUN) is not None
-    (checkpoints.path / gone).rename(tmp_path / "elsewhere")
+    (place.first.path / gone).rename(place.folder / "elsewhere")
     with pytest.raises(CheckpointUnavailable, match=r"is missing, and .* is there: bring it back"):
-        start(tmp_path, instance="next")
-    (tmp_path / "elsewhere").rename(checkpoints.path / gone)
-    assert start(tmp_path, instance="next").committed() == [10, 20]
+        place.start(instance="next")
+    (place.folder / "elsewhere").rename(place.first.path / gone)
+    assert place.start(instance="next").committed() == [10, 20]
 
 
 def test_an_empty_mount_point_is_not_taken_for_a_run_without_checkpoints(tmp_path: Path) -> None:
@@ -129,100 +120,82 @@ def test_an_empty_mount_point_is_not_taken_for_a_run_without_checkpoints(tmp_pat
         known.check_history(2)
 
 
-def test_nothing_is_written_where_checkpoints_were_and_the_place_is_not_mounted(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    snapshots.commit(checkpoints, 10)
-    start(tmp_path)
-    KnownCheckpoints("place", tmp_path / "known.json").note(1, [10])
-    mounted = checkpoints.path.rename(tmp_path / "elsewhere")
-    checkpoints.path.mkdir()
-    start(tmp_path, instance="later")
-    assert list(checkpoints.path.iterdir()) == []
-    checkpoints.path.rmdir()
-    mounted.rename(checkpoints.path)
-    assert start(tmp_path, instance="later still").committed() == [10]
+def test_nothing_is_written_where_checkpoints_were_and_the_place_is_not_mounted(place: ClaimedPlace) -> None:
+    place.commit(10)
+    place.start()
+    KnownCheckpoints("place", place.folder / "known.json").note(1, [10])
+    mounted = place.first.path.rename(place.folder / "elsewhere")
+    place.first.path.mkdir()
+    place.start(instance="later")
+    assert list(place.first.path.iterdir()) == []
+    place.first.path.rmdir()
+    mounted.rename(place.first.path)
+    assert place.start(instance="later still").committed() == [10]
 
 
-def test_a_start_may_continue_from_an_older_checkpoint_and_leaves_the_newer_ones(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    snapshots.commit(checkpoints, 10)
-    snapshots.commit(checkpoints, 20)
+def test_a_start_may_continue_from_an_older_checkpoint_and_leaves_the_newer_ones(place: ClaimedPlace) -> None:
+    place.commit(10, 20)
     with pytest.raises(
         ValueError, match=r"^--continue-from 15: --checkpoints place has no checkpoint .* steps 10, 20$"
     ):
-        start(tmp_path, continue_from=15)
+        place.start(continue_from=15)
     for _agent in range(2):
-        opened = start(tmp_path, continue_from=10)
+        opened = place.start(continue_from=10)
         assert (opened.history, opened.committed()) == (2, [10])
-    assert checkpoints.committed() == [10, 20], "they stay"
-    assert start(tmp_path, instance="next").committed() == [10], "the next start continues the same line"
+    assert place.first.committed() == [10, 20], "they stay"
+    assert place.start(instance="next").committed() == [10], "the next start continues the same line"
 
 
-def test_an_agent_that_comes_late_does_not_go_back_again(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    snapshots.commit(checkpoints, 10)
-    opened = start(tmp_path, continue_from=10)
+def test_an_agent_that_comes_late_does_not_go_back_again(place: ClaimedPlace) -> None:
+    place.commit(10)
+    opened = place.start(continue_from=10)
     assert opened.history == 2, "also if nothing is newer"
-    snapshots.commit(CheckpointDirectory(tmp_path / "checkpoints" / "history-0002", 2), 20)
-    assert start(tmp_path, continue_from=10).committed() == [10, 20]
+    place.snapshots.commit(CheckpointDirectory(place.folder / "checkpoints" / "history-0002", 2), 20)
+    assert place.start(continue_from=10).committed() == [10, 20]
 
 
-def test_after_a_bad_loss_a_start_must_say_where_to_continue(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    snapshots.commit(checkpoints, 10)
-    snapshots.commit(checkpoints, 20)
-    start(tmp_path).histories.note_bad_loss(BadLossRecord(from_step=12, reason="NaN"))
+def test_after_a_bad_loss_a_start_must_say_where_to_continue(place: ClaimedPlace) -> None:
+    place.commit(10, 20)
+    place.start().histories.note_bad_loss(BadLossRecord(from_step=12, reason="NaN"))
     with pytest.raises(
         UnclaimableError, match=r"of step 12 or later may hold the bad state: .* --continue-from 10, or"
     ):
-        start(tmp_path, instance="next")
-    assert start(tmp_path, instance="next", continue_from=10).committed() == [10]
-    assert start(tmp_path, instance="later").committed() == [10], "its line of training is a good one"
+        place.start(instance="next")
+    assert place.start(instance="next", continue_from=10).committed() == [10]
+    assert place.start(instance="later").committed() == [10], "its line of training is a good one"
 
 
-def test_after_a_bad_loss_a_person_may_still_trust_the_newest(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    snapshots.commit(checkpoints, 10)
-    start(tmp_path).histories.note_bad_loss(BadLossRecord(from_step=0, reason="NaN"))
+def test_after_a_bad_loss_a_person_may_still_trust_the_newest(place: ClaimedPlace) -> None:
+    place.commit(10)
+    place.start().histories.note_bad_loss(BadLossRecord(from_step=0, reason="NaN"))
     with pytest.raises(UnclaimableError, match="--continue-from and a step that is good, or with --from-scratch"):
-        start(tmp_path, instance="next")
-    assert start(tmp_path, instance="next", continue_from=10).committed() == [10]
-    assert start(tmp_path, instance="later").committed() == [10]
+        place.start(instance="next")
+    assert place.start(instance="next", continue_from=10).committed() == [10]
+    assert place.start(instance="later").committed() == [10]
 
 
-def test_without_a_doubtful_checkpoint_a_start_after_a_bad_loss_needs_nothing(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    start(tmp_path).histories.note_bad_loss(BadLossRecord(from_step=12, reason="NaN"))
-    assert start(tmp_path, instance="empty").committed() == []
-    snapshots.commit(checkpoints, 10)
-    assert start(tmp_path, instance="next").committed() == [10]
+def test_without_a_doubtful_checkpoint_a_start_after_a_bad_loss_needs_nothing(place: ClaimedPlace) -> None:
+    place.start().histories.note_bad_loss(BadLossRecord(from_step=12, reason="NaN"))
+    assert place.start(instance="empty").committed() == []
+    place.commit(10)
+    assert place.start(instance="next").committed() == [10]
 
 
-def test_a_damaged_record_of_a_bad_loss_is_one(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    snapshots.commit(checkpoints, 10)
-    start(tmp_path)
-    (checkpoints.path / bad_loss_name(1)).write_bytes(b"?")
+def test_a_damaged_record_of_a_bad_loss_is_one(place: ClaimedPlace) -> None:
+    place.commit(10)
+    place.start()
+    (place.first.path / bad_loss_name(1)).write_bytes(b"?")
     with pytest.raises(UnclaimableError):
-        start(tmp_path, instance="next")
+        place.start(instance="next")
 
 
-def test_a_new_line_keeps_the_proven_checkpoint_of_the_old_one_until_it_has_one_of_its_own(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    snapshots.commit(checkpoints, 10)
-    checkpoints.prove(10, 11)
-    opened = start(tmp_path, from_scratch=True)
+def test_a_new_line_keeps_the_proven_checkpoint_of_the_old_one_until_it_has_one_of_its_own(place: ClaimedPlace) -> None:
+    place.commit(10)
+    place.first.prove(10, 11)
+    opened = place.start(from_scratch=True)
     for step in (5, 6):
-        snapshots.commit(opened, step)
-    assert checkpoints.committed() == [10], "no finite loss has followed the new ones"
+        place.snapshots.commit(opened, step)
+    assert place.first.committed() == [10], "no finite loss has followed the new ones"
     opened.at(6).prove(6, 7)
-    snapshots.commit(opened, 8)
-    assert checkpoints.committed() == []
+    place.snapshots.commit(opened, 8)
+    assert place.first.committed() == []

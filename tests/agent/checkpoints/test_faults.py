@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -25,9 +24,7 @@ from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot
 from tests.support.nodes import RUN, RecordedNode, make_node
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
+from tests.support.snapshots import Snapshots
 
 pytestmark = pytest.mark.system
 
@@ -63,7 +60,7 @@ async def save(
 
 
 def save_forever(
-    snapshots: "Snapshots",
+    snapshots: Snapshots,
     checkpoints: CheckpointDirectory,
     first: int,
     generation: int,
@@ -95,7 +92,7 @@ def save_forever(
 
 @pytest.mark.parametrize(("bulk_bytes", "generations"), [(0, 6), (SEVERAL_WRITES, 4)])
 def test_newest_committed_verifies_whenever_workers_and_agents_are_killed(
-    bulk_bytes: int, generations: int, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    bulk_bytes: int, generations: int, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     generator = random.Random(11)
     context = multiprocessing.get_context("fork")
@@ -153,7 +150,7 @@ def node(tmp_path: Path) -> Iterator[RecordedNode]:
     node.checkpoints.close()
 
 
-async def take(node: RecordedNode, snapshots: "Snapshots", step: int, contents: dict[str, bytes]) -> list[str]:
+async def take(node: RecordedNode, snapshots: Snapshots, step: int, contents: dict[str, bytes]) -> list[str]:
     """Let rank 0 of a world of one pin a snapshot; return the reasons of failure, if the checkpoint failed."""
     grant = node.memory.grant(0, sum(map(len, contents.values())) + (1 << 16), 1)
     snapshots.fill(grant.paths[0], 0, step, tensors=contents)
@@ -173,7 +170,7 @@ def worker_of(node: RecordedNode) -> psutil.Process:
 
 
 async def test_a_slot_is_released_although_the_checkpoint_lacks_the_shard_of_another_rank(
-    node: RecordedNode, snapshots: "Snapshots"
+    node: RecordedNode, snapshots: Snapshots
 ) -> None:
     path = node.memory.grant(0, 1 << 16, ranks_on_node=2).paths[0]
     snapshots.fill(path, 0, 10)
@@ -188,7 +185,7 @@ async def test_a_slot_is_released_although_the_checkpoint_lacks_the_shard_of_ano
 
 
 async def test_full_disk_fails_one_checkpoint_in_one_line_and_the_next_is_written(
-    node: RecordedNode, snapshots: "Snapshots", small_tmpfs: Path, tmp_path: Path
+    node: RecordedNode, snapshots: Snapshots, small_tmpfs: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "run" / "checkpoints").symlink_to(small_tmpfs)
     assert await take(node, snapshots, 10, {"small": b"fits"}) == []
@@ -202,7 +199,7 @@ async def test_full_disk_fails_one_checkpoint_in_one_line_and_the_next_is_writte
 
 
 async def test_directory_that_turns_read_only_fails_until_it_is_writable_again(
-    node: RecordedNode, snapshots: "Snapshots", small_tmpfs: Path, tmp_path: Path
+    node: RecordedNode, snapshots: Snapshots, small_tmpfs: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "run" / "checkpoints").symlink_to(small_tmpfs)
     subprocess.run(["mount", "-o", "remount,ro", small_tmpfs], check=True)
@@ -216,7 +213,7 @@ async def test_directory_that_turns_read_only_fails_until_it_is_writable_again(
 
 
 async def test_file_size_limit_fails_one_checkpoint_and_the_next_is_written(
-    node: RecordedNode, snapshots: "Snapshots", tmp_path: Path
+    node: RecordedNode, snapshots: Snapshots, tmp_path: Path
 ) -> None:
     assert await take(node, snapshots, 10, {"weight": b"10"}) == []
     worker_of(node).rlimit(psutil.RLIMIT_FSIZE, (MIB, resource.RLIM_INFINITY))
@@ -228,7 +225,7 @@ async def test_file_size_limit_fails_one_checkpoint_and_the_next_is_written(
 
 
 async def test_slow_disk_delays_the_checkpoint_and_nothing_else(
-    node: RecordedNode, snapshots: "Snapshots", tmp_path: Path
+    node: RecordedNode, snapshots: Snapshots, tmp_path: Path
 ) -> None:
     assert await take(node, snapshots, 10, {"weight": b"10"}) == []
     worker = worker_of(node)
@@ -247,7 +244,7 @@ async def test_slow_disk_delays_the_checkpoint_and_nothing_else(
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
 def test_a_flipped_byte_in_any_region_of_any_file_is_found_and_named(
-    dtype: str, snapshots: "Snapshots", tmp_path: Path
+    dtype: str, snapshots: Snapshots, tmp_path: Path
 ) -> None:
     checkpoints = CheckpointDirectory(tmp_path / "checkpoints", kept=2)
     for step in (10, 20):

@@ -1,8 +1,8 @@
 import asyncio
+import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +12,7 @@ from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUna
 from holdfast_checkpoint.format.shard_index import index_path, shard_path
 from holdfast_checkpoint.format.slot_shard import write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
+from holdfast_checkpoint.store.locations import HistoryCheckpoints
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
 from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
@@ -19,12 +20,10 @@ from holdfast_proto.snapshot import Slot
 from tests.support.coroutines import wait_until
 from tests.support.nodes import RUN, node_checkpoints
 from tests.support.object_places import QUICK, Place
-from tests.support.snapshots import as_run
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
+from tests.support.snapshots import Snapshots, as_run
 
 Open = Callable[..., Secondary]
+FILES = ["rank-00000.shard", "rank-00000.json", "rank-00001.shard", "rank-00001.json", "manifest.json"]
 
 
 @pytest.fixture
@@ -55,33 +54,37 @@ def copied(secondary: Secondary) -> list[int]:
     return sorted(secondary.remote.manifests())
 
 
-def node_of(folder: Path, checkpoints: CheckpointDirectory, secondary: Secondary) -> NodeCheckpoints:
+@contextlib.contextmanager
+def node_of(
+    folder: Path, checkpoints: HistoryCheckpoints, secondary: Secondary | None = None
+) -> Iterator[NodeCheckpoints]:
     for name in ("shm", "slots"):
         (folder / name).mkdir(exist_ok=True)
     memory = SnapshotMemory(folder / "shm", folder / "slots", RUN, "node0")
-    return node_checkpoints(memory, checkpoints, lambda _event: None, secondary)
+    node = node_checkpoints(memory, checkpoints, lambda _event: None, secondary)
+    yield node
+    node.close()
+
+
+async def starting_slots(node: NodeCheckpoints) -> Mapping[int, Path]:
+    """Restore step 10 for two ranks; return their slots."""
+    return (await node.restorer.starting_point(10, range(2), world_size=2, generation=3)).slots
 
 
 def test_committed_checkpoints_are_copied_manifest_last(
-    place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    place: Place, opened: Open, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     snapshots.commit(checkpoints, 10)
     secondary = opened()
     assert copied(secondary) == [10]
     snapshots.commit(checkpoints, 20)
     assert copied(secondary) == [10, 20]
-    assert [name.rpartition("/")[2] for name in place.files.puts[-5:]] == [
-        "rank-00000.shard",
-        "rank-00000.json",
-        "rank-00001.shard",
-        "rank-00001.json",
-        "manifest.json",
-    ]
+    assert [name.rpartition("/")[2] for name in place.files.puts[-5:]] == FILES
     assert (secondary.lag.checkpoints, secondary.lag.nbytes, secondary.failures_total) == (0, 0, 0)
 
 
 def test_every_node_copies_its_own_shards(
-    place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    place: Place, opened: Open, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     snapshots.commit(checkpoints, 10)
     first = opened(range(1))
@@ -93,7 +96,7 @@ def test_every_node_copies_its_own_shards(
 
 
 def test_copy_that_was_cut_off_continues_file_by_file_in_the_next_process(
-    place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    place: Place, opened: Open, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     snapshots.commit(checkpoints, 10)
 
@@ -108,17 +111,11 @@ def test_copy_that_was_cut_off_continues_file_by_file_in_the_next_process(
     assert cut_off.failures_total >= 1
     place.files.fails = lambda _number, _method: None
     assert copied(opened()) == [10]
-    assert [name.rpartition("/")[2] for name in place.files.puts] == [
-        "rank-00000.shard",
-        "rank-00000.json",
-        "rank-00001.shard",
-        "rank-00001.json",
-        "manifest.json",
-    ]
+    assert [name.rpartition("/")[2] for name in place.files.puts] == FILES
 
 
 def test_copies_continue_after_a_time_without_new_threads(
-    opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+    opened: Open, snapshots: Snapshots, checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -132,7 +129,7 @@ def test_copies_continue_after_a_time_without_new_threads(
 
 
 def test_secondary_keeps_its_own_number_and_what_they_build_on(
-    place: Place, opened: Open, snapshots: "Snapshots", tmp_path: Path
+    place: Place, opened: Open, snapshots: Snapshots, tmp_path: Path
 ) -> None:
     primary = CheckpointDirectory(tmp_path / "checkpoints", kept=9)
     secondary = opened(kept=1)
@@ -146,7 +143,7 @@ def test_secondary_keeps_its_own_number_and_what_they_build_on(
 
 
 def test_checkpoint_that_the_disk_has_damaged_is_not_copied_and_pushes_no_copy_out(
-    opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, caplog: pytest.LogCaptureFixture
+    opened: Open, snapshots: Snapshots, checkpoints: CheckpointDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     secondary = opened(kept=1)
     snapshots.commit(checkpoints, 10)
@@ -166,7 +163,7 @@ def test_checkpoint_that_the_disk_has_damaged_is_not_copied_and_pushes_no_copy_o
 
 
 def test_mark_goes_along_and_goes_when_it_is_released(
-    place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    place: Place, opened: Open, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     snapshots.commit(checkpoints, 10)
     checkpoints.keep(10, "loss spike")
@@ -183,7 +180,7 @@ def test_mark_goes_along_and_goes_when_it_is_released(
 
 
 def test_the_newest_proven_checkpoint_stays_in_the_secondary_too(
-    place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    place: Place, opened: Open, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     snapshots.commit(checkpoints, 10)
     checkpoints.prove(10, 11)
@@ -200,73 +197,60 @@ def test_the_newest_proven_checkpoint_stays_in_the_secondary_too(
 
 
 async def test_emptied_primary_is_restored_from_the_secondary(
-    opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+    opened: Open, snapshots: Snapshots, checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
     snapshots.commit(checkpoints, 10)
     assert copied(opened()) == [10]
     shutil.rmtree(checkpoints.path)
-    node = node_of(tmp_path, checkpoints, opened(start=False))
-    try:
+    with node_of(tmp_path, checkpoints, opened(start=False)) as node:
         assert node.inventory.committed == [10]
-        point = await node.restorer.starting_point(10, range(2), world_size=2, generation=3)
-        for rank, path in point.slots.items():
-            with Slot(path) as slot:
-                assert (slot.header.rank, slot.header.step) == (rank, 10)
-        assert sorted(point.slots) == [0, 1]
+        slots = await starting_slots(node)
+        assert [(rank, Slot(path).header.rank, Slot(path).header.step) for rank, path in sorted(slots.items())] == [
+            (0, 0, 10),
+            (1, 1, 10),
+        ]
         assert checkpoints.committed() == [10]
-    finally:
-        node.close()
 
 
 async def test_damaged_primary_is_repaired_from_the_secondary(
-    opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+    opened: Open, snapshots: Snapshots, checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
     snapshots.commit(checkpoints, 10)
     secondary = opened()
     assert copied(secondary) == [10]
     shard_path(checkpoints.step_directory(10), 1).write_bytes(b"damaged")
-    node = node_of(tmp_path, checkpoints, secondary)
-    try:
-        point = await node.restorer.starting_point(10, range(2), world_size=2, generation=3)
-        assert sorted(point.slots) == [0, 1]
+    with node_of(tmp_path, checkpoints, secondary) as node:
+        assert sorted(await starting_slots(node)) == [0, 1]
         checkpoints.verify(10)
-    finally:
-        node.close()
 
 
 async def test_checkpoint_damaged_in_both_places_is_named(
-    place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+    place: Place, opened: Open, snapshots: Snapshots, checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
     snapshots.commit(checkpoints, 10)
     secondary = opened()
     assert copied(secondary) == [10]
     shard_path(checkpoints.step_directory(10), 1).write_bytes(b"damaged")
     secondary.remote.store.remove(["step-00000010/rank-00001.shard"])
-    node = node_of(tmp_path, checkpoints, secondary)
-    try:
-        with pytest.raises(CheckpointUnreadable, match=r"rank-00001\.shard"):
-            await node.restorer.starting_point(10, range(2), world_size=2, generation=3)
-    finally:
-        node.close()
+    with (
+        node_of(tmp_path, checkpoints, secondary) as node,
+        pytest.raises(CheckpointUnreadable, match=r"rank-00001\.shard"),
+    ):
+        await starting_slots(node)
 
 
 async def test_checkpoint_that_another_node_has_just_committed_is_taken_from_the_primary(
-    opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+    opened: Open, snapshots: Snapshots, checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
-    node = node_of(tmp_path, checkpoints, opened(start=False))
-    try:
+    with node_of(tmp_path, checkpoints, opened(start=False)) as node:
         snapshots.commit(checkpoints, 10)
-        point = await node.restorer.starting_point(10, range(2), world_size=2, generation=3)
-        assert sorted(point.slots) == [0, 1]
-    finally:
-        node.close()
+        assert sorted(await starting_slots(node)) == [0, 1]
 
 
 async def test_node_stays_until_others_have_committed_what_it_is_to_copy(
-    place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+    place: Place, opened: Open, snapshots: Snapshots, checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
-    node = node_of(tmp_path, checkpoints, opened(range(1)))
-    try:
+    with node_of(tmp_path, checkpoints, opened(range(1))) as node:
         slot = node.memory.grant(0, 1 << 16, 1).paths[0]
         snapshots.fill(slot, 0, 10)
         node.saver.schedule(0, 10, world_size=2)
@@ -278,8 +262,6 @@ async def test_node_stays_until_others_have_committed_what_it_is_to_copy(
         assert checkpoints.commit_if_complete(10, 2, RUN) is not None
         await leaving
         assert "step-00000010/rank-00000.json" in place.names()
-    finally:
-        node.close()
 
 
 def test_newer_copies_are_not_offered_next_to_the_primary(opened: Open) -> None:
@@ -292,24 +274,22 @@ def test_run_does_not_start_from_the_seed_because_the_secondary_is_unreachable(
     place: Place, opened: Open, checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
     place.files.fails = lambda _number, _method: PermissionError("no")
-    with pytest.raises(CheckpointError, match=r"--checkpoints-secondary memory://.*: access denied"):
-        node_of(tmp_path, checkpoints, opened(start=False))
+    with (
+        pytest.raises(CheckpointError, match=r"--checkpoints-secondary memory://.*: access denied"),
+        node_of(tmp_path, checkpoints, opened(start=False)),
+    ):
+        pass
 
 
 async def test_unreachable_store_does_not_make_a_checkpoint_unreadable(
-    place: Place, snapshots: "Snapshots", tmp_path: Path
+    place: Place, snapshots: Snapshots, tmp_path: Path
 ) -> None:
     primary = StagedCheckpoints(place.open(), tmp_path / "staging", 2)
     for rank in range(2):
         write_shard(snapshots.slot(rank, 10), primary.step_directory(10), run=RUN, world_size=2)
         primary.publish(10, rank)
     primary.commit_if_complete(10, 2, RUN)
-    (tmp_path / "shm").mkdir()
-    memory = SnapshotMemory(tmp_path / "shm", tmp_path / "slots", RUN, "node0")
-    node = node_checkpoints(memory, primary, lambda _event: None)
-    place.files.fails = lambda _number, _method: PermissionError("no")
-    try:
+    with node_of(tmp_path, primary) as node:
+        place.files.fails = lambda _number, _method: PermissionError("no")
         with pytest.raises(CheckpointUnavailable, match="access denied"):
-            await node.restorer.starting_point(10, range(2), world_size=2, generation=3)
-    finally:
-        node.close()
+            await starting_slots(node)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,10 +23,8 @@ from holdfast_core.checkpointing import restore_point
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.history_machine import KEPT, HistoryMachine
 from tests.support.object_places import Place
+from tests.support.snapshots import Snapshots
 from tests.support.vanishing_files import Bucket, Folder
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
 
 pytestmark = pytest.mark.system
 
@@ -38,7 +36,7 @@ MORE_STORE_SEEDS = range(4, 20)
 
 
 @pytest.fixture
-def machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch) -> Callable[[int], HistoryMachine]:
+def machine(tmp_path: Path, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], HistoryMachine]:
     """A function that makes a machine whose checkpoints are in a folder."""
 
     def make(seed: int) -> HistoryMachine:
@@ -59,7 +57,7 @@ def machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def stored_machine(
-    tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[int], HistoryMachine]:
     """A function that makes a machine whose checkpoints are in an object store."""
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,16 +12,14 @@ from holdfast_checkpoint.format.shard_index import load_index, shard_path
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Meta, Slot
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
+from tests.support.snapshots import Snapshots
 
 RUN = "run"
 SHARED = {"norm": b"the same on both", "head": b"on both as well", "own": b""}
 WRITERS = {"norm": 1, "head": 0, "own": None}
 
 
-def commit(snapshots: "Snapshots", checkpoints: CheckpointDirectory, step: int = 4) -> Path:
+def commit(snapshots: Snapshots, checkpoints: CheckpointDirectory, step: int = 4) -> Path:
     """Commit a checkpoint of two ranks, each of which stores one tensor for both."""
     for rank in range(2):
         path = snapshots.slot(rank, step, tensors=SHARED | {"own": b"of rank %d" % rank})
@@ -36,7 +33,7 @@ def commit(snapshots: "Snapshots", checkpoints: CheckpointDirectory, step: int =
     return checkpoints.step_directory(step)
 
 
-def test_each_tensor_is_stored_by_its_writer_alone(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+def test_each_tensor_is_stored_by_its_writer_alone(snapshots: Snapshots, checkpoints: CheckpointDirectory) -> None:
     directory = commit(snapshots, checkpoints)
     stored = [[t.entry.name for t in load_index(directory, rank).tensors if t.is_stored] for rank in range(2)]
     assert stored == [["head", "own"], ["norm", "own"]]
@@ -44,7 +41,7 @@ def test_each_tensor_is_stored_by_its_writer_alone(snapshots: "Snapshots", check
     assert load_manifest(directory).raw_bytes == sizes["norm"] + sizes["head"] + 2 * len(b"of rank 0")
 
 
-def test_every_rank_gets_its_whole_state_back(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+def test_every_rank_gets_its_whole_state_back(snapshots: Snapshots, checkpoints: CheckpointDirectory) -> None:
     directory = commit(snapshots, checkpoints)
     for rank in range(2):
         target = snapshots.empty()
@@ -57,7 +54,7 @@ def test_every_rank_gets_its_whole_state_back(snapshots: "Snapshots", checkpoint
 
 
 def test_damage_in_the_writers_shard_is_found_by_every_rank(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     directory = commit(snapshots, checkpoints)
     path = shard_path(directory, 1)
@@ -72,7 +69,7 @@ def test_damage_in_the_writers_shard_is_found_by_every_rank(
 
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_nodes_of_another_world_verify_every_shard_between_them(
-    world_size: int, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    world_size: int, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     directory = commit(snapshots, checkpoints)
     manifest = load_manifest(directory)

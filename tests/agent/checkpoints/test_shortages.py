@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +19,7 @@ from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_proto.snapshot import Slot
 from tests.support.coroutines import end, until
 from tests.support.nodes import RecordedNode, make_node
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
+from tests.support.snapshots import Snapshots
 
 PATIENCE_S = 60.0
 
@@ -55,7 +53,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordedNo
     node.checkpoints.close()
 
 
-def pinned(node: RecordedNode, snapshots: "Snapshots", step: int) -> Path:
+def pinned(node: RecordedNode, snapshots: Snapshots, step: int) -> Path:
     """Return a slot of rank 0 of a world of one, pinned for a checkpoint of ``step``."""
     return snapshots.fill(node.memory.grant(0, 1 << 16, 1).paths[0], 0, step)
 
@@ -69,7 +67,7 @@ def failures(node: RecordedNode) -> list[str]:
     return [event.checkpoint_failed.reason for event in node.link.emitted if event.HasField("checkpoint_failed")]
 
 
-async def expect_next_checkpoint(node: RecordedNode, snapshots: "Snapshots", step: int) -> None:
+async def expect_next_checkpoint(node: RecordedNode, snapshots: Snapshots, step: int) -> None:
     path = pinned(node, snapshots, step)
     node.saver.schedule(0, step, world_size=1)
     await node.saver.drain(PATIENCE_S)
@@ -78,7 +76,7 @@ async def expect_next_checkpoint(node: RecordedNode, snapshots: "Snapshots", ste
 
 
 async def test_a_slot_that_cannot_be_opened_is_written_when_it_can(
-    node: RecordedNode, snapshots: "Snapshots", caplog: pytest.LogCaptureFixture
+    node: RecordedNode, snapshots: Snapshots, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = pinned(node, snapshots, 10)
     with no_descriptors():
@@ -89,7 +87,7 @@ async def test_a_slot_that_cannot_be_opened_is_written_when_it_can(
 
 
 async def test_a_slot_is_released_although_it_could_not_be_opened_when_its_checkpoint_had_failed(
-    node: RecordedNode, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    node: RecordedNode, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = pinned(node, snapshots, 10)
     shortage = contextlib.ExitStack()
@@ -109,7 +107,7 @@ async def test_a_slot_is_released_although_it_could_not_be_opened_when_its_check
 
 
 async def test_what_a_rank_left_pinned_is_written_although_no_slot_could_be_opened_when_it_ended(
-    node: RecordedNode, snapshots: "Snapshots"
+    node: RecordedNode, snapshots: Snapshots
 ) -> None:
     path = pinned(node, snapshots, 10)
     with no_descriptors():
@@ -120,7 +118,7 @@ async def test_what_a_rank_left_pinned_is_written_although_no_slot_could_be_open
 
 
 async def test_without_a_new_thread_one_checkpoint_fails_in_one_line_and_the_next_is_written(
-    node: RecordedNode, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch
+    node: RecordedNode, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = pinned(node, snapshots, 10)
     with monkeypatch.context() as patch:
@@ -179,7 +177,7 @@ def test_known_checkpoints_that_could_not_be_written_are_written_at_the_next_loo
 
 
 async def test_a_checkpoint_that_somebody_removes_is_reported_once_and_the_next_is_written(
-    node: RecordedNode, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch
+    node: RecordedNode, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restore_sources, "REFRESH_S", 0.01)
     looking = asyncio.create_task(node.inventory.refresh(node.saver.report_loss))

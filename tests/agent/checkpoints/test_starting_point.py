@@ -1,5 +1,4 @@
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,14 +9,11 @@ from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot
 from tests.support.nodes import RUN, make_node
-from tests.support.snapshots import as_run
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
+from tests.support.snapshots import Snapshots, as_run
 
 
 @pytest.fixture
-def committed(snapshots: "Snapshots", tmp_path: Path) -> CheckpointDirectory:
+def committed(snapshots: Snapshots, tmp_path: Path) -> CheckpointDirectory:
     """The node's checkpoints: one of two ranks."""
     checkpoints = CheckpointDirectory(tmp_path / "run" / "checkpoints", kept=2)
     snapshots.commit(checkpoints, 40, world_size=2)

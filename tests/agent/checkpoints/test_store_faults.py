@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,9 +10,7 @@ from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.nodes import RUN, node_checkpoints
 from tests.support.object_places import Place
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
+from tests.support.snapshots import Snapshots
 
 RANKS = 2
 PATIENCE_S = 60.0
@@ -22,7 +19,7 @@ PATIENCE_S = 60.0
 class Node:
     """A node with both ranks of its run."""
 
-    def __init__(self, folder: Path, place: Place, snapshots: "Snapshots") -> None:
+    def __init__(self, folder: Path, place: Place, snapshots: Snapshots) -> None:
         for name in ("shm", "slots"):
             (folder / name).mkdir()
         self.memory = SnapshotMemory(folder / "shm", folder / "slots", RUN, "node0")
@@ -50,7 +47,7 @@ def place() -> Place:
 
 
 @pytest.fixture
-def node(tmp_path: Path, place: Place, snapshots: "Snapshots") -> Iterator[Node]:
+def node(tmp_path: Path, place: Place, snapshots: Snapshots) -> Iterator[Node]:
     made = Node(tmp_path, place, snapshots)
     yield made
     made.checkpoints.close()

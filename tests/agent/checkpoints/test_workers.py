@@ -8,10 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import psutil
 import pytest
@@ -22,14 +21,12 @@ from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnr
 from holdfast_checkpoint.format.shard_index import load_index
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import DATA_OFFSET, MAGIC, Meta, Slot, SnapshotError, TensorEntry
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
+from tests.support.coroutines import wait_until
+from tests.support.snapshots import Snapshots
 
 pytestmark = pytest.mark.system
 
 RUN = "run"
-PATIENCE_S = 60.0
 LITTLE = 256 << 20
 """Bytes of memory of its own that a worker may have."""
 
@@ -69,36 +66,36 @@ def workers() -> Iterator[CheckpointWorkers]:
     workers.close()
 
 
-async def write(
-    workers: CheckpointWorkers, slot: Path, directory: Path, world_size: int = 1, compression: str = "always"
-) -> None:
-    shard = {"slot": str(slot), "run": RUN, "world_size": world_size, "base_step": None}
-    await workers.run("write", directory=directory, compression=compression, **shard)
+async def write(workers: CheckpointWorkers, slot: Path, directory: Path, **others: Any) -> None:
+    shard = {"slot": str(slot), "run": RUN, "world_size": 1, "base_step": None, "compression": "always", **others}
+    await workers.run("write", directory=directory, **shard)
+
+
+async def restored(workers: CheckpointWorkers, directory: Path, rank: int, target: Path) -> dict[str, bytes]:
+    await workers.run("restore", directory=directory, rank=rank, slot=str(target), generation=3)
+    with Slot(target) as slot:
+        return {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors}
 
 
 async def test_jobs_are_done_by_one_process_and_their_errors_come_back(
-    workers: CheckpointWorkers, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    workers: CheckpointWorkers, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     for rank in range(2):
         await write(workers, snapshots.slot(rank, 10), checkpoints.step_directory(10), world_size=2)
     assert checkpoints.commit_if_complete(10, 2, RUN) is not None
     directory = checkpoints.step_directory(10)
-    target = snapshots.empty()
-    await workers.run("restore", directory=directory, rank=1, slot=str(target), generation=3)
-    with Slot(target) as slot:
-        tensors = {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors}
-    assert tensors == snapshots.tensors(1, 10)
+    assert await restored(workers, directory, 1, snapshots.empty()) == snapshots.tensors(1, 10)
     with pytest.raises(CheckpointUnreadable, match="no shard of rank 2"):
-        await workers.run("restore", directory=directory, rank=2, slot=str(target), generation=3)
+        await restored(workers, directory, 2, snapshots.empty())
     with pytest.raises(SnapshotError, match="too few"):
-        await workers.run("restore", directory=directory, rank=1, slot=str(snapshots.empty(4500)), generation=3)
+        await restored(workers, directory, 1, snapshots.empty(4500))
     with pytest.raises(CheckpointError, match="holds no complete snapshot"):
         await write(workers, snapshots.empty(), directory)
     assert len(workers.pids) == 1
 
 
 async def test_a_worker_uses_its_memory_again_from_chunk_to_chunk(
-    workers: CheckpointWorkers, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    workers: CheckpointWorkers, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     chunks = 16
     slot = snapshots.slot(0, 1, tensors={"weights": random.randbytes(chunks << 21)}, dtype="bfloat16")
@@ -114,13 +111,13 @@ def minor_faults(pid: int) -> int:
 
 
 async def test_no_more_workers_are_started_than_allowed_nor_than_there_are_jobs(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     workers = CheckpointWorkers(2, background=False)
     directory = checkpoints.step_directory(10)
     await write(workers, snapshots.slot(0, 10), directory)
     assert len(workers.pids) == 1
-    await asyncio.gather(*(write(workers, snapshots.slot(rank, 10), directory, 4) for rank in range(4)))
+    await asyncio.gather(*(write(workers, snapshots.slot(rank, 10), directory, world_size=4) for rank in range(4)))
     assert len(workers.pids) == 2
     pids = workers.pids
     await asyncio.to_thread(workers.close)
@@ -128,7 +125,7 @@ async def test_no_more_workers_are_started_than_allowed_nor_than_there_are_jobs(
 
 
 async def test_worker_that_is_killed_is_replaced_and_its_job_is_done(
-    workers: CheckpointWorkers, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    workers: CheckpointWorkers, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     directory = checkpoints.step_directory(10)
     await write(workers, snapshots.slot(0, 9), checkpoints.step_directory(9))
@@ -148,7 +145,7 @@ async def test_worker_that_is_killed_is_replaced_and_its_job_is_done(
 
 async def test_job_of_two_dead_workers_fails_in_one_line(
     workers: CheckpointWorkers,
-    snapshots: "Snapshots",
+    snapshots: Snapshots,
     checkpoints: CheckpointDirectory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -164,7 +161,7 @@ async def test_job_of_two_dead_workers_fails_in_one_line(
 
 
 async def test_workers_in_the_background_yield_the_cpu_and_others_do_not(
-    workers: CheckpointWorkers, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    workers: CheckpointWorkers, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     foreground = CheckpointWorkers(1, background=False)
@@ -178,7 +175,7 @@ async def test_workers_in_the_background_yield_the_cpu_and_others_do_not(
 
 
 async def test_a_worker_that_has_to_wait_for_a_core_does_not_compress(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     tensors = {str(number): bytes(8 << 20) for number in range(8)}
     directory = checkpoints.step_directory(10)
@@ -196,31 +193,25 @@ async def test_a_worker_that_has_to_wait_for_a_core_does_not_compress(
     assert load_index(directory, 0).tensors[-1].codec == "raw"
 
 
-def test_agent_stays_without_heavy_imports_and_takes_its_workers_along(snapshots: "Snapshots", tmp_path: Path) -> None:
+def test_agent_stays_without_heavy_imports_and_takes_its_workers_along(snapshots: Snapshots, tmp_path: Path) -> None:
     command = [sys.executable, "-c", AGENT, str(snapshots.slot(0, 10)), str(tmp_path / "step-00000010")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None
         pid, *heavy = agent.stdout.readline().split()
         assert heavy == []
         agent.kill()
-    deadline_s = time.monotonic() + PATIENCE_S
-    while runs(int(pid)) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    assert not runs(int(pid))
+    wait_until(lambda: not runs(int(pid)), "the worker is gone")
 
 
 async def test_ten_thousand_tensors_come_back(
-    workers: CheckpointWorkers, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    workers: CheckpointWorkers, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     generator = random.Random(3)
     tensors = {f"tensor.{number}": generator.randbytes(number % 50) for number in range(10_000)}
     slot = snapshots.fill(snapshots.empty(8 << 20), 0, 10, tensors=tensors)
     await write(workers, slot, checkpoints.step_directory(10))
     assert checkpoints.commit_if_complete(10, 1, RUN) is not None
-    target = snapshots.empty(8 << 20)
-    await workers.run("restore", directory=checkpoints.step_directory(10), rank=0, slot=str(target), generation=3)
-    with Slot(target) as found:
-        assert {entry.name: bytes(found.tensor_bytes(entry)) for entry in found.meta().tensors} == tensors
+    assert await restored(workers, checkpoints.step_directory(10), 0, snapshots.empty(8 << 20)) == tensors
 
 
 def test_lowered_priority_is_the_calling_threads_alone() -> None:
@@ -245,7 +236,7 @@ def runs(pid: int) -> bool:
 
 @pytest.mark.soak
 async def test_tensor_of_more_than_four_gib_needs_little_memory(
-    workers: CheckpointWorkers, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    workers: CheckpointWorkers, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     nbytes = (4 << 30) + 5
     path = snapshots.directory / "sparse.slot"
@@ -260,15 +251,7 @@ async def test_tensor_of_more_than_four_gib_needs_little_memory(
             slot.buffer[DATA_OFFSET + nbytes - 1] = step
             entry = TensorEntry("large", "float32", (nbytes,), DATA_OFFSET, nbytes, (nbytes,), (0,))
             slot.commit(Meta({}, (entry,)), data_bytes=nbytes, persist=True)
-        await workers.run(
-            "write",
-            directory=checkpoints.step_directory(step),
-            slot=str(path),
-            run=RUN,
-            world_size=1,
-            base_step=10 if step == 20 else None,
-            compression="always",
-        )
+        await write(workers, path, checkpoints.step_directory(step), base_step=10 if step == 20 else None)
         assert checkpoints.commit_if_complete(step, 1, RUN) is not None
     assert load_index(checkpoints.step_directory(20), 0).raw_bytes == nbytes
     target = snapshots.directory / "restored.slot"

@@ -2,7 +2,6 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +12,7 @@ from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.format.slot_shard import read_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot, SlotState, SnapshotError
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
+from tests.support.snapshots import Snapshots
 
 KIB = 1 << 10
 PETABYTE = 1 << 50
@@ -59,7 +56,7 @@ def test_slots_that_are_large_enough_are_granted_again(memory: SnapshotMemory) -
 
 
 def test_larger_slots_replace_smaller_ones_without_losing_a_snapshot(
-    memory: SnapshotMemory, snapshots: "Snapshots"
+    memory: SnapshotMemory, snapshots: Snapshots
 ) -> None:
     old = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
     snapshots.fill(old[0], 0, 7, persist=False)
@@ -127,7 +124,7 @@ def test_memory_that_fills_up_during_the_grant_falls_back_to_disk(
     assert [path for path in small_tmpfs.rglob("*") if path.is_file()] == []
 
 
-def test_directory_that_others_could_have_prepared_is_not_used(tmp_path: Path, snapshots: "Snapshots") -> None:
+def test_directory_that_others_could_have_prepared_is_not_used(tmp_path: Path, snapshots: Snapshots) -> None:
     own = tmp_path / "shm" / f"holdfast-{os.geteuid()}-run@node-a"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
@@ -157,7 +154,7 @@ def _expect_disk(memory: SnapshotMemory, reason: str) -> None:
     memory.remove_all()
 
 
-def test_new_agent_adopts_what_the_old_one_left(memory: SnapshotMemory, snapshots: "Snapshots", tmp_path: Path) -> None:
+def test_new_agent_adopts_what_the_old_one_left(memory: SnapshotMemory, snapshots: Snapshots, tmp_path: Path) -> None:
     granted = {rank: memory.grant(rank, 64 * KIB, ranks_on_node=2) for rank in range(2)}
     snapshots.fill(granted[1].paths[1], 1, 7)
     successor = new_memory(tmp_path)
@@ -194,7 +191,7 @@ def test_agent_that_starts_anew_is_not_disturbed_by_leftovers(memory: SnapshotMe
     assert paths[0].stat().st_size == 128 * KIB
 
 
-def test_step_whose_slot_is_being_overwritten_is_not_complete(memory: SnapshotMemory, snapshots: "Snapshots") -> None:
+def test_step_whose_slot_is_being_overwritten_is_not_complete(memory: SnapshotMemory, snapshots: Snapshots) -> None:
     for path, step in zip(memory.grant(0, 64 * KIB, ranks_on_node=1, slots=3).paths, (8, 9, 7), strict=True):
         snapshots.fill(path, 0, step, persist=False)
     assert memory.complete_steps(0) == [7, 8, 9]
@@ -207,7 +204,7 @@ def test_step_whose_slot_is_being_overwritten_is_not_complete(memory: SnapshotMe
 
 
 def test_pinned_slot_is_found_first_and_released_by_its_rank_and_step(
-    memory: SnapshotMemory, snapshots: "Snapshots"
+    memory: SnapshotMemory, snapshots: Snapshots
 ) -> None:
     paths = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
     snapshots.fill(paths[0], 0, 7, persist=False)
@@ -222,7 +219,7 @@ def test_pinned_slot_is_found_first_and_released_by_its_rank_and_step(
 
 
 def test_a_rank_that_needs_more_slots_gets_them_in_addition_to_those_it_has(
-    memory: SnapshotMemory, snapshots: "Snapshots"
+    memory: SnapshotMemory, snapshots: Snapshots
 ) -> None:
     two = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
     snapshots.fill(two[1], 0, 7, persist=False)
@@ -239,9 +236,7 @@ def test_a_rank_keeps_its_slots_when_there_is_no_room_for_more(scarce: None, mem
     assert not memory.on_disk
 
 
-def test_a_slot_is_pinned_by_the_agent_if_it_still_holds_the_step(
-    memory: SnapshotMemory, snapshots: "Snapshots"
-) -> None:
+def test_a_slot_is_pinned_by_the_agent_if_it_still_holds_the_step(memory: SnapshotMemory, snapshots: Snapshots) -> None:
     first, second = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
     snapshots.fill(first, 0, 20, persist=False)
     snapshots.fill(second, 0, 21, persist=False)
@@ -251,7 +246,7 @@ def test_a_slot_is_pinned_by_the_agent_if_it_still_holds_the_step(
 
 
 def test_only_the_step_to_restore_is_kept_and_what_is_pinned_before_it(
-    memory: SnapshotMemory, snapshots: "Snapshots"
+    memory: SnapshotMemory, snapshots: Snapshots
 ) -> None:
     old = memory.grant(0, 64 * KIB, ranks_on_node=2).paths
     snapshots.fill(old[0], 0, 9)
@@ -283,7 +278,7 @@ def test_end_removes_this_nodes_slots_and_no_others(scarce: None, memory: Snapsh
 
 
 def test_checkpoint_is_restored_into_slots_that_the_rank_continues_with(
-    memory: SnapshotMemory, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+    memory: SnapshotMemory, snapshots: Snapshots, checkpoints: CheckpointDirectory
 ) -> None:
     snapshots.commit(checkpoints, 7)
     slot = slot_for(checkpoints.step_directory(7), 1, memory, ranks_on_node=2)
@@ -295,7 +290,7 @@ def test_checkpoint_is_restored_into_slots_that_the_rank_continues_with(
 
 
 def test_checkpoint_that_finds_no_slot_is_reported(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+    snapshots: Snapshots, checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
     snapshots.commit(checkpoints, 7)
     (tmp_path / "file").touch()
