@@ -20,7 +20,7 @@ def test_addresses_have_the_form_of_the_kernel() -> None:
 
 
 def test_a_gpu_that_the_driver_no_longer_reaches_keeps_what_was_known_of_it() -> None:
-    known = merged({}, sample(throttles=["hw_slowdown"], pids=[7]))
+    known = merged(merged({}, sample(parts=["MIG-b"])), sample(throttles=["hw_slowdown"], pids=[7]))
     assert known["GPU-a"].readings == {"temperature_celsius": 60.0}
     gone = {key: ENTRY[key] for key in ("index", "uuid", "bus_id")}
     lost = merged(known, sample_of({"gpus": [{**gone, "gone": "lost"}]}))["GPU-a"]
@@ -44,18 +44,12 @@ def test_numbers_out_of_range_and_unknown_words_are_left_out() -> None:
 def test_a_utilization_that_is_no_share_is_left_out(ratio: float) -> None:
     (gpu,) = sample(utilization_ratio=ratio).gpus
     assert dict(gpu.readings) == {"temperature_celsius": 60.0}
-    (gpu,) = sample(utilization_ratio=1.0).gpus
-    assert gpu.readings["utilization_ratio"] == 1.0
 
 
-def test_a_reading_of_zero_is_one() -> None:
-    (gpu,) = sample(temperature_celsius=0, utilization_ratio=0.5, pids=[7, 8]).gpus
-    assert dict(gpu.readings) == {"temperature_celsius": 0.0, "utilization_ratio": 0.5}
+def test_a_reading_of_zero_and_a_whole_share_are_readings() -> None:
+    (gpu,) = sample(temperature_celsius=0, utilization_ratio=1.0, pids=[7, 8]).gpus
+    assert dict(gpu.readings) == {"temperature_celsius": 0.0, "utilization_ratio": 1.0}
     assert gpu.pids == (7, 8)
-
-
-def test_a_gpu_that_is_divided_anew_has_its_new_parts() -> None:
-    assert merged(merged({}, sample()), sample(parts=["MIG-b"]))["GPU-a"].parts == ("MIG-b",)
 
 
 def test_long_lists_and_names_are_cut() -> None:
@@ -73,13 +67,9 @@ def test_the_probe_and_the_agent_have_the_same_names() -> None:
     assert set(probe._GONE.values()) == set(GONE)
 
 
-@pytest.mark.parametrize("missing", ["uuid", "bus_id"])
-def test_a_gpu_without_a_uuid_or_an_address_is_none(missing: str) -> None:
-    assert sample(**{missing: None}).gpus == ()
-
-
-def test_a_gpu_without_a_uuid_is_none() -> None:
-    assert sample_of({"gpus": [{"index": 0, "gone": "lost"}]}).gpus == ()
+@pytest.mark.parametrize("entry", [{**ENTRY, "uuid": None}, {**ENTRY, "bus_id": None}, {"index": 0, "gone": "lost"}])
+def test_a_gpu_without_a_uuid_or_an_address_is_none(entry: dict[str, Any]) -> None:
+    assert sample_of({"gpus": [entry]}).gpus == ()
 
 
 def test_the_drivers_files_number_gpus_by_their_addresses(tmp_path: Path) -> None:

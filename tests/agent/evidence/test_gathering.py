@@ -103,8 +103,12 @@ def command(**fields: Any) -> store.GatherEvidence:
     return store.GatherEvidence(**{"incident": INCIDENT, **fields})
 
 
-def missing(directory: Path) -> str:
-    return (directory / "missing.txt").read_text()
+def incident(node: RecordedNode) -> Path:
+    return node.options.incident_directory(INCIDENT)
+
+
+def missing(node: RecordedNode) -> str:
+    return (incident(node) / "missing.txt").read_text()
 
 
 def may_look_into_processes() -> bool:
@@ -115,7 +119,7 @@ def may_look_into_processes() -> bool:
 
 async def test_the_folder_holds_what_a_waiting_and_a_stopped_rank_left(node: RecordedNode) -> None:
     captured = await gather(node, command(stack_ranks=[0, 1, 7]))
-    directory = node.options.incident_directory(INCIDENT)
+    directory = incident(node)
     assert (captured.incident, list(captured.pending)) == (INCIDENT, [])
     assert [(place.rank, place.step) for place in captured.places] == [(1, 12)]
     assert sorted(path.name for path in directory.iterdir()) == list(captured.files)
@@ -135,7 +139,7 @@ async def test_stacks_show_native_frames_of_a_waiting_rank_and_python_frames_of_
     node: RecordedNode,
 ) -> None:
     captured = await gather(node, command(stack_ranks=[0, 1]))
-    directory = node.options.incident_directory(INCIDENT)
+    directory = incident(node)
     assert [stack.rank for stack in captured.stacks] == [0, 1]
     assert all(stack.frame.startswith("wait_for_a_peer (<string>:") for stack in captured.stacks)
     assert captured.stacks[1].activity == ACTIVITY_STOPPED
@@ -150,7 +154,7 @@ async def test_the_state_of_every_thread_of_a_named_rank_is_kept_and_its_environ
     node: RecordedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await gather(node, command(stack_ranks=[0]))
-    directory = node.options.incident_directory(INCIDENT)
+    directory = incident(node)
     pid = node.ranks[0].pid
     assert f"/proc/{pid}/task/{pid}/wchan" in (directory / "rank-00000.proc.txt").read_text()
     assert "/task/" not in (directory / "rank-00001.proc.txt").read_text()
@@ -161,7 +165,7 @@ async def test_the_state_of_every_thread_of_a_named_rank_is_kept_and_its_environ
 
 async def test_the_node_says_how_much_memory_and_disk_it_has_and_who_uses_it(node: RecordedNode) -> None:
     await gather(node, command())
-    text = (node.options.incident_directory(INCIDENT) / f"node-{NODE}.system.txt").read_text()
+    text = (incident(node) / f"node-{NODE}.system.txt").read_text()
     for part in ("/proc/loadavg", "MemAvailable", str(node.options.directory), "largest processes", "python"):
         assert part in text
 
@@ -202,14 +206,14 @@ async def test_dumps_are_asked_of_those_who_can_answer_and_name_the_pending_call
         PendingCall(rank=0, group="5", seq=1, op="gloo:broadcast"),
     ]
     assert outboxes[1].empty()  # a stopped rank never answers, so nothing waits for it
-    assert f"{flight_recorder_dump(1)}: the process is stopped" in missing(node.options.incident_directory(INCIDENT))
+    assert f"{flight_recorder_dump(1)}: the process is stopped" in missing(node)
 
 
 async def test_junk_in_one_dump_does_not_cost_the_calls_of_the_others(
     node: RecordedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flight_dumps, "DUMP_PATIENCE_S", 0.05)
-    directory = node.options.incident_directory(INCIDENT)
+    directory = incident(node)
     directory.mkdir(parents=True)
     entries: Any = DUMP["entries"]
     junk = {"entries": [{"is_p2p": False}, *entries]}
@@ -217,8 +221,8 @@ async def test_junk_in_one_dump_does_not_cost_the_calls_of_the_others(
     (directory / flight_recorder_dump(1)).write_text("[]")
     captured = await gather(node, command(flight_recorder=True))
     assert {call.rank for call in captured.pending} == {0}
-    assert f"{NODE}: {flight_recorder_dump(0)}: 1 of its entries make no sense" in missing(directory)
-    assert f"{NODE}: {flight_recorder_dump(1)}: it is no dump of a Flight Recorder" in missing(directory)
+    assert f"{NODE}: {flight_recorder_dump(0)}: 1 of its entries make no sense" in missing(node)
+    assert f"{NODE}: {flight_recorder_dump(1)}: it is no dump of a Flight Recorder" in missing(node)
     assert node.errors.refused["recorders"] == 1
 
 
@@ -233,8 +237,8 @@ async def test_part_of_the_evidence_that_fails_does_not_cost_the_others(
     captured = await gather(node, command(stack_ranks=[0]))
     assert "rank-00000.black_box.json" in captured.files
     assert list(captured.stacks) == []
-    assert "stacks of rank 0: KeyError" in missing(node.options.incident_directory(INCIDENT))
-    assert "state of the node: KeyError" in missing(node.options.incident_directory(INCIDENT))
+    assert "stacks of rank 0: KeyError" in missing(node)
+    assert "state of the node: KeyError" in missing(node)
     assert node.errors.unexpected["evidence"] == 1
 
 
@@ -248,7 +252,7 @@ async def test_each_part_that_is_missing_has_a_reason(node: RecordedNode, monkey
     monkeypatch.setattr(gathering, "FILES_PATIENCE_S", 0.01)
     await gather(node, command(stack_ranks=[0]))
     over.set()
-    lines = missing(node.options.incident_directory(INCIDENT)).splitlines()
+    lines = missing(node).splitlines()
     assert f"{NODE}: stacks of rank 0: ProcessLookupError" in lines
     late = f"{NODE}: places of stopped ranks: the black boxes were not read within 0."
     assert any(line.startswith(late) for line in lines)
@@ -260,14 +264,14 @@ async def test_a_dump_that_never_comes_or_is_cut_short_is_left_out(
 ) -> None:
     monkeypatch.setattr(flight_dumps, "DUMP_PATIENCE_S", 0.05)
     node.ranks[0].channel.outbox = asyncio.Queue()
-    directory = node.options.incident_directory(INCIDENT)
+    directory = incident(node)
     directory.mkdir(parents=True)
     (directory / flight_recorder_dump(1)).write_text(json.dumps(DUMP)[:100])
     captured = await gather(node, command(flight_recorder=True))
     assert flight_recorder_dump(0) not in captured.files
     assert list(captured.pending) == []
-    assert f"{NODE}: {flight_recorder_dump(0)}: no answer within 0." in missing(directory)
-    assert f"{NODE}: {flight_recorder_dump(1)}: Unterminated string" in missing(directory)
+    assert f"{NODE}: {flight_recorder_dump(0)}: no answer within 0." in missing(node)
+    assert f"{NODE}: {flight_recorder_dump(1)}: Unterminated string" in missing(node)
 
 
 async def test_of_a_dead_rank_black_box_and_exit_are_kept_and_nothing_is_asked(node: RecordedNode) -> None:
@@ -276,7 +280,7 @@ async def test_of_a_dead_rank_black_box_and_exit_are_kept_and_nothing_is_asked(n
     captured = await gather(node, command(stack_ranks=[0]))
     names = [name for name in captured.files if name.startswith("rank-00000")]
     assert names == ["rank-00000.black_box.json", "rank-00000.exit.json"]
-    ended = json.loads((node.options.incident_directory(INCIDENT) / "rank-00000.exit.json").read_text())
+    ended = json.loads((incident(node) / "rank-00000.exit.json").read_text())
     assert ended["signal"] == signal.SIGKILL
 
 
@@ -285,4 +289,4 @@ async def test_a_rank_without_a_black_box_hides_nothing_of_the_others(node: Reco
     captured = await gather(node, command())
     boxes = [name for name in captured.files if name.endswith("black_box.json")]
     assert boxes == ["rank-00001.black_box.json"]
-    assert "rank-00000.black_box.json: " in missing(node.options.incident_directory(INCIDENT))
+    assert "rank-00000.black_box.json: " in missing(node)

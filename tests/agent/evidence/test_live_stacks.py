@@ -33,6 +33,10 @@ def node(folder: Path) -> RecordedNode:
     return node
 
 
+async def taken(node: RecordedNode, *ranks: int, native: bool = False) -> store.StacksTaken:
+    return await LiveStacks(node).take(store.TakeStacks(request="s", ranks=ranks, native=native))
+
+
 def taking(monkeypatch: pytest.MonkeyPatch, found: Sequence[Thread] | None, why: str = "") -> list[tuple[int, bool]]:
     """Let every rank show some threads; return the ranks that are looked at, and whether with native frames."""
     looks = []
@@ -53,14 +57,11 @@ async def test_each_frame_is_packed_once_and_cannot_steer_a_terminal(
     node: RecordedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taking(monkeypatch, threads())
-    taken = await LiveStacks(node).take(store.TakeStacks(request="s", ranks=[0, 1, 7]))
-    assert [(frame.function, frame.line) for frame in taken.frames] == [("wait", 331), ("step?", 9)]
-    assert [[list(thread.frames) for thread in rank.threads] for rank in taken.ranks] == [
-        [[0, 1]] * 2,
-        [[0, 1]] * 2,
-        [],
-    ]
-    assert taken.ranks[2].problem == "it is not alive on this node"
+    answer = await taken(node, 0, 1, 7)
+    assert [(frame.function, frame.line) for frame in answer.frames] == [("wait", 331), ("step?", 9)]
+    shown = [[list(thread.frames) for thread in rank.threads] for rank in answer.ranks]
+    assert shown == [[[0, 1]] * 2, [[0, 1]] * 2, []]
+    assert answer.ranks[2].problem == "it is not alive on this node"
     assert list(node.options.node_directory.iterdir()) == []  # nothing stays on the disk
 
 
@@ -69,9 +70,9 @@ async def test_only_a_rank_that_does_not_move_is_paused_without_being_asked_to(
 ) -> None:
     looks = taking(monkeypatch, threads())
     node.ranks[1].stalled_s = live_stacks.STALLED_S
-    await LiveStacks(node).take(store.TakeStacks(request="s", ranks=[0, 1]))
+    await taken(node, 0, 1)
     assert looks == [(0, False), (1, True)]
-    await LiveStacks(node).take(store.TakeStacks(request="s", ranks=[0], native=True))
+    await taken(node, 0, native=True)
     assert looks[2:] == [(0, True)]
 
 
@@ -80,18 +81,18 @@ async def test_an_answer_that_grows_too_large_leaves_ranks_out(
 ) -> None:
     taking(monkeypatch, threads(300))
     monkeypatch.setattr(live_stacks, "MOST_BYTES", 1000)
-    taken = await LiveStacks(node).take(store.TakeStacks(request="s", ranks=[0, 1]))
-    assert [len(rank.threads) for rank in taken.ranks] == [300, 0]
-    assert "name fewer ranks with --rank" in taken.ranks[1].problem
+    answer = await taken(node, 0, 1)
+    assert [len(rank.threads) for rank in answer.ranks] == [300, 0]
+    assert "name fewer ranks with --rank" in answer.ranks[1].problem
 
 
 async def test_a_rank_without_stacks_says_why(node: RecordedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     taking(monkeypatch, None, "py-spy failed: Permission denied")
-    taken = await LiveStacks(node).take(store.TakeStacks(request="s", ranks=[0]))
-    assert taken.ranks[0].problem == "stacks: py-spy failed: Permission denied"
+    answer = await taken(node, 0)
+    assert answer.ranks[0].problem == "stacks: py-spy failed: Permission denied"
     taking(monkeypatch, None)
-    taken = await LiveStacks(node).take(store.TakeStacks(request="s", ranks=[0]))
-    assert taken.ranks[0].problem == "py-spy showed no threads"
+    answer = await taken(node, 0)
+    assert answer.ranks[0].problem == "py-spy showed no threads"
 
 
 @pytest.mark.system
@@ -106,9 +107,9 @@ async def test_native_frames_of_a_real_process_are_shown_on_request_and_it_conti
         rank.pid, rank.start_ticks = process.pid, processes.start_ticks(process.pid)
         files = []
         for native in (False, True):
-            taken = await LiveStacks(node).take(store.TakeStacks(request="s", ranks=[0], native=native))
-            assert taken.ranks[0].problem == ""
-            files.append({Path(frame.file).suffix for frame in taken.frames})
+            answer = await taken(node, 0, native=native)
+            assert answer.ranks[0].problem == ""
+            files.append({Path(frame.file).suffix for frame in answer.frames})
         assert files[0] == {".py", ""}
         assert any(suffix not in (".py", "") for suffix in files[1])
         assert process.returncode is None

@@ -67,14 +67,18 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "_LOOK_PATIENCE_S", 60.0)
 
 
+async def taken(rank: Rank, folder: Path, *, may_pause: bool = True) -> StackSummary:
+    summary = await stacks.take(rank, EvidenceFolder(folder, "node0"), may_pause=may_pause)
+    assert summary is not None
+    return summary
+
+
 @pytest.mark.parametrize("way", ["lock", "user_code", "gil_held", "sleep", "pipe", "process"])
 async def test_the_stack_shows_how_a_rank_hangs(start: Start, tmp_path: Path, way: str) -> None:
-    folder = EvidenceFolder(tmp_path, "node0")
-    summary = await stacks.take(start(way), folder, may_pause=True)
-    assert summary is not None
+    summary = await taken(start(way), tmp_path)
     assert common.Activity.Name(summary.activity) == f"ACTIVITY_{way.upper()}"
     assert summary.frame.startswith("<module> (<string>:")
-    assert folder.files() == ["rank-00004.stack.json", "rank-00004.stack.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank-00004.stack.json", "rank-00004.stack.txt"]
 
 
 async def test_a_rank_that_is_held_for_its_stacks_is_not_taken_for_stopped(start: Start, folder: Path) -> None:
@@ -96,8 +100,7 @@ async def test_a_rank_that_is_held_for_its_stacks_is_not_taken_for_stopped(start
 
 
 async def test_a_rank_that_must_not_be_paused_is_read_as_it_runs(start: Start, tmp_path: Path) -> None:
-    summary = await stacks.take(start("gil_held"), EvidenceFolder(tmp_path, "node0"), may_pause=False)
-    assert summary is not None
+    summary = await taken(start("gil_held"), tmp_path, may_pause=False)
     assert summary.activity == common.ACTIVITY_GIL_HELD
     assert "sleep" not in (tmp_path / "rank-00004.stack.txt").read_text()
 
@@ -105,8 +108,7 @@ async def test_a_rank_that_must_not_be_paused_is_read_as_it_runs(start: Start, t
 @pytest.mark.parametrize("way", ["pipe", "process"])
 async def test_a_rank_is_not_paused_if_its_kernel_names_the_wait(start: Start, tmp_path: Path, way: str) -> None:
     rank = start(way)
-    summary = await stacks.take(rank, EvidenceFolder(tmp_path, "node0"), may_pause=True)
-    assert summary is not None
+    summary = await taken(rank, tmp_path)
     party, pid = summary.blocked_on.party, summary.blocked_on.pid
     if way == "pipe":
         assert (party, pid) == (common.PARTY_ITSELF, rank.pid)
@@ -117,15 +119,13 @@ async def test_a_rank_is_not_paused_if_its_kernel_names_the_wait(start: Start, t
 
 
 async def test_the_thread_that_holds_the_gil_is_seen_with_what_it_waits_for(start: Start, tmp_path: Path) -> None:
-    summary = await stacks.take(start("gil_held"), EvidenceFolder(tmp_path, "node0"), may_pause=True)
-    assert summary is not None
+    summary = await taken(start("gil_held"), tmp_path)
     assert not summary.blocked_on.thread
     assert summary.blocked_on.next == common.BlockedOn(activity=common.ACTIVITY_SLEEP, call="nanosleep")
 
 
 async def test_a_rank_is_not_paused_if_its_python_frames_name_the_wait(start: Start, tmp_path: Path) -> None:
-    summary = await stacks.take(start("event"), EvidenceFolder(tmp_path, "node0"), may_pause=True)
-    assert summary is not None
+    summary = await taken(start("event"), tmp_path)
     assert summary.activity == common.ACTIVITY_LOCK
     assert "libpython" not in (tmp_path / "rank-00004.stack.txt").read_text()
 
@@ -134,9 +134,8 @@ async def test_when_native_frames_take_too_long_the_others_are_had(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stacks, "NATIVE_PATIENCE_S", 0.0)
-    folder = EvidenceFolder(tmp_path, "node0")
     rank = start("sleep")
-    assert await stacks.take(rank, folder, may_pause=True) is not None
+    await taken(rank, tmp_path)
     assert "rank-00004.stack.txt (--native): py-spy did not answer within 0 s" in (tmp_path / "missing.txt").read_text()
     wait_until(lambda: processes.process_state(rank.pid) == "S", "the rank continues as before")
 
@@ -154,8 +153,7 @@ async def test_a_look_that_fails_costs_no_stacks(start: Start, tmp_path: Path, m
         raise ValueError("on purpose")
 
     monkeypatch.setattr(stacks, "look_at_rank", fail)
-    summary = await stacks.take(start("event"), EvidenceFolder(tmp_path, "node0"), may_pause=False)
-    assert summary is not None
+    summary = await taken(start("event"), tmp_path, may_pause=False)
     assert summary.activity == common.ACTIVITY_LOCK
     line = "rank-00004.stack (what it waits for): ValueError('on purpose')"
     assert line in (tmp_path / "missing.txt").read_text()
@@ -175,7 +173,7 @@ async def test_a_look_that_fails_late_is_forgotten(
     monkeypatch.setattr(stacks, "look_at_rank", fail_late)
     monkeypatch.setattr(stacks, "_LOOK_PATIENCE_S", 0.01)
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
-    assert await stacks.take(start("event"), EvidenceFolder(tmp_path, "node0"), may_pause=False) is not None
+    await taken(start("event"), tmp_path, may_pause=False)
     go.set()
     await until(ended.is_set, "the look fails")
     await asyncio.sleep(0.05)

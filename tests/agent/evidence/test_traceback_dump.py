@@ -1,5 +1,6 @@
 import pytest
 
+from holdfast_agent.evidence.stack_dump import Frame, Thread, render
 from holdfast_agent.evidence.stacks import parse
 
 TEXT = """\
@@ -21,10 +22,8 @@ def test_threads_with_python_frames_are_found_and_the_last_is_the_main_one() -> 
     assert (reporter.system_id, reporter.name) == (None, "reporter")
     assert [str(frame) for frame in reporter.frames] == ["wait (threading.py:331)", "run (report.py)"]
     assert main.name == ""
-    assert (main.system_id, [str(frame) for frame in main.frames]) == (
-        77,
-        ["step (train.py:20)", "<module> (train.py:25)"],
-    )
+    assert main.system_id == 77
+    assert [str(frame) for frame in main.frames] == ["step (train.py:20)", "<module> (train.py:25)"]
     assert not any(thread.active or thread.owns_gil for thread in (reporter, main))
 
 
@@ -40,3 +39,10 @@ def test_frames_before_the_first_thread_are_nobodys() -> None:
 def test_a_text_without_stacks_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no stack"):
         parse(text, 77)
+
+
+def test_the_text_begins_with_the_main_thread_and_keeps_the_order_of_the_others() -> None:
+    frames = (Frame("step", "/home/u/train.py", 12),)
+    threads = [Thread(number, f"t{number}", False, False, frames) for number in (12, 10, 11)]
+    heads = [line for line in render(threads, 10).splitlines() if line.startswith("thread")]
+    assert [line.split()[1] for line in heads] == ["10", "12", "11"]

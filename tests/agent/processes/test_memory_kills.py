@@ -58,24 +58,25 @@ def killed() -> RankExit:
     return RankExit(signal=signal.SIGKILL)
 
 
+def explained(kills: MemoryKills, pid: int, ended: RankExit | None = None) -> RankExit:
+    """Return the end of a process, killed by default, with its explanation."""
+    ended = ended or killed()
+    kills.explain(pid, ended)
+    return ended
+
+
 def test_a_rank_whose_pid_the_kernel_names_ran_out_of_memory(tmp_path: Path, log_writer: int) -> None:
     kills = MemoryKills(KernelLog(tmp_path / "kmsg"), None)
     os.write(log_writer, GLOBAL.encode())
-    ended = killed()
-    kills.explain(4711, ended)
+    ended = explained(kills, 4711)
     assert ended.out_of_memory
     assert ended.kernel_line == GLOBAL.partition(";")[2].strip()
-    other, again = killed(), killed()
-    kills.explain(4710, other)
-    kills.explain(4711, again)  # a process of the same pid, later
-    assert not other.out_of_memory
-    assert not again.out_of_memory
+    assert not explained(kills, 4710).out_of_memory
+    assert not explained(kills, 4711).out_of_memory, "a process of the same pid, later"
 
 
 def test_what_was_logged_before_the_agent_began_is_about_others(tmp_path: Path, log_writer: int) -> None:
-    ended = killed()
-    MemoryKills(KernelLog(tmp_path / "kmsg"), None).explain(4712, ended)
-    assert not ended.out_of_memory
+    assert not explained(MemoryKills(KernelLog(tmp_path / "kmsg"), None), 4712).out_of_memory
 
 
 def test_the_kernel_log_explains_the_end_of_a_process_of_unknown_status(tmp_path: Path, log_writer: int) -> None:
@@ -90,12 +91,9 @@ def test_without_the_log_every_counted_kill_explains_one_end(tmp_path: Path) -> 
     events = tmp_path / "memory.events"
     events.write_text("oom_kill 5\n")
     kills = MemoryKills(None, events)
-    by_hand = killed()
-    kills.explain(1, by_hand)
+    by_hand = explained(kills, 1)
     events.write_text("oom_kill 7\n")
-    ends = [killed(), killed(), killed()]
-    for pid, ended in enumerate(ends):
-        kills.explain(pid, ended)
+    ends = [explained(kills, pid) for pid in range(3)]
     assert [ended.out_of_memory for ended in (by_hand, *ends)] == [False, True, True, False]
     assert ends[0].kernel_line == f"{events}: oom_kill 7"
 
@@ -105,12 +103,9 @@ def test_a_cgroup_that_is_gone_and_made_anew_explains_no_end_by_what_it_had_coun
     events.write_text("oom_kill 5\n")
     kills = MemoryKills(None, events)
     events.unlink()
-    gone, back = killed(), killed()
-    kills.explain(1, gone)
+    assert not explained(kills, 1).out_of_memory
     events.write_text("oom_kill 5\n")
-    kills.explain(2, back)
-    assert not gone.out_of_memory
-    assert not back.out_of_memory
+    assert not explained(kills, 2).out_of_memory
 
 
 def test_a_rank_that_failed_because_its_worker_was_killed_has_its_own_explanation(tmp_path: Path) -> None:
@@ -118,14 +113,9 @@ def test_a_rank_that_failed_because_its_worker_was_killed_has_its_own_explanatio
     events.write_text("oom_kill 0\n")
     kills = MemoryKills(None, events)
     events.write_text("oom_kill 1\n")
-    failed, ended = RankExit(code=1), killed()
-    kills.explain(1, failed)
-    kills.explain(2, ended)
-    assert not failed.out_of_memory
-    assert not ended.out_of_memory
+    assert not explained(kills, 1, RankExit(code=1)).out_of_memory
+    assert not explained(kills, 2).out_of_memory
 
 
 def test_the_log_of_this_machine_can_be_read_or_done_without() -> None:
-    ended = killed()
-    MemoryKills.of_this_machine().explain(os.getpid(), ended)
-    assert not ended.out_of_memory
+    assert not explained(MemoryKills.of_this_machine(), os.getpid()).out_of_memory
