@@ -125,42 +125,20 @@ def test_step_with_an_impossible_duration_counts_as_done(duration_s: float) -> N
         ("logged", LoggedNumber(name="a\x1b[2J")),
         ("logged", LoggedNumber(name="x" * 101)),
         ("logged", LoggedNumber(name="kl", step=-2)),
+        ("groups", GroupProgress(group="1", members=[0, WORLD])),
+        ("groups", GroupProgress(group="1", members=[2**32 - 1])),
+        ("groups", GroupProgress(group="x" * 10_000)),
+        ("groups", GroupProgress(group="1", enqueued=2**64 - 1)),
+        ("channels", ChannelProgress(group="0", peer=WORLD)),
+        ("channels", ChannelProgress(group="0", direction=9)),  # type: ignore[arg-type]
+        ("channels", ChannelProgress(group="0", completed=2**64 - 1)),
     ],
 )
 def test_junk_goes_and_what_is_next_to_it_stays(part: str, junk: Any) -> None:
     report = whole()
-    getattr(report, part).append(junk)
+    getattr(report.progress if part in ("groups", "channels") else report, part).append(junk)
     report, reasons = cleaned(report)
     assert (report, len(reasons)) == (whole(), 1)
-
-
-@pytest.mark.parametrize(
-    "group",
-    [
-        GroupProgress(group="1", members=[0, WORLD]),
-        GroupProgress(group="1", members=[2**32 - 1]),
-        GroupProgress(group="x" * 10_000),
-        GroupProgress(group="1", enqueued=2**64 - 1),
-    ],
-)
-def test_group_that_cannot_be_goes_and_the_others_stay(group: GroupProgress) -> None:
-    report = whole()
-    report.progress.groups.append(group)
-    assert cleaned(report)[0] == whole()
-
-
-@pytest.mark.parametrize(
-    "channel",
-    [
-        ChannelProgress(group="0", peer=WORLD),
-        ChannelProgress(group="0", direction=9),  # type: ignore[arg-type]
-        ChannelProgress(group="0", completed=2**64 - 1),
-    ],
-)
-def test_channel_that_cannot_be_goes_and_the_others_stay(channel: ChannelProgress) -> None:
-    report = whole()
-    report.progress.channels.append(channel)
-    assert cleaned(report)[0] == whole()
 
 
 def test_long_texts_are_cut_and_only_names_of_modules_are_imported_ahead() -> None:

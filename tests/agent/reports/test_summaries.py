@@ -9,30 +9,34 @@ from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, LoggedNumb
 from holdfast_proto.v1.session_pb2 import BadGradient, NonFiniteOrigin, ReplicaCoverage, ReplicaHash, StepRecord
 
 
+def summed_up(*records: StepRecord, first_rank: int = 0, generation: int = 1) -> store.StepSummary:
+    """Return the summary of a step that these ranks report, in this order."""
+    summaries = StepSummaries(generation=generation, ranks=len(records))
+    *earlier, newest = [summaries.add(rank, record) for rank, record in enumerate(records, first_rank)]
+    assert earlier == [[]] * (len(records) - 1)
+    (summary,) = newest
+    return summary
+
+
 def test_a_step_is_summed_up_once_all_ranks_have_reported_it() -> None:
-    summaries = StepSummaries(generation=3, ranks=2)
     first = StepRecord(
         step=5, loss=2.0, tokens=100, duration_s=0.5, ended_unix_s=11.0, phase_s={PHASE_DATA: 0.1, PHASE_OPTIMIZER: 0.3}
     )
     second = StepRecord(
         step=5, loss=4.0, tokens=50, duration_s=0.25, ended_unix_s=12.0, grad_norm=1.5, phase_s={PHASE_DATA: 0.2}
     )
-    assert summaries.add(0, first) == []
-    (summary,) = summaries.add(1, second)
-    assert (summary.step, summary.generation) == (5, 3)
-    assert (summary.loss_sum, summary.loss_count) == (6.0, 2)
-    assert summary.grad_norm == 1.5
-    assert summary.tokens == 150
-    assert (summary.duration_s, summary.ended_unix_s) == (0.5, 12.0)
-    assert dict(summary.phase_s) == {PHASE_DATA: 0.2, PHASE_OPTIMIZER: 0.3}
-    assert not summary.HasField("validation_loss")
+    assert summed_up(first, second, generation=3) == store.StepSummary(
+        step=5, generation=3, loss_sum=6.0, loss_count=2, grad_norm=1.5, tokens=150, duration_s=0.5,
+        ended_unix_s=12.0, phase_s={PHASE_DATA: 0.2, PHASE_OPTIMIZER: 0.3},
+    )  # fmt: skip
 
 
 def test_what_a_rank_has_a_share_in_is_summed_averaged_or_taken_as_it_is() -> None:
-    summaries = StepSummaries(generation=1, ranks=3)
-    summaries.add(0, StepRecord(step=0, mfu=0.5, pipeline_bubble=0.25, dropped_tokens=3, overflow=True))
-    summaries.add(1, StepRecord(step=0, mfu=0.25, balance_loss=1.5, dropped_tokens=4, update_norm=0.125))
-    (summary,) = summaries.add(2, StepRecord(step=0, loss_scale=1024.0))
+    summary = summed_up(
+        StepRecord(step=0, mfu=0.5, pipeline_bubble=0.25, dropped_tokens=3, overflow=True),
+        StepRecord(step=0, mfu=0.25, balance_loss=1.5, dropped_tokens=4, update_norm=0.125),
+        StepRecord(step=0, loss_scale=1024.0),
+    )
     assert summary.mfu == store.Mean(sum=0.75, count=2)
     assert summary.pipeline_bubble == store.Mean(sum=0.25, count=1)
     assert summary.balance_loss == store.Mean(sum=1.5, count=1)
@@ -52,28 +56,22 @@ def test_samples_are_reported_once_per_data_parallel_index() -> None:
 
 
 def test_a_rank_without_a_loss_does_not_count_as_zero() -> None:
-    summaries = StepSummaries(generation=1, ranks=2)
-    summaries.add(0, StepRecord(step=0, loss=3.0))
-    (summary,) = summaries.add(1, StepRecord(step=0))
+    summary = summed_up(StepRecord(step=0, loss=3.0), StepRecord(step=0))
     assert (summary.loss_sum, summary.loss_count) == (3.0, 1)
 
 
 @pytest.mark.parametrize("quantity", ["loss", "validation_loss", "grad_norm", "update_norm", "balance_loss"])
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_is_reported_with_its_rank(quantity: str, number: float) -> None:
-    summaries = StepSummaries(generation=1, ranks=2)
     record = StepRecord(step=0)
     setattr(record, quantity, number)
-    summaries.add(1, record)
-    (summary,) = summaries.add(0, StepRecord(step=0, loss=1.0))
+    summary = summed_up(StepRecord(step=0, loss=1.0), record)
     assert list(summary.nonfinite) == [store.NonFinite(rank=1, quantity=quantity)]
 
 
 def test_the_module_in_which_a_gradient_went_bad_is_reported_with_its_rank_and_time() -> None:
-    summaries = StepSummaries(generation=1, ranks=2)
-    summaries.add(0, StepRecord(step=0, grad_norm=math.nan))
     origin = NonFiniteOrigin(module="layers.2", unix_s=8.5)
-    (summary,) = summaries.add(1, StepRecord(step=0, nonfinite_origin=origin))
+    summary = summed_up(StepRecord(step=0, grad_norm=math.nan), StepRecord(step=0, nonfinite_origin=origin))
     assert list(summary.nonfinite) == [
         store.NonFinite(rank=0, quantity="grad_norm"),
         store.NonFinite(rank=1, quantity="gradient", module="layers.2", unix_s=8.5),
@@ -81,11 +79,9 @@ def test_the_module_in_which_a_gradient_went_bad_is_reported_with_its_rank_and_t
 
 
 def test_ranks_that_hold_a_part_with_the_same_hash_are_reported_together() -> None:
-    summaries = StepSummaries(generation=1, ranks=3)
-    up, norm = ReplicaHash(part="up", hash=7), ReplicaHash(part="norm", hash=7)
-    summaries.add(4, StepRecord(step=0, replicas=[up, norm]))
-    summaries.add(5, StepRecord(step=0, replicas=[up, ReplicaHash(part="norm", hash=8)]))
-    (summary,) = summaries.add(6, StepRecord(step=0, replicas=[norm]))
+    up, norm, other = (ReplicaHash(part=part, hash=value) for part, value in (("up", 7), ("norm", 7), ("norm", 8)))
+    held = [[up, norm], [up, other], [norm]]
+    summary = summed_up(*(StepRecord(step=0, replicas=replicas) for replicas in held), first_rank=4)
     assert list(summary.replicas) == [
         store.ReplicaHashes(part="up", hash=7, ranks=[4, 5]),
         store.ReplicaHashes(part="norm", hash=7, ranks=[4, 6]),
@@ -94,10 +90,11 @@ def test_ranks_that_hold_a_part_with_the_same_hash_are_reported_together() -> No
 
 
 def test_plain_parameters_are_reported_like_replicas_and_their_coverage_by_rank() -> None:
-    summaries = StepSummaries(generation=1, ranks=2)
+    plain = [ReplicaHash(part="", hash=7)]
     coverage = ReplicaCoverage(replica_bytes=1, plain_bytes=2, parameter_bytes=4)
-    summaries.add(4, StepRecord(step=0, plain=[ReplicaHash(part="", hash=7)], coverage=coverage))
-    (summary,) = summaries.add(5, StepRecord(step=0, plain=[ReplicaHash(part="", hash=7)]))
+    summary = summed_up(
+        StepRecord(step=0, plain=plain, coverage=coverage), StepRecord(step=0, plain=plain), first_rank=4
+    )
     assert list(summary.plain) == [store.ReplicaHashes(part="", hash=7, ranks=[4, 5])]
     assert list(summary.replicas) == []
     assert list(summary.coverage) == [store.RankCoverage(rank=4, replica_bytes=1, plain_bytes=2, parameter_bytes=4)]
@@ -123,7 +120,7 @@ def test_steps_may_be_open_side_by_side() -> None:
 
 def test_a_bad_gradient_of_the_ranks_own_is_reported_as_such() -> None:
     bad = BadGradient(parameter="model.up.weight", own=True, unix_s=8.5)
-    (summary,) = StepSummaries(generation=1, ranks=1).add(0, StepRecord(step=0, bad_gradient=bad))
+    summary = summed_up(StepRecord(step=0, bad_gradient=bad))
     assert list(summary.nonfinite) == [
         store.NonFinite(rank=0, quantity="gradient", parameter="model.up.weight", unix_s=8.5)
     ]
@@ -131,9 +128,9 @@ def test_a_bad_gradient_of_the_ranks_own_is_reported_as_such() -> None:
 
 def test_a_bad_gradient_that_may_be_a_sum_over_ranks_only_completes_what_the_rank_reports() -> None:
     bad = BadGradient(parameter="model.up.weight", unix_s=8.5)
-    summaries = StepSummaries(generation=1, ranks=2)
-    summaries.add(0, StepRecord(step=0, grad_norm=math.nan))
-    (summary,) = summaries.add(1, StepRecord(step=0, grad_norm=math.nan, bad_gradient=bad))
+    summary = summed_up(
+        StepRecord(step=0, grad_norm=math.nan), StepRecord(step=0, grad_norm=math.nan, bad_gradient=bad)
+    )
     assert list(summary.nonfinite) == [
         store.NonFinite(rank=0, quantity="grad_norm"),
         store.NonFinite(rank=1, quantity="grad_norm", parameter="model.up.weight"),
