@@ -53,16 +53,14 @@ def proc(tmp_path: Path) -> Proc:
     return Proc(tmp_path)
 
 
-@pytest.mark.parametrize("place", ["folio_wait_bit_common", "request_wait_answer", "nfs4_do_close", "io_schedule"])
+@pytest.mark.parametrize(
+    "place",
+    ["folio_wait_bit_common", "request_wait_answer", "nfs4_do_close", "io_schedule", "0"],
+    ids=["page", "fuse", "nfs", "block device", "a kernel that hides places"],
+)
 def test_a_thread_that_waits_for_a_file_system_names_the_file(proc: Proc, place: str) -> None:
     proc.process(PID, state="D", call=READ_3)
     proc.file(f"{PID}/task/{PID}/wchan", place)
-    proc.opens(PID, 3, "/mnt/data/shard-7")
-    assert proc.look() == common.BlockedOn(activity=common.ACTIVITY_DISK, call="read", path="/mnt/data/shard-7")
-
-
-def test_a_kernel_that_hides_places_still_shows_a_disk_by_the_threads_state(proc: Proc) -> None:
-    proc.process(PID, state="D", call=READ_3)
     proc.opens(PID, 3, "/mnt/data/shard-7")
     assert proc.look() == common.BlockedOn(activity=common.ACTIVITY_DISK, call="read", path="/mnt/data/shard-7")
 
@@ -100,28 +98,16 @@ def test_a_frozen_control_group_stops_a_rank(proc: Proc, place: str) -> None:
     assert proc.look() == common.BlockedOn(activity=common.ACTIVITY_STOPPED, call="freezer")
 
 
-def test_the_holder_of_a_lock_is_named_with_its_rank(proc: Proc) -> None:
+def test_the_holder_of_a_lock_is_named_with_its_rank_unless_it_is_gone(proc: Proc) -> None:
     proc.process(PID, call=FLOCK_3)
     proc.process(80)
+    proc.opens(PID, 3, "/data/cache.lock", "flags:\t02\nino:\t77\n")
+    proc.file("locks", LOCKS)
+    lock = common.BlockedOn(activity=common.ACTIVITY_FILE_LOCK, call="flock", path="/data/cache.lock")
+    assert proc.look() == lock, "it is gone"
     proc.process(90, parent=80, name="a\nb")
-    proc.opens(PID, 3, "/data/cache.lock", "flags:\t02\nino:\t77\n")
-    proc.file("locks", LOCKS)
-    assert proc.look() == common.BlockedOn(
-        activity=common.ACTIVITY_FILE_LOCK,
-        call="flock",
-        path="/data/cache.lock",
-        party=common.PARTY_RANK,
-        pid=90,
-        rank=1,
-        command="a?b",
-    )
-
-
-def test_a_holder_that_is_gone_is_not_named(proc: Proc) -> None:
-    proc.process(PID, call=FLOCK_3)
-    proc.opens(PID, 3, "/data/cache.lock", "flags:\t02\nino:\t77\n")
-    proc.file("locks", LOCKS)
-    assert proc.look() == common.BlockedOn(activity=common.ACTIVITY_FILE_LOCK, call="flock", path="/data/cache.lock")
+    lock.MergeFrom(common.BlockedOn(party=common.PARTY_RANK, pid=90, rank=1, command="a?b"))
+    assert proc.look() == lock
 
 
 def test_the_reader_of_a_pipe_waits_for_those_that_can_write_into_it(proc: Proc) -> None:

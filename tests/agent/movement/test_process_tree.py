@@ -18,29 +18,13 @@ pytestmark = pytest.mark.system
 SLEEPS = "import time; print('ready', flush=True); time.sleep(600)"
 COMPUTES = "print('ready', flush=True)\nwhile True: pass"
 
-
-def test_a_process_that_sleeps_is_still() -> None:
-    with running(SLEEPS) as process:
-        Tree(process.pid).wait_for_stillness()
-
-
-def test_a_process_that_computes_moves() -> None:
-    with running(COMPUTES) as process:
-        Tree(process.pid).wait_for_moves(CPU)
-
-
-def test_a_process_moves_while_its_child_computes() -> None:
-    code = f"""
+MOVING = {
+    "a child that computes": f"""
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", {COMPUTES!r}])
 child.wait()
-"""
-    with running(code) as process:
-        Tree(process.pid).wait_for_moves(CPU)
-
-
-def test_a_thread_that_computes_a_twentieth_of_the_time_moves() -> None:
-    code = """
+""",
+    "a thread that computes a twentieth of the time": """
 import threading, time
 def compute():
     while True:
@@ -50,13 +34,8 @@ def compute():
 threading.Thread(target=compute).start()
 print('ready', flush=True)
 threading.Event().wait()
-"""
-    with running(code) as process:
-        Tree(process.pid).wait_for_moves(CPU)
-
-
-def test_threads_that_live_shorter_than_the_time_between_looks_move() -> None:
-    code = """
+""",
+    "threads that live shorter than the time between looks": """
 import threading, time
 def compute():
     until_s = time.thread_time() + 0.08
@@ -67,13 +46,10 @@ while True:
     thread.start()
     thread.join()
     time.sleep(0.02)
-"""
-    with running(code) as process:
-        Tree(process.pid).wait_for_moves(CPU)
-
-
-def test_threads_that_poll_are_still() -> None:
-    code = """
+""",
+}
+STILL = {
+    "threads that poll": """
 import threading, time
 def poll(interval_s):
     while True: time.sleep(interval_s)
@@ -81,8 +57,25 @@ for interval_s in (0.05, 0.1, 0.1, 1.0, 5.0):
     threading.Thread(target=poll, args=(interval_s,)).start()
 print('ready', flush=True)
 threading.Event().wait()
-"""
-    with running(code) as process:
+""",
+    "many threads": """
+import threading
+for _ in range(300): threading.Thread(target=threading.Event().wait).start()
+print('ready', flush=True)
+threading.Event().wait()
+""",
+}
+
+
+@pytest.mark.parametrize("what", MOVING)
+def test_what_computes_moves(what: str) -> None:
+    with running(MOVING[what]) as process:
+        Tree(process.pid).wait_for_moves(CPU)
+
+
+@pytest.mark.parametrize("what", STILL)
+def test_what_waits_or_polls_is_still(what: str) -> None:
+    with running(STILL[what]) as process:
         Tree(process.pid).wait_for_stillness()
 
 
@@ -188,19 +181,6 @@ while True:
 """
     with running(code) as process:
         Tree(process.pid).wait_for_moves(PROCESSES, CPU, DISK)
-
-
-def test_a_child_that_outlives_its_parent_still_belongs_to_the_tree() -> None:
-    code = f"""
-import os, subprocess, sys, time
-if os.fork() == 0:
-    subprocess.Popen([sys.executable, "-c", {COMPUTES!r}])
-    os._exit(0)
-os.wait()
-time.sleep(600)
-"""
-    with running(code) as process:
-        Tree(process.pid).wait_for_moves(CPU)
 
 
 def test_a_daemon_that_was_once_in_the_tree_stays_in_it() -> None:
@@ -369,20 +349,3 @@ def test_a_process_that_has_ended_has_no_tree() -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert reader.read(Machine.read()) is None
     assert reader.read(Machine.read()) is None
-
-
-def test_another_process_with_the_same_pid_is_not_taken_for_the_rank() -> None:
-    with running(SLEEPS) as process:
-        reader = TreeReader((process.pid, processes.start_ticks(process.pid) - 1))
-        assert reader.read(Machine.read()) is None
-
-
-def test_a_tree_of_many_threads_is_read_in_bounded_time() -> None:
-    code = """
-import threading
-for _ in range(300): threading.Thread(target=threading.Event().wait).start()
-print('ready', flush=True)
-threading.Event().wait()
-"""
-    with running(code) as process:
-        Tree(process.pid).wait_for_stillness()

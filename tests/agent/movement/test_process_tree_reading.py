@@ -12,23 +12,16 @@ import pytest
 from holdfast_agent.movement.process_table import parse_stat, read_table, tree_of
 from holdfast_agent.movement.tcp_counters import parse_socket, read_sockets
 from holdfast_agent.movement.tree_reader import Machine, TreeReader, UnknownError, parse_call, parse_io, parse_status
-from holdfast_agent.movement.tree_sample import IoCounters
+from holdfast_agent.movement.tree_sample import IoCounters, TreeSample
 
 IO = "rchar: 100\nwchar: 20\nsyscr: 3\nsyscw: 2\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 0\n"
 
 
 def stat_line(
-    pid: int,
-    *,
-    parent: int = 1,
-    session: int = 1,
-    group: int = 1,
-    state: str = "S",
-    start: int = 7,
-    name: str = "python",
+    pid: int, *, parent: int = 1, session: int = 1, group: int = 1, state: str = "S", name: str = "python"
 ) -> str:
     times = "120 5 9 4 100 50 2 1"  # minor, of children, major, of children, user, system, of children both
-    return f"{pid} ({name}) {state} {parent} {group} {session} 0 -1 4194560 {times} 20 0 3 0 {start} 1000 200\n"
+    return f"{pid} ({name}) {state} {parent} {group} {session} 0 -1 4194560 {times} 20 0 3 0 7 1000 200\n"
 
 
 class FakeProc:
@@ -57,6 +50,11 @@ class FakeProc:
 
     def reader(self, pid: int) -> TreeReader:
         return TreeReader((pid, 7), proc=str(self.folder))
+
+    def sample(self, machine: Machine | None = None) -> TreeSample:
+        sample = self.reader(10).read(machine or self.machine())
+        assert sample is not None
+        return sample
 
 
 @pytest.fixture
@@ -114,14 +112,11 @@ def test_parents_in_a_circle_end(proc: FakeProc) -> None:
 def test_a_tree_is_read_from_files(proc: FakeProc) -> None:
     proc.add(10)
     proc.add(11, parent=10)
-    sample = proc.reader(10).read(proc.machine())
-    assert sample is not None
+    sample = proc.sample()
     assert sample.processes.keys() == {(10, 7), (11, 7)}
-    assert (sample.workers, sample.traced, sample.call) == (
-        1,
-        False,
-        "202" if os.uname().machine == "x86_64" else "202 0x1",
-    )
+    assert TreeReader((10, 6), proc=str(proc.folder)).read(proc.machine()) is None, "another process with its pid"
+    call = parse_call("202 0x1 0x2", platform.machine())
+    assert (sample.workers, sample.traced, sample.call) == (1, False, call)
     assert sample.processes[10, 7].io.disk_bytes == 4096
     assert sample.processes[10, 7].threads[10].ran_s == 0.005
 
@@ -167,8 +162,7 @@ def test_a_process_that_has_just_ended_is_left_out(proc: FakeProc) -> None:
     for path in (gone / "task" / "11", gone / "task", gone / "fd"):
         path.rmdir()
     (gone / "stat").unlink()
-    sample = proc.reader(10).read(machine)
-    assert sample is not None
+    sample = proc.sample(machine)
     assert sample.processes.keys() == {(10, 7)}
 
 
@@ -176,8 +170,7 @@ def test_a_stopped_process_is_known_even_if_nothing_of_it_can_be_read(proc: Fake
     process = proc.add(10, state="T")
     (process / "io").unlink()
     (process / "task" / "10" / "syscall").unlink()
-    sample = proc.reader(10).read(proc.machine())
-    assert sample is not None
+    sample = proc.sample()
     assert (sample.call, sample.workers) == ("", 0)
 
 

@@ -264,6 +264,11 @@ def sample(
     return TreeSample({(10, 7): process}, {}, call=call, traced=traced, workers=0, at_s=at_s, turns=turns)
 
 
+def at(stillness: Stillness, at_s: float, *, pauses: int = 0, **fields: Any) -> TreeView:
+    """Observe a look that takes no time."""
+    return stillness.observe(sample(at_s, **fields), began_s=at_s, ended_s=at_s, pauses=pauses)
+
+
 def test_stillness_lasts_from_the_end_of_one_look_to_the_beginning_of_a_later_one() -> None:
     stillness = Stillness()
     assert stillness.observe(sample(0.0), began_s=0.0, ended_s=0.5).still_s == 0.0
@@ -275,39 +280,39 @@ def test_stillness_lasts_from_the_end_of_one_look_to_the_beginning_of_a_later_on
 
 def test_a_wake_up_is_a_sign_of_life_unless_this_agent_has_caused_it() -> None:
     stillness = Stillness()
-    stillness.observe(sample(0.0, turns=5), began_s=0.0, ended_s=0.0)
-    stillness.observe(sample(1.0, turns=5), began_s=1.0, ended_s=1.0)
-    woken = stillness.observe(sample(2.0, turns=6), began_s=2.0, ended_s=2.0)
+    at(stillness, 0.0, turns=5)
+    at(stillness, 1.0, turns=5)
+    woken = at(stillness, 2.0, turns=6)
     assert (woken.sign_of_life, woken.sign_age_s, woken.still_s) == ("wakes", 0.0, 2.0)
-    paused = stillness.observe(sample(3.0, turns=9), began_s=3.0, ended_s=3.0, pauses=1)
+    paused = at(stillness, 3.0, turns=9, pauses=1)
     assert (paused.sign_of_life, paused.sign_age_s) == ("wakes", 1.0)
-    asleep = stillness.observe(sample(4.0, turns=9), began_s=4.0, ended_s=4.0, pauses=1)
+    asleep = at(stillness, 4.0, turns=9, pauses=1)
     assert (asleep.sign_age_s, asleep.still_s) == (2.0, 4.0)
 
 
 def test_only_what_follows_a_pause_is_a_sign_that_the_script_waits_with_pauses() -> None:
     transfer, stillness = [IoCounters(4096 * second, 40 * second, second, second) for second in range(6)], Stillness()
     for second, io in enumerate(transfer):
-        moving = stillness.observe(sample(second, io=io, turns=1 + second), began_s=second, ended_s=second)
+        moving = at(stillness, second, io=io, turns=1 + second)
     last = transfer[-1].plus(IoCounters(written_bytes=40, writes=1))  # the next request, which nobody answers
-    stopped = stillness.observe(sample(6, io=last, turns=7), began_s=6, ended_s=6)
+    stopped = at(stillness, 6, io=last, turns=7)
     assert (moving.moved, moving.sign_of_life, stopped.sign_of_life, stopped.still_s) == ("disk", "", "", 1.0)
     again = last.plus(IoCounters(8192, 8192, 1, 1))
-    tries = stillness.observe(sample(9, io=again, turns=9), began_s=9, ended_s=9)
+    tries = at(stillness, 9, io=again, turns=9)
     assert (tries.moved, tries.sign_of_life, tries.still_s) == ("disk", "writes", 0.0)
 
 
 def test_time_in_which_a_debugger_is_attached_is_no_stillness() -> None:
     stillness = Stillness()
     for at_s in (0.0, 10.0, 20.0):
-        view = stillness.observe(sample(at_s, traced=True), began_s=at_s, ended_s=at_s)
+        view = at(stillness, at_s, traced=True)
         assert (view.still_s, view.traced) == (0.0, True)
-    assert stillness.observe(sample(30.0), began_s=30.0, ended_s=30.0).still_s == 10.0
+    assert at(stillness, 30.0).still_s == 10.0
 
 
 def test_a_window_in_which_the_agent_was_suspended_forgives_no_more_computing_than_a_usual_one() -> None:
     stillness = Stillness()
-    stillness.observe(sample(0.0), began_s=0.0, ended_s=0.0)
+    at(stillness, 0.0)
     assert stillness.observe(sample(3600.0, ran_s=2.0), began_s=1.0, ended_s=1.0).moved == "cpu"
 
 
@@ -317,15 +322,15 @@ def test_a_line_of_a_log_and_wake_ups_are_no_movement_but_a_trickle_is() -> None
     line = IoCounters(written_bytes=200, writes=1)
     for second, io in enumerate(wakes):
         now = io.plus(line) if second >= 10 else io
-        view = stillness.observe(sample(second, io=now), began_s=second, ended_s=second)
+        view = at(stillness, second, io=now)
     assert view == TreeView(still_s=59.0, sign_of_life="writes", sign_age_s=49.0)
     trickle = [wakes[-1].plus(IoCounters(written_bytes=200 + 60 * second, writes=1 + second)) for second in range(60)]
     longest_s = 0.0
     for second, io in enumerate(trickle, 60):
-        view = stillness.observe(sample(second, io=io), began_s=second, ended_s=second)
+        view = at(stillness, second, io=io)
         longest_s = max(longest_s, view.still_s if second >= 65 else 0.0)
     assert view.moved == "disk"
     assert longest_s < 10.0
     from_disk = trickle[-1].plus(IoCounters(disk_bytes=1))
-    view = stillness.observe(sample(120, io=from_disk), began_s=120, ended_s=120)
+    view = at(stillness, 120, io=from_disk)
     assert (view.moved, view.still_s) == ("disk", 0.0)
