@@ -84,9 +84,7 @@ async def test_a_driver_that_hangs_holds_up_nothing_and_leaves_no_old_readings(m
         await until(lambda: silences, "samples stay away")
         nvml.set(0, hangs=None)
         before = len(samples)
-        await until(
-            lambda: len(samples) > before, "the next probe answers"
-        )  # the next probe finds a driver that answers
+        await until(lambda: len(samples) > before, "the next probe finds a driver that answers")
     finally:
         await end(job)
 

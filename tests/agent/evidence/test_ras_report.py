@@ -29,13 +29,8 @@ def facts(report: bytes, pids: list[int] = PIDS) -> list[tuple[Any, ...]]:
 
 def member(rank: int, calls: dict[str, int] | None = None, **status: Any) -> dict[str, Any]:
     healthy = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
-    return {
-        "rank": rank,
-        "host": f"10.0.0.{rank // 4}",
-        "pid": PID_OF_0 + rank,
-        "status": healthy | status,
-        "collective_counts": calls or {},
-    }
+    place = {"rank": rank, "host": f"10.0.0.{rank // 4}", "pid": PID_OF_0 + rank}
+    return {**place, "status": healthy | status, "collective_counts": calls or {}}
 
 
 def missing(rank: int, *, unresponsive: bool = False, considered_dead: bool = False) -> dict[str, Any]:
@@ -109,9 +104,8 @@ def test_another_job_of_the_node_is_left_out() -> None:
     assert facts(REPORT, []) == []
     part = communicator([member(0, abort_flag=True)], size=2)
     assert told(part) == [], "no communicator of the whole world shows whose ranks these are"
-    assert told(communicator([member(rank) for rank in range(8)]), part) == [
-        (0, "has aborted a communicator of 2 ranks")
-    ]
+    whole = communicator([member(rank) for rank in range(8)])
+    assert told(whole, part) == [(0, "has aborted a communicator of 2 ranks")]
 
 
 def test_a_healthy_job_needs_no_words() -> None:

@@ -3,7 +3,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -64,26 +64,32 @@ async def killed(client: Client, is_far_enough: Callable[[], object], what: str)
     await end(task)
 
 
+@contextlib.asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[Client]:
+    """Run a client with its warm parent, which leaves in the end."""
+    client = Client(folder)
+    async with running(client):
+        yield client
+        await client.leave()
+        await gone(client.pid)
+
+
 async def gone(pid: int) -> None:
     await until(lambda: processes.process_state(pid) in ("", "Z"), f"process {pid} is gone")
 
 
 async def test_it_starts_a_warm_parent_and_forks_ranks(folder: Path) -> None:
-    client = Client(folder)
-    async with running(client):
+    async with served(folder) as client:
         assert client.starts_total == 1
         pid = await client.run_rank("sh", "-c", "exit 4", rank=2)
         await until(lambda: client.exits, "the exit is reported")
         (exited,) = client.exits
         assert (exited.generation, exited.rank, exited.pid) == (1, 2, pid)
         assert os.waitstatus_to_exitcode(exited.wait_status) == 4
-        await client.leave()
-        await gone(client.pid)
 
 
 async def test_a_killed_warm_parent_is_replaced_and_its_ranks_continue(folder: Path) -> None:
-    client = Client(folder)
-    async with running(client):
+    async with served(folder) as client:
         first = client.pid
         rank = await client.run_rank("sleep", "600")
         os.kill(first, signal.SIGKILL)
@@ -93,13 +99,10 @@ async def test_a_killed_warm_parent_is_replaced_and_its_ranks_continue(folder: P
         processes.kill_session(rank, processes.start_ticks(rank))
         await client.run_rank("true", rank=1)
         await until(lambda: [exited.rank for exited in client.exits] == [1], "the new one reports")
-        await client.leave()
-        await gone(client.pid)
 
 
 async def test_a_fork_that_is_waited_for_fails_when_the_warm_parent_dies(folder: Path) -> None:
-    client = Client(folder)
-    async with running(client):
+    async with served(folder) as client:
         pid = client.pid
         os.kill(pid, signal.SIGSTOP)
         waiting = [asyncio.create_task(client.run_rank("true", rank=rank)) for rank in range(2)]
@@ -109,21 +112,16 @@ async def test_a_fork_that_is_waited_for_fails_when_the_warm_parent_dies(folder:
             assert isinstance(answer, AgentError)
             assert "the warm parent was lost" in str(answer)
         await until(lambda: client.is_ready, "another is ready")
-        await client.leave()
-        await gone(client.pid)
 
 
 async def test_a_fork_waits_for_the_warm_parent_that_is_being_replaced(folder: Path) -> None:
-    client = Client(folder)
-    async with running(client):
+    async with served(folder) as client:
         first = client.pid
         os.kill(first, signal.SIGKILL)
         await until(lambda: client.pid == 0, "the warm parent is missed")
         rank = await client.run_rank("sleep", "600")
         assert client.pid not in (0, first)
         processes.kill_session(rank, processes.start_ticks(rank))
-        await client.leave()
-        await gone(client.pid)
 
 
 async def test_a_fork_is_given_up_when_no_warm_parent_comes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,16 +131,13 @@ async def test_a_fork_is_given_up_when_no_warm_parent_comes(folder: Path, monkey
 
 
 async def test_a_fork_that_is_given_up_ends_as_cancelled(folder: Path) -> None:
-    client = Client(folder)
-    async with running(client):
+    async with served(folder) as client:
         os.kill(client.pid, signal.SIGSTOP)
         fork = asyncio.create_task(client.run_rank("true"))
         await asyncio.sleep(0)
         fork.cancel()
         await asyncio.gather(fork, return_exceptions=True)
         os.kill(client.pid, signal.SIGCONT)
-        await client.leave()
-        await gone(client.pid)
     assert fork.cancelled()
 
 
@@ -230,9 +225,8 @@ async def test_a_warm_parent_that_still_imports_leaves_as_well(folder: Path, mon
     monkeypatch.chdir(folder)
     client = Client(folder)
     task = asyncio.create_task(client.run(["python", "train.py"]))
-    writer = await asyncio.to_thread(
-        os.open, gate, os.O_WRONLY
-    )  # this returns once the warm parent handles the request
+    # This returns once the warm parent handles the request.
+    writer = await asyncio.to_thread(os.open, gate, os.O_WRONLY)
     pid = int(note.read_text())
     await client.leave()
     os.close(writer)
@@ -243,11 +237,18 @@ async def test_a_warm_parent_that_still_imports_leaves_as_well(folder: Path, mon
         await end(task)
 
 
-async def test_a_socket_that_another_user_serves_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = Client(folder)
+@contextlib.contextmanager
+def listening(folder: Path) -> Iterator[socket.socket]:
+    """A socket in the place of a warm parent's."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(folder / "parent.sock"))
         listener.listen()
+        yield listener
+
+
+async def test_a_socket_that_another_user_serves_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(folder)
+    with listening(folder):
         with monkeypatch.context() as squatted:
             squatted.setattr(os, "geteuid", lambda: os.getuid() + 1)
             assert not await client._connect()
@@ -258,10 +259,7 @@ async def test_a_socket_that_another_user_serves_is_refused(folder: Path, monkey
 
 async def test_messages_that_make_no_sense_do_not_end_the_connection(folder: Path) -> None:
     client = Client(folder)
-    path = folder / "parent.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(path))
-        listener.listen()
+    with listening(folder) as listener:
         task = asyncio.create_task(client.run(["true"]))
         connection, _ = await asyncio.to_thread(listener.accept)
         with connection:
@@ -275,9 +273,7 @@ async def test_messages_that_make_no_sense_do_not_end_the_connection(folder: Pat
 
 async def test_a_fork_that_is_impossible_fails_immediately(folder: Path) -> None:
     client = Client(folder)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(folder / "parent.sock"))
-        listener.listen()
+    with listening(folder) as listener:
         task = asyncio.create_task(client.run(["true"]))
         connection, _ = await asyncio.to_thread(listener.accept)
         with connection:

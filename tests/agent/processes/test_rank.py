@@ -4,6 +4,8 @@ import os
 import threading
 from pathlib import Path
 
+import pytest
+
 from holdfast_agent.processes.rank import DYING_PATIENCE_S, Rank
 from holdfast_proto import black_box
 from holdfast_proto.black_box import BlackBoxWriter, NamedCall
@@ -22,6 +24,11 @@ from tests.support.coroutines import wait_until
 from tests.support.nodes import RUN, begin, make_node
 
 NOW_UNIX_S = 1.8e9
+
+
+@pytest.fixture
+def rank() -> Rank:
+    return make_rank()
 
 
 def make_rank() -> Rank:
@@ -59,8 +66,7 @@ def test_a_node_looks_at_the_thread_that_a_rank_names_and_keeps_its_time_when_it
     assert ended.busy_s >= alive.busy_s > 0.0
 
 
-def test_phases_and_memory_are_published_as_the_rank_reports_them() -> None:
-    rank = make_rank()
+def test_phases_and_memory_are_published_as_the_rank_reports_them(rank: Rank) -> None:
     memory = session.MemoryStatus(allocated_bytes=10, reserved_bytes=20, limit_bytes=30)
     phases: list[dict[int, float]] = [{PHASE_DATA: 0.5}, {PHASE_DATA: 0.25, PHASE_OPTIMIZER: 1.0}]
     steps = [session.StepRecord(step=step, phase_s=phase_s) for step, phase_s in enumerate(phases)]
@@ -70,23 +76,15 @@ def test_phases_and_memory_are_published_as_the_rank_reports_them() -> None:
     assert reported.memory == memory
 
 
-def test_sleep_of_the_training_thread_is_published_and_never_falls() -> None:
-    rank = make_rank()
-    for own_wait_s in (1.5, 0.0):
-        rank.apply(session.Report(own_wait_s=own_wait_s), NOW_UNIX_S)
-        assert rank.state([]).own_wait_s == 1.5
-
-
-def test_the_own_time_of_its_gpu_and_its_steps_change_together_and_never_fall() -> None:
-    rank = make_rank()
+def test_its_sleep_and_the_own_time_of_its_gpu_with_its_steps_never_fall(rank: Rank) -> None:
     for own_s, steps in ((1.5, 3), (0.5, 1), (2.0, 4)):
-        rank.apply(session.Report(device_own_s=own_s, device_steps=steps), NOW_UNIX_S)
+        rank.apply(session.Report(own_wait_s=own_s, device_own_s=own_s, device_steps=steps), NOW_UNIX_S)
         state = rank.state([])
         assert (state.device_own_s, state.device_steps) == max((1.5, 3), (own_s, steps))
+        assert state.own_wait_s == max(1.5, own_s)
 
 
-def test_how_its_own_time_is_measured_is_what_its_newest_report_says() -> None:
-    rank = make_rank()
+def test_how_its_own_time_is_measured_is_what_its_newest_report_says(rank: Rank) -> None:
     assert rank.state([]).own_time_source == OWN_TIME_SOURCE_UNSPECIFIED
     for source, reason in ((OWN_TIME_SOURCE_NONE, "it sends messages"), (OWN_TIME_SOURCE_EVENTS, "")):
         rank.apply(session.Report(own_time_source=source, own_time_reason=reason), NOW_UNIX_S)
@@ -94,8 +92,7 @@ def test_how_its_own_time_is_measured_is_what_its_newest_report_says() -> None:
         assert (state.own_time_source, state.own_time_reason) == (source, reason)
 
 
-def test_its_exit_tells_the_end_of_its_loop_as_its_last_report_said() -> None:
-    rank = make_rank()
+def test_its_exit_tells_the_end_of_its_loop_as_its_last_report_said(rank: Rank) -> None:
     for steps_until in (0, 1000, 0):
         rank.apply(session.Report(steps_until=steps_until), NOW_UNIX_S)
     rank.finish(store.RankExit(code=0), None)
@@ -103,8 +100,7 @@ def test_its_exit_tells_the_end_of_its_loop_as_its_last_report_said() -> None:
     assert rank.exit.steps_until == 1000
 
 
-def test_it_tells_the_end_of_its_loop_while_it_trains() -> None:
-    rank = make_rank()
+def test_it_tells_the_end_of_its_loop_while_it_trains(rank: Rank) -> None:
     assert rank.state([]).planned_steps == 0
     for planned_steps in (1000, 0, 2000):
         rank.apply(session.Report(planned_steps=planned_steps), NOW_UNIX_S)
@@ -114,8 +110,7 @@ def test_it_tells_the_end_of_its_loop_while_it_trains() -> None:
     assert rank.exit.steps_until == 0  # it did not end its loop: nothing may take it for one that did
 
 
-def test_a_rank_that_has_reported_its_exception_does_not_stall_while_it_ends_but_not_forever() -> None:
-    rank = make_rank()
+def test_a_rank_that_has_reported_its_exception_does_not_stall_while_it_ends_but_not_forever(rank: Rank) -> None:
     rank.pass_time(0.5)
     rank.apply(session.Report(last_words="ValueError: bad sample"), NOW_UNIX_S)
     rank.pass_time(DYING_PATIENCE_S)
@@ -124,8 +119,7 @@ def test_a_rank_that_has_reported_its_exception_does_not_stall_while_it_ends_but
     assert rank.state([]).stalled_s == 1.0
 
 
-def test_a_rank_that_attaches_again_is_back_and_one_that_only_reconnects_has_left() -> None:
-    rank = make_rank()
+def test_a_rank_that_attaches_again_is_back_and_one_that_only_reconnects_has_left(rank: Rank) -> None:
     rank.welcome(session.Hello(attachment=1))
     rank.apply(session.Report(steps=[session.StepRecord(step=7)], finished=True), NOW_UNIX_S)
     rank.welcome(session.Hello(attachment=1))
@@ -136,19 +130,17 @@ def test_a_rank_that_attaches_again_is_back_and_one_that_only_reconnects_has_lef
     assert (rank.newest_step, rank.steps_done) == (0, 2)
 
 
-def test_pending_calls_are_reported_until_a_report_is_without_them() -> None:
-    rank = make_rank()
+def test_pending_calls_are_reported_until_a_report_is_without_them(rank: Rank) -> None:
     rank.apply(session.Report(pending=[PendingCall(group="0", seq=7, op="gloo:all_reduce", sizes="[[4]]")]), NOW_UNIX_S)
     assert list(rank.state([]).pending) == [PendingCall(rank=5, group="0", seq=7, op="gloo:all_reduce", sizes="[[4]]")]
     rank.apply(session.Report(), NOW_UNIX_S)
     assert list(rank.state([]).pending) == []
 
 
-def test_the_calls_that_a_rank_ended_in_are_read_from_its_black_box(folder: Path) -> None:
+def test_the_calls_that_a_rank_ended_in_are_read_from_its_black_box(rank: Rank, folder: Path) -> None:
     path = folder / "box"
     box = BlackBoxWriter(path, run="run", generation=1, rank=5, world_size=8)
     box.pending([NamedCall("0", 7, "gloo:all_reduce", "[[4, 8]]", "['Float']")])
-    rank = make_rank()
     rank.finish(store.RankExit(signal=9), black_box.read(path))
     reported = rank.state([])
     expected = PendingCall(rank=5, group="0", seq=7, op="gloo:all_reduce", sizes="[[4, 8]]", dtypes="['Float']")
@@ -157,8 +149,7 @@ def test_the_calls_that_a_rank_ended_in_are_read_from_its_black_box(folder: Path
     assert reported.thread_syscall == -1
 
 
-def test_a_change_of_progress_ends_a_stall_and_a_report_without_one_does_not() -> None:
-    rank = make_rank()
+def test_a_change_of_progress_ends_a_stall_and_a_report_without_one_does_not(rank: Rank) -> None:
     for step, now_unix_s in ((3, NOW_UNIX_S), (3, NOW_UNIX_S + 1.0)):
         rank.apply(session.Report(progress=Progress(step=step)), now_unix_s)
         rank.pass_time(1.0)

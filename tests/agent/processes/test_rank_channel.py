@@ -21,14 +21,10 @@ async def test_acknowledgement_resolves_the_command_that_it_names() -> None:
     assert channel.unacknowledged == 1
 
 
-async def test_command_to_a_rank_without_a_session_is_cancelled() -> None:
+async def test_a_command_without_a_session_is_cancelled_and_an_acknowledgement_without_a_task_ignored() -> None:
     channel = RankChannel()
     assert channel.command(stop_at(1)).cancelled()
     assert channel.unacknowledged == 0
-
-
-async def test_acknowledgement_that_no_task_waits_for_is_ignored() -> None:
-    channel = RankChannel()
     channel.outbox = asyncio.Queue()
     asked = channel.command(stop_at(1))
     asked.cancel()

@@ -130,14 +130,6 @@ def test_a_program_that_does_not_exist_is_named_in_the_log(agent: Agent, log: Pa
     assert "No such file or directory" in log.read_text()
 
 
-def test_a_signal_that_ends_a_rank_is_reported(agent: Agent, log: Path) -> None:
-    pid = agent.fork(["sleep", "600"], log)
-    os.kill(pid, signal.SIGKILL)
-    status = agent.end_of(pid)
-    assert os.WIFSIGNALED(status)
-    assert os.WTERMSIG(status) == signal.SIGKILL
-
-
 def test_an_interrupt_from_the_terminal_ends_ranks_alone(parent: WarmParent, agent: Agent, log: Path) -> None:
     script = parent.folder / "waits.py"
     script.write_text("import time\nprint('waits', flush=True)\ntime.sleep(600)\n")
@@ -239,15 +231,6 @@ def test_a_module_that_cannot_be_imported_is_logged_and_stops_nothing(folder: Pa
     log = parent.log.read_text()
     assert "cannot import no_such_module ahead" in log
     assert "cannot import broken_module ahead: RuntimeError('no licence')" in log
-
-
-def test_its_ranks_outlive_it(folder: Path) -> None:
-    with warm_parent(folder) as parent, parent.agent() as agent:
-        pid = agent.fork(["sleep", "600"], folder / "rank.log")
-        parent.process.kill()
-        parent.process.wait()
-        assert processes.is_alive(pid, processes.start_ticks(pid))
-        processes.kill_session(pid, processes.start_ticks(pid))
 
 
 def test_a_request_that_makes_no_sense_is_left_out_and_the_next_one_obeyed(

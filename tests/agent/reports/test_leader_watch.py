@@ -1,12 +1,11 @@
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from holdfast_agent.node import Node
 from holdfast_agent.reports.leader_watch import LEAST_PATIENCE_S, LeaderWatch
-from holdfast_agent.reports.store_link import StoreLink
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.agent.reports.test_store_link import RUN, linked
@@ -47,8 +46,24 @@ def url_file(service: Receiver, tmp_path: Path) -> Path:
     return file
 
 
-def watch(node: WatchedNode, link: StoreLink, clock: Callable[[], float]) -> LeaderWatch:
-    return LeaderWatch(cast(Node, cast(Any, node)), link, clock_s=clock)
+Watch = Callable[..., contextlib.AbstractAsyncContextManager[LeaderWatch]]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watching(store_server: StoreServer, url_file: Path, clock: Clock) -> Watch:
+    """A function that makes a watch of a node, by the clock of the test."""
+
+    @contextlib.asynccontextmanager
+    async def begin(**fields: Any) -> AsyncIterator[LeaderWatch]:
+        async with linked(store_server) as link:
+            yield LeaderWatch(cast(Any, WatchedNode(url_file, **fields)), link, clock_s=clock)
+
+    return begin
 
 
 def set_leader(server: StoreServer, is_led: bool) -> None:
@@ -60,11 +75,9 @@ def set_leader(server: StoreServer, is_led: bool) -> None:
 
 
 async def test_a_run_without_a_daemon_is_reported_once(
-    store_server: StoreServer, service: Receiver, url_file: Path
+    watching: Watch, clock: Clock, service: Receiver, store_server: StoreServer
 ) -> None:
-    clock = Clock()
-    async with linked(store_server) as link:
-        watched = watch(WatchedNode(url_file), link, clock)
+    async with watching() as watched:
         set_leader(store_server, True)
         await watched.look()
         set_leader(store_server, False)
@@ -89,11 +102,9 @@ async def test_a_run_without_a_daemon_is_reported_once(
 
 
 async def test_while_a_daemon_leads_agents_send_nothing(
-    store_server: StoreServer, service: Receiver, url_file: Path
+    watching: Watch, clock: Clock, service: Receiver, store_server: StoreServer
 ) -> None:
-    clock = Clock()
-    async with linked(store_server) as link:
-        watched = watch(WatchedNode(url_file), link, clock)
+    async with watching() as watched:
         set_leader(store_server, True)
         for _ in range(5):
             await watched.look()
@@ -101,26 +112,18 @@ async def test_while_a_daemon_leads_agents_send_nothing(
         assert service.received == []
 
 
-async def test_an_unreachable_redis_is_reported_as_such(
-    store_server: StoreServer, service: Receiver, url_file: Path
-) -> None:
-    clock = Clock()
-    async with linked(store_server) as link:
-        watched = watch(WatchedNode(url_file), link, clock)
-        link._client.connection_pool.connection_kwargs.update(path="/nowhere")
+async def test_an_unreachable_redis_is_reported_as_such(watching: Watch, clock: Clock, service: Receiver) -> None:
+    async with watching() as watched:
+        watched._link._client.connection_pool.connection_kwargs.update(path="/nowhere")
         await watched.look()
         clock.now_s += LEAST_PATIENCE_S
         await watched.look()
         assert b"Redis is unreachable" in service.received[0].body
 
 
-async def test_a_report_that_fails_is_repeated_with_pauses(
-    store_server: StoreServer, service: Receiver, url_file: Path
-) -> None:
-    clock = Clock()
+async def test_a_report_that_fails_is_repeated_with_pauses(watching: Watch, clock: Clock, service: Receiver) -> None:
     service.answers = [Answer(500), Answer(500), Answer()]
-    async with linked(store_server) as link:
-        watched = watch(WatchedNode(url_file), link, clock)
+    async with watching() as watched:
         await watched.look()
         seen = []
         for _ in range(400):
@@ -133,12 +136,10 @@ async def test_a_report_that_fails_is_repeated_with_pauses(
 
 @pytest.mark.parametrize("place", [(8, 2, 2, 90), (8, 4, 2, 150), (8, 6, 2, None), (8, 0, 0, None), (2, 0, 0, 30)])
 async def test_few_nodes_report_and_one_after_the_other(
-    store_server: StoreServer, service: Receiver, url_file: Path, place: tuple[int, int, int, int | None]
+    watching: Watch, clock: Clock, service: Receiver, place: tuple[int, int, int, int | None]
 ) -> None:
     nodes, first_rank, ranks, reported_at_s = place
-    clock = Clock()
-    async with linked(store_server) as link:
-        watched = watch(WatchedNode(url_file, nodes=nodes, first_rank=first_rank, ranks=ranks), link, clock)
+    async with watching(nodes=nodes, first_rank=first_rank, ranks=ranks) as watched:
         await watched.look()
         clock.now_s += (reported_at_s or 10_000) - 1
         await watched.look()
@@ -149,13 +150,11 @@ async def test_few_nodes_report_and_one_after_the_other(
 
 
 async def test_a_failure_can_have_a_url_of_its_own(
-    store_server: StoreServer, service: Receiver, url_file: Path, tmp_path: Path
+    watching: Watch, clock: Clock, service: Receiver, tmp_path: Path
 ) -> None:
-    clock = Clock()
     other = tmp_path / "fail"
     other.write_text(f"{service.url}/other")
-    async with linked(store_server) as link:
-        watched = watch(WatchedNode(url_file, fail_url_file=str(other)), link, clock)
+    async with watching(fail_url_file=str(other)) as watched:
         await watched.look()
         clock.now_s += LEAST_PATIENCE_S
         await watched.look()

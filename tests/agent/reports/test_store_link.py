@@ -160,21 +160,20 @@ async def test_publishing_puts_back_what_an_emptied_store_has_lost(store_server:
             store_server.start()
 
 
-async def test_publishing_leaves_the_spec_of_another_instance_alone(store_server: StoreServer) -> None:
+async def test_publishing_leaves_the_spec_of_another_instance_alone_and_a_node_can_withdraw(
+    store_server: StoreServer,
+) -> None:
     async with linked(store_server) as link:
         other = store.RunSpec(run=RUN, instance="another")
         with store_server.client() as client:
             client.set(keys.spec(RUN), other.SerializeToString())
         await link.publish_state(store.NodeState(node=NODE), SPEC)
         assert await link.load_spec() == other
-
-
-async def test_a_node_that_withdraws_is_gone_immediately(store_server: StoreServer) -> None:
-    async with linked(store_server) as link:
-        await link.publish_state(store.NodeState(node=NODE), SPEC)
         await link.withdraw()
         with store_server.client() as client:
-            assert client.get(keys.node(RUN, NODE)) is None
+            assert client.get(keys.node(RUN, NODE)) is None, "the node is gone immediately"
+            client.set(keys.spec(RUN), b"\xff\xff\xff")
+        assert await link.load_spec() is None, "it cannot be parsed"
 
 
 async def test_while_the_store_is_unreachable_nothing_raises_and_failures_are_counted(
@@ -216,10 +215,3 @@ async def test_entries_that_are_no_commands_are_refused_and_the_next_command_arr
         await until(lambda: received, "the good one arrives")
         await end(receiver)
     assert (received, len(refused)) == (["good"], 3)
-
-
-async def test_spec_that_cannot_be_parsed_is_none(store_server: StoreServer) -> None:
-    async with linked(store_server) as link:
-        with store_server.client() as client:
-            client.set(keys.spec(RUN), b"\xff\xff\xff")
-        assert await link.load_spec() is None
