@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.coroutines import pytest_pyfunc_call
+from tests.support.snapshots import checkpoints, small_tmpfs, snapshots
 from tests.support.store_server import store_process, store_server
 from tests.support.warm_parents import writers_in
 
-__all__ = ["pytest_pyfunc_call", "store_process", "store_server"]
+__all__ = ["checkpoints", "pytest_pyfunc_call", "small_tmpfs", "snapshots", "store_process", "store_server"]
 
 
 @pytest.fixture

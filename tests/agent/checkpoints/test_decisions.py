@@ -13,16 +13,8 @@ REFUSED = CheckpointError("access denied")
 
 
 def header(*, state: SlotState = SlotState.COMPLETE, persist: bool = True) -> Header:
-    return Header(
-        state=state,
-        persist=persist,
-        generation=1,
-        step=10,
-        rank=0,
-        data_bytes=0,
-        meta_offset=0,
-        meta_bytes=0,
-    )
+    place = {"data_bytes": 0, "meta_offset": 0, "meta_bytes": 0}
+    return Header(state=state, persist=persist, generation=1, step=10, rank=0, **place)
 
 
 @pytest.mark.parametrize(
@@ -33,8 +25,9 @@ def test_a_complete_and_pinned_slot_of_a_rank_that_has_ended_is_written(slot: He
     assert must_be_written(slot) is expected
 
 
-def test_damage_in_every_place_makes_a_checkpoint_unreadable() -> None:
-    assert reason_of([(False, DAMAGED), (True, CheckpointUnreadable("also damaged"))], "") is DAMAGED
+@pytest.mark.parametrize("secondary", [CheckpointUnreadable("also damaged"), MISSING], ids=["damaged", "missing"])
+def test_damage_in_every_place_that_has_it_makes_a_checkpoint_unreadable(secondary: CheckpointError) -> None:
+    assert reason_of([(False, DAMAGED), (True, secondary)], "") is DAMAGED
 
 
 @pytest.mark.parametrize("failures", [[(False, MISSING)], [(False, MISSING), (True, DAMAGED)], [(True, REFUSED)]])
@@ -42,10 +35,6 @@ def test_files_that_may_come_back_make_it_unavailable(failures: list[tuple[bool,
     reason = reason_of(failures, "; remove the list")
     assert isinstance(reason, CheckpointUnavailable)
     assert str(reason) == f"{failures[0][1]}; remove the list"
-
-
-def test_secondary_that_lacks_a_damaged_checkpoint_does_not_make_it_unavailable() -> None:
-    assert reason_of([(False, DAMAGED), (True, MISSING)], "") is DAMAGED
 
 
 def test_secondary_that_cannot_be_asked_about_a_damaged_checkpoint_may_still_hold_it() -> None:

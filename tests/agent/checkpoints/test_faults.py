@@ -101,12 +101,8 @@ def test_newest_committed_verifies_whenever_workers_and_agents_are_killed(
     step, had_base = 1, 0
     for generation in range(1, generations + 1):
         receiver, sender = context.Pipe(duplex=False)
-        agent = context.Process(
-            target=save_forever,
-            args=(snapshots, checkpoints, step, generation, sender),
-            kwargs={"bulk_bytes": bulk_bytes},
-            daemon=True,
-        )
+        arguments, options = (snapshots, checkpoints, step, generation, sender), {"bulk_bytes": bulk_bytes}
+        agent = context.Process(target=save_forever, args=arguments, kwargs=options, daemon=True)
         agent.start()
         assert agent.pid is not None
         assert receiver.poll(PATIENCE_S)

@@ -22,31 +22,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def test_it_is_enough_until_the_process_has_waited_for_longer_than_it_ran(clock: Clock) -> None:
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [(0.0, 0.0, True), (0.1, 0.05, True), (0.1, 0.2, False)],
+        [(1.0, 20.0, False), (0.1, 0.0, True)],  # only what was lately counts
+        [(0.0, 0.01, True), (0.0, 0.015, False), (0.01, 0.0, False)],  # too short a time to judge by
+    ],
+)
+def test_it_is_enough_until_the_process_has_waited_for_longer_than_it_ran(
+    clock: Clock, looks: list[tuple[float, float, bool]]
+) -> None:
     share = CoreShare()
-    assert share.is_enough()
-    clock.advance(ran_s=0.1, waited_s=0.05)
-    assert share.is_enough()
-    clock.advance(ran_s=0.1, waited_s=0.2)
-    assert not share.is_enough()
-
-
-def test_only_what_was_lately_counts(clock: Clock) -> None:
-    share = CoreShare()
-    clock.advance(ran_s=1, waited_s=20)
-    assert not share.is_enough()
-    clock.advance(ran_s=0.1, waited_s=0.0)
-    assert share.is_enough()
-
-
-def test_too_short_a_time_to_judge_by_changes_nothing(clock: Clock) -> None:
-    share = CoreShare()
-    clock.advance(ran_s=0.0, waited_s=0.01)
-    assert share.is_enough()
-    clock.advance(ran_s=0.0, waited_s=0.015)
-    assert not share.is_enough()
-    clock.advance(ran_s=0.01, waited_s=0.0)
-    assert not share.is_enough()
+    for ran_s, waited_s, is_enough in looks:
+        clock.advance(ran_s=ran_s, waited_s=waited_s)
+        assert share.is_enough() == is_enough, (ran_s, waited_s)
 
 
 def test_a_kernel_that_does_not_count_this_is_taken_for_one_with_cores_to_spare(

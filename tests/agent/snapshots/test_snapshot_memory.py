@@ -80,9 +80,7 @@ def test_node_without_room_for_all_its_ranks_uses_disk_for_all(
     assert grant.on_disk
     assert grant.paths == tuple(tmp_path / "run" / "slots" / "node-a" / f"rank-00000.{n}.slot" for n in range(2))
     assert (grant.needed_bytes, grant.free_bytes) == (2 * 2 * 64 * KIB, 250 * KIB)
-    assert "need 0.2 MiB" in grant.reason
-    assert "only 0.2 MiB" in grant.reason
-    assert "--shm-size" in grant.reason
+    assert [part for part in ("need 0.2 MiB", "only 0.2 MiB", "--shm-size") if part not in grant.reason] == []
     assert memory.grant(1, 8 * KIB, ranks_on_node=2).on_disk
     assert not list((tmp_path / "shm").iterdir())
 
@@ -100,6 +98,7 @@ def test_request_that_fits_nowhere_is_refused_with_reasons(memory: SnapshotMemor
     assert grant.needed_bytes == 2 * PETABYTE
     assert 0 < grant.free_bytes < PETABYTE
     assert memory.slots(0) == []
+    assert not memory.grant(0, 64 * KIB, ranks_on_node=1).on_disk, "memory is tried again"
 
 
 def test_small_memory_file_system_is_measured(small_tmpfs: Path, tmp_path: Path) -> None:
@@ -255,11 +254,8 @@ def test_only_the_step_to_restore_is_kept_and_what_is_pinned_before_it(
         snapshots.fill(path, 0, step, persist=True)
     memory.keep_only(7)
     headers = [memory.header(path) for path in paths]
-    assert [header and (header.state, header.persist) for header in headers] == [
-        (SlotState.COMPLETE, True),
-        (SlotState.EMPTY, False),
-        (SlotState.COMPLETE, True),
-    ]
+    kept, emptied = (SlotState.COMPLETE, True), (SlotState.EMPTY, False)
+    assert [header and (header.state, header.persist) for header in headers] == [kept, emptied, kept]
     assert not old[0].exists()
     memory.keep_only(-1)
     assert memory.complete_steps(0) == []
@@ -332,8 +328,3 @@ def test_a_request_without_a_free_descriptor_is_refused_and_the_next_one_gets_me
     assert "raise the agent's limits (ulimit -n)" in refused.reason
     granted = memory.grant(0, 64 * KIB, ranks_on_node=1)
     assert (len(granted.paths), granted.on_disk, granted.reason) == (2, False, "")
-
-
-def test_memory_is_tried_again_after_a_request_that_fitted_nowhere(memory: SnapshotMemory) -> None:
-    assert memory.grant(0, PETABYTE, ranks_on_node=1).paths == ()
-    assert not memory.grant(0, 64 * KIB, ranks_on_node=1).on_disk
