@@ -92,10 +92,8 @@ async def test_the_first_hello_begins_a_world_and_the_others_join_it(world: Worl
     pids = [world.join(rank) for rank in range(2)]
     state = world.node.state(ready=False)
     assert (state.generation, state.world_size, state.stopped) == (1, 2, False)
-    assert [(rank.rank, rank.pid, rank.life) for rank in state.ranks] == [
-        (0, pids[0], store.LIFE_RUNNING),
-        (1, pids[1], store.LIFE_RUNNING),
-    ]
+    assert [(rank.rank, rank.pid) for rank in state.ranks] == list(enumerate(pids))
+    assert {rank.life for rank in state.ranks} == {store.LIFE_RUNNING}
 
 
 async def test_a_rank_with_process_numbers_of_another_container_is_refused_and_never_counts_as_dead(
@@ -109,15 +107,13 @@ async def test_a_rank_with_process_numbers_of_another_container_is_refused_and_n
     assert list(world.node.ranks) == [1]
 
 
-async def test_the_same_process_may_send_hello_again(world: World) -> None:
-    pid = world.join(0)
-    known = world.node.ranks[0]
-    assert world.hello(0, pid)
-    assert world.node.ranks == {0: known}
-
-
-async def test_of_two_processes_that_live_and_call_themselves_one_rank_the_second_is_refused(world: World) -> None:
+async def test_the_same_process_may_send_hello_again_and_another_that_calls_itself_the_same_rank_is_refused(
+    world: World,
+) -> None:
     first = world.join(0)
+    known = world.node.ranks[0]
+    assert world.hello(0, first)
+    assert world.node.ranks == {0: known}
     assert not world.hello(0, world.children.start())
     assert not world.hello(1, world.children.start(), run="another")
     assert [rank.pid for rank in world.node.ranks.values()] == [first]

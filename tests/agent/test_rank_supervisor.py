@@ -298,10 +298,8 @@ async def test_an_adopted_rank_that_has_left_training_is_known_to_have_left(
             helper_of(node, rank)
     async with supervised(folder, rendezvous) as (second, node):
         left = node.state(ready=True).ranks
-        assert [(rank.rank, rank.left_training, rank.progress.step, rank.progress.phase) for rank in left] == [
-            (2, True, 12, 3),
-            (3, True, 12, 3),
-        ]
+        assert [rank.rank for rank in left] == [2, 3]
+        assert {(rank.left_training, rank.progress.step, rank.progress.phase) for rank in left} == {(True, 12, 3)}
         await leave(second)
 
 

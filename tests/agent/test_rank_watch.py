@@ -34,8 +34,7 @@ def test_the_box_of_a_rank_is_read(node: RecordedNode) -> None:
     BlackBoxWriter(node.options.black_box(1, 0), run="run", generation=1, rank=0, world_size=1).moment(7, 3, 99)
     assert step_in_box(node) == 7
     seen = look(node)
-    assert seen.moment is not None
-    assert (seen.moment.step, seen.flaw) == (7, "")
+    assert seen.moment is not None and (seen.moment.step, seen.flaw) == (7, "")
 
 
 @pytest.mark.parametrize("size", [0, 64, SIZE])

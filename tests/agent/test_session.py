@@ -189,8 +189,7 @@ async def test_absurd_slots_are_refused_and_those_that_fit_nowhere_with_what_to_
         assert "\n" not in grant.reason
         assert node.link.kinds() == ["snapshot_memory_refused"]
         refused = node.link.emitted[0].snapshot_memory_refused
-        assert refused.needed_bytes >= 3 << 50
-        assert refused.free_bytes < refused.needed_bytes
+        assert refused.needed_bytes >= 3 << 50 > refused.free_bytes
         assert refused.directory == str(node.options.shm_directory)
 
 
@@ -321,11 +320,9 @@ async def test_numbers_that_ranks_log_are_passed_on_from_the_lowest_rank(folder:
         await until(lambda: len(node.link.emitted) == 1, "the numbers of rank 0")
         await second.say(report=report(1, logged=[LoggedNumber(name="kl"), LoggedNumber(name="expert", step=1)]))
         await until(lambda: len(node.link.emitted) == 2, "the numbers of rank 1")
-        logged = [list(event.numbers_logged.numbers) for event in node.link.emitted]
-        assert logged == [
-            [LoggedNumber(name="kl", value=0.5, step=1, rank=0)],
-            [LoggedNumber(name="expert", step=1, rank=1)],
-        ]
+        (of_first,), (of_second,) = (event.numbers_logged.numbers for event in node.link.emitted)
+        assert of_first == LoggedNumber(name="kl", value=0.5, step=1, rank=0)
+        assert of_second == LoggedNumber(name="expert", step=1, rank=1)
 
 
 async def test_a_rank_may_train_in_another_thread_than_the_one_that_has_attached(folder: Path) -> None:

@@ -117,13 +117,9 @@ def test_the_reader_of_a_pipe_waits_for_those_that_can_write_into_it(proc: Proc)
     proc.opens(PID, 3, "pipe:[5]", "flags:\t00\n")
     proc.opens(71, 3, "pipe:[5]", "flags:\t00\n")
     proc.opens(72, 4, "pipe:[5]", "flags:\t01\n")
+    after = common.BlockedOn(activity=common.ACTIVITY_STOPPED)
     assert proc.look() == common.BlockedOn(
-        activity=common.ACTIVITY_PROCESS,
-        call="read",
-        party=common.PARTY_CHILD,
-        pid=72,
-        command="writes",
-        next=common.BlockedOn(activity=common.ACTIVITY_STOPPED),
+        activity=common.ACTIVITY_PROCESS, call="read", party=common.PARTY_CHILD, pid=72, command="writes", next=after
     )
 
 

@@ -14,7 +14,6 @@ from holdfast_agent.processes.rank import Rank
 from holdfast_proto.v1 import session_pb2 as session
 
 GB = 10**9
-PATIENCE_S = 60.0
 
 
 def gpu(used: float = 0.0, pids: tuple[int, ...] | None = (), gone: str = "") -> Gpu:
@@ -37,8 +36,12 @@ class Driver:
         asyncio.get_running_loop().call_soon(self.devices.take, GpuSample((state,)))
 
 
-def ranks(reserved: int = 40 * GB) -> list[Rank]:
-    memory = session.MemoryStatus(reserved_bytes=reserved)
+async def released(driver: Driver, old: list[Rank] | None = None, patience_s: float = 60.0) -> bool:
+    return await await_release(driver.devices, ranks() if old is None else old, patience_s=patience_s)
+
+
+def ranks() -> list[Rank]:
+    memory = session.MemoryStatus(reserved_bytes=40 * GB)
     return [Rank(0, 1, 0, 999_999_999, 1, device_uuid="GPU-0", memory=memory)]
 
 
@@ -54,13 +57,13 @@ def dead() -> Iterator[int]:
 async def test_it_waits_until_no_process_that_has_ended_is_on_the_gpu(dead: int) -> None:
     held = gpu(40 * GB, pids=(dead, os.getpid()))  # that of another program stays
     driver = Driver(held, held, held, held, gpu(2 * GB, pids=(os.getpid(),)))
-    assert await await_release(driver.devices, ranks(), patience_s=PATIENCE_S)
+    assert await released(driver)
     assert driver.asked == 6
 
 
 async def test_in_a_container_the_memory_in_use_has_to_fall() -> None:
     driver = Driver(gpu(45 * GB, pids=None), gpu(44 * GB), gpu(44 * GB), gpu(6 * GB), pids_are_ours=False)
-    assert await await_release(driver.devices, ranks(), patience_s=PATIENCE_S)
+    assert await released(driver)
     assert driver.asked >= 4
     assert driver.devices.peak_used_bytes == {}
 
@@ -69,15 +72,15 @@ async def test_memory_that_the_old_ranks_had_given_up_before_is_not_waited_for()
     driver = Driver(gpu(45 * GB, pids=None), pids_are_ours=False)
     driver.devices.take(GpuSample((gpu(5 * GB),)))
     driver._states[0] = gpu(5 * GB)
-    assert await await_release(driver.devices, ranks(), patience_s=PATIENCE_S)
+    assert await released(driver)
 
 
 async def test_after_a_while_the_new_ranks_start_anyway_and_one_line_says_so(
     dead: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = Driver(gpu(40 * GB, pids=(dead,)))
-    assert not await await_release(driver.devices, ranks(), patience_s=0.1)
-    (line,) = [record.message for record in caplog.records]
+    assert not await released(driver, patience_s=0.1)
+    (line,) = caplog.messages
     assert line == (
         "GPUs still hold memory of the ranks before (GPU 0: 40.0 GB in use) after 0 s:"
         " the new ranks start anyway, and may run out of memory"
@@ -89,7 +92,7 @@ async def test_a_driver_that_does_not_answer_is_not_waited_for_longer(
 ) -> None:
     driver = Driver(gpu(40 * GB, pids=(dead,)))
     driver.devices.ask = lambda: None
-    assert not await await_release(driver.devices, ranks(), patience_s=0.1)
+    assert not await released(driver, patience_s=0.1)
     assert caplog.records[0].message.startswith("the driver does not answer after")
 
 
@@ -105,5 +108,5 @@ async def test_without_need_nothing_is_waited_for(case: str, dead: int) -> None:
         old[0].device_uuid = ""
     else:
         driver._states[0] = gpu(gone="lost")
-    assert await await_release(driver.devices, old, patience_s=PATIENCE_S)
+    assert await released(driver, old)
     assert driver.asked <= (2 if case == "gpu is gone" else 0)

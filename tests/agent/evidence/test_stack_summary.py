@@ -30,8 +30,12 @@ def thread(*frames: Frame, active: bool = False, owns_gil: bool = False, system_
     return Thread(system_id, "", active, owns_gil, frames)
 
 
+def summary_of(*threads: Thread, computes_on_cpu: bool = True, **blocked: common.BlockedOn) -> StackSummary:
+    return summarize(3, PID, threads, computes_on_cpu=computes_on_cpu, **blocked)
+
+
 def activity(*threads: Thread, computes_on_cpu: bool = True) -> str:
-    found = summarize(3, PID, threads, computes_on_cpu=computes_on_cpu).activity
+    found = summary_of(*threads, computes_on_cpu=computes_on_cpu).activity
     return common.Activity.Name(found).removeprefix("ACTIVITY_").lower()
 
 
@@ -103,7 +107,7 @@ def test_kernel_and_frames_together_say_what_a_thread_waits_for(
     inner: list[Frame], kernel: "common.Activity", expected: str
 ) -> None:
     blocked = common.BlockedOn(activity=kernel, call="read")
-    summary = summarize(3, PID, [thread(*inner, USER)], computes_on_cpu=True, blocked=blocked)
+    summary = summary_of(thread(*inner, USER), blocked=blocked)
     assert common.Activity.Name(summary.activity) == f"ACTIVITY_{expected.upper()}"
     assert summary.blocked_on.activity == (summary.activity if expected != "collective" else 0)
     assert blocked == common.BlockedOn(activity=kernel, call="read")
@@ -111,21 +115,21 @@ def test_kernel_and_frames_together_say_what_a_thread_waits_for(
 
 def test_a_data_loader_that_waits_for_a_lock_is_both() -> None:
     blocked = common.BlockedOn(activity=common.ACTIVITY_FILE_LOCK, path="/data/lock")
-    summary = summarize(3, PID, [thread(EVENT, LOADER, USER)], computes_on_cpu=True, blocked=blocked)
+    summary = summary_of(thread(EVENT, LOADER, USER), blocked=blocked)
     assert (summary.activity, summary.blocked_on) == (common.ACTIVITY_DATA, blocked)
 
 
 def test_a_sleep_on_a_gpu_is_the_ranks_own_only_if_native_frames_show_no_call() -> None:
     blocked = common.BlockedOn(activity=common.ACTIVITY_SLEEP, call="nanosleep")
     for frames, expected in (([USER], common.ACTIVITY_UNSPECIFIED), ([CONDITION, USER], common.ACTIVITY_SLEEP)):
-        summary = summarize(3, PID, [thread(*frames)], computes_on_cpu=False, blocked=blocked)
+        summary = summary_of(thread(*frames), computes_on_cpu=False, blocked=blocked)
         assert summary.activity == expected
 
 
 def test_the_thread_that_holds_the_gil_is_named_with_what_it_waits_for() -> None:
     owner = Thread(PID + 1, "loader\n", active=False, owns_gil=True, frames=(USER,))
     waits = common.BlockedOn(activity=common.ACTIVITY_PIPE, path="/tmp/fifo", next=common.BlockedOn(call="read"))
-    summary = summarize(3, PID, [thread(USER), owner], computes_on_cpu=True, gil_owner_blocked=waits)
+    summary = summary_of(thread(USER), owner, gil_owner_blocked=waits)
     assert summary.blocked_on == common.BlockedOn(
         activity=common.ACTIVITY_GIL_HELD,
         thread="loader?",
@@ -134,16 +138,13 @@ def test_the_thread_that_holds_the_gil_is_named_with_what_it_waits_for() -> None
 
 
 def test_the_frame_is_the_innermost_of_the_users_own_code() -> None:
-    summary = summarize(3, PID, [thread(EVENT, HOOKS, DISPATCH, USER, SCHEDULE)], computes_on_cpu=True)
+    summary = summary_of(thread(EVENT, HOOKS, DISPATCH, USER, SCHEDULE))
     assert summary.frame == "train_step (train.py:41)"
-    assert not summarize(3, PID, [thread(EVENT, HOOKS)], computes_on_cpu=True).frame
+    assert not summary_of(thread(EVENT, HOOKS)).frame
 
 
-def test_a_process_without_its_training_thread_is_not_described() -> None:
-    assert summarize(3, PID, [thread(USER, system_id=PID + 1)], computes_on_cpu=True) == StackSummary(rank=3)
-
-
-def test_a_rank_that_computes_is_blocked_on_nothing() -> None:
-    summary = summarize(3, PID, [thread(USER, active=True)], computes_on_cpu=True)
+def test_a_rank_that_computes_is_blocked_on_nothing_and_one_without_its_training_thread_is_not_described() -> None:
+    assert summary_of(thread(USER, system_id=PID + 1)) == StackSummary(rank=3)
+    summary = summary_of(thread(USER, active=True))
     assert summary.activity == common.ACTIVITY_USER_CODE
     assert not summary.HasField("blocked_on")

@@ -40,22 +40,13 @@ def _two_ranks(node: RecordedNode) -> Iterator[list[int]]:
         for rank in range(2):
             box = node.options.black_box(1, rank)
             box.parent.mkdir(parents=True, exist_ok=True)
-            context = RankContext(
-                run=RUN, generation=1, agent=f"unix:{node.options.session_socket}", black_box=str(box)
-            )
-            environment = {
-                **os.environ,
-                **context.to_environment(),
-                "PYTHONPATH": os.pathsep.join(sys.path),
-                "RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-            }
+            agent = f"unix:{node.options.session_socket}"
+            context = RankContext(run=RUN, generation=1, agent=agent, black_box=str(box)).to_environment()
+            place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            environment = {**os.environ, **context, **place, "PYTHONPATH": os.pathsep.join(sys.path)}
             script = Path(__file__).parents[2] / "support" / "hung_rank.py"
-            ranks.append(
-                subprocess.Popen([sys.executable, script, str(HANGS_AT)], env=environment, start_new_session=True)
-            )
+            command = [sys.executable, str(script), str(HANGS_AT)]
+            ranks.append(subprocess.Popen(command, env=environment, start_new_session=True))
         yield [rank.pid for rank in ranks]
     finally:
         for process in ranks:

@@ -38,12 +38,8 @@ class Agent:
     def __init__(self, folder: Path, pids: list[int]) -> None:
         script = Path(__file__).parents[2] / "support" / "paused_agent.py"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parents[2]), *sys.path])}
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), str(folder), *map(str, pids)],
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
+        command = [sys.executable, str(script), str(folder), *map(str, pids)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
         self.pid = self._process.pid
         self._views: queue.SimpleQueue[View] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._read)
