@@ -4,15 +4,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from holdfast_cli.local_run import command_lines
 from holdfast_cli.local_run.run_options import LocalRunOptions
+from holdfast_cli.main import app
 from holdfast_cli.run_folder.record import RunRecord
 from tests.support.snapshots import snapshots
 
 __all__ = ["snapshots"]
 
 FAKES = (sys.executable, str(Path(__file__).parents[1] / "support" / "fakes.py"))
+
+
+def holdfast(*arguments: object, columns: int = 160, **others: Any) -> Result:
+    """Call the command in this process. ``others``: of ``CliRunner.invoke``."""
+    return CliRunner(env={"COLUMNS": str(columns)}).invoke(app, [str(word) for word in arguments], **others)
 
 
 def run_record(directory: Path, **changes: Any) -> RunRecord:

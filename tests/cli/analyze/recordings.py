@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 FOLDER = Path(__file__).parent / "recordings"
 
@@ -32,9 +31,8 @@ KINDS = frozenset(
 # Where the documents of a case come from, best first.
 EVIDENCE = frozenset({"recorder", "tool_output", "log_lines", "report", "program", "synthetic"})
 
-_TEXTS = ("source", "shows", "evidence", "cause", "kind", "group", "op", "why")
-_KEYS = frozenset({*_TEXTS, "derived", "also", "culprits", "undecided", "seq", "stacks_decide"})
 _RANK = re.compile(r"rank-(\d+)\.(?:json|txt|log)")
+_OF_RECORDING = ("source", "shows", "evidence", "derived", "cause")
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Recording:
     source: str
     shows: str
     evidence: str
-    derived: tuple[str, ...]
+    derived: list[str]
     cause: str
     expectation: Expectation
 
@@ -123,67 +121,17 @@ def recordings() -> Iterator[Recording]:
 
 
 def read_recording(folder: Path) -> Recording:
-    """Read one folder.
-
-    Raises:
-        ValueError: If `case.toml` lacks a key, has one too many, or a value of a wrong type.
-    """
-    path = folder / "case.toml"
-    values = tomllib.loads(path.read_text())
-    if values.keys() != _KEYS:
-        raise ValueError(f"{path}: missing or unknown keys {sorted(values.keys() ^ _KEYS)}")
-    texts = {key: _text(path, values, key) for key in _TEXTS}
-    seq = values["seq"]
-    if type(seq) is not int or seq < -1:
-        raise ValueError(f"{path}: seq must be a number, or -1 if it is not known")
-    sides = values["undecided"]
-    if not isinstance(sides, list):
-        raise ValueError(f"{path}: undecided must be a list of lists of ranks")
-    if not isinstance(values["stacks_decide"], bool):
-        raise ValueError(f"{path}: stacks_decide must be true or false")
-    expectation = Expectation(
-        kind=texts["kind"],
-        also=_texts(path, values, "also"),
-        culprits=_ranks(path, "culprits", values["culprits"]),
-        undecided=tuple(_ranks(path, "undecided", side) for side in sides),
-        group=texts["group"],
-        op=texts["op"],
-        seq=None if seq == -1 else seq,
-        stacks_decide=values["stacks_decide"],
-        why=texts["why"],
-    )
-    return Recording(
-        name=folder.name,
-        folder=folder,
-        source=texts["source"],
-        shows=texts["shows"],
-        evidence=texts["evidence"],
-        derived=_texts(path, values, "derived"),
-        cause=texts["cause"],
-        expectation=expectation,
-    )
+    """Read one folder. Raises TypeError if `case.toml` lacks a key, or has one too many."""
+    values = tomllib.loads((folder / "case.toml").read_text())
+    values |= {"also": tuple(values["also"]), "culprits": tuple(values["culprits"])}
+    values |= {
+        "undecided": tuple(map(tuple, values["undecided"])),
+        "seq": None if values["seq"] == -1 else values["seq"],
+    }
+    of_recording = {key: values.pop(key) for key in _OF_RECORDING}
+    return Recording(name=folder.name, folder=folder, expectation=Expectation(**values), **of_recording)
 
 
 def _by_rank(folder: Path, suffix: str) -> dict[int, Path]:
     found = ((_RANK.fullmatch(path.name), path) for path in folder.glob(f"rank-*.{suffix}"))
     return dict(sorted((int(match[1]), path) for match, path in found if match))
-
-
-def _text(path: Path, values: dict[str, Any], key: str) -> str:
-    value = values[key]
-    if not isinstance(value, str):
-        raise ValueError(f"{path}: {key} must be a text")
-    return value
-
-
-def _texts(path: Path, values: dict[str, Any], key: str) -> tuple[str, ...]:
-    value = values[key]
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ValueError(f"{path}: {key} must be a list of texts")
-    return tuple(value)
-
-
-def _ranks(path: Path, key: str, value: object) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(rank) is int and rank >= 0 for rank in value):
-        raise ValueError(f"{path}: {key} must hold lists of ranks")
-    return tuple(value)

@@ -7,16 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from holdfast_cli.main import app
+from tests.cli.conftest import holdfast
 from tests.support.recorder_documents import Document
 
 WORLD = (0, 1, 2, 3)
-
-
-def holdfast(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in arguments])
 
 
 def answer(*arguments: str | Path) -> dict[str, Any]:
@@ -24,9 +19,7 @@ def answer(*arguments: str | Path) -> dict[str, Any]:
     result = holdfast("analyze", *arguments, "--json")
     assert result.exit_code == 0, result.output
     (line,) = result.stdout.splitlines()
-    found = json.loads(line)
-    assert isinstance(found, dict)
-    return found
+    return dict(json.loads(line))
 
 
 def loop(calls: int = 3) -> Document:
@@ -64,12 +57,8 @@ def test_the_text_has_the_verdict_first_and_then_why_what_to_do_the_basis_and_th
 
 def test_scripts_get_one_object(late: Path) -> None:
     found = answer(late)
-    waits = found.pop("waits")
-    assert [(wait["rank"], wait["awaited"], wait["certain"]) for wait in waits] == [
-        (0, 2, True),
-        (1, 2, True),
-        (3, 2, True),
-    ]
+    waits = [(wait["rank"], wait["awaited"], wait["certain"]) for wait in found.pop("waits")]
+    assert waits == [(0, 2, True), (1, 2, True), (3, 2, True)]
     (cause,) = found.pop("causes")
     assert (cause["kind"], cause["ranks"], cause["members"]) == ("missing_rank", [2], [0, 1, 2, 3])
     assert found == {
@@ -88,15 +77,6 @@ def test_scripts_get_one_object(late: Path) -> None:
         "bad_entries": 0,
         "refused": [],
     }
-
-
-def test_pickles_and_json_give_the_same_answer(late: Path, tmp_path: Path) -> None:
-    other = tmp_path / "pickles"
-    other.mkdir()
-    for path in late.iterdir():
-        data = pickle.dumps(json.loads(path.read_text()), protocol=2)
-        (other / f"comm_lib_trace_rank_{path.stem.removeprefix('rank-')}").write_bytes(data)
-    assert answer(other) == answer(late)
 
 
 def test_a_job_in_which_nobody_waits_has_the_same_keys(tmp_path: Path, late: Path) -> None:
@@ -183,21 +163,6 @@ def test_earlier_dumps_of_another_form_are_no_movement(late: Path, tmp_path: Pat
     assert found["refused"] == ["earlier dumps of ranks 1, 2 and 3: they were made in another way than the newer ones"]
 
 
-def test_earlier_dumps_must_be_apart_from_the_newer_ones(late: Path) -> None:
-    for before in (late, late.parent):
-        result = holdfast("analyze", late, "--earlier", before)
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert "holds the newer dumps too: name a folder of earlier dumps alone" in result.stderr
-
-
-def test_the_stacks_next_to_the_dumps_are_read(late: Path) -> None:
-    (late / "rank-2.stack.txt").write_text(
-        'Thread 7 (idle): "MainThread"\n    new_group (torch/distributed/distributed_c10d.py:9)\n'
-    )
-    found = answer(late)
-    assert (found["kind"], found["culprits"], found["suspects"]) == ("unknown", [], [])
-
-
 MAIN = 'Thread 7 (idle): "MainThread"\n'
 OWN_CODE = MAIN + "    step (train.py:9)\n"
 NATIVE = MAIN + "    step (train.py:9)\n    start_thread (libc.so.6)\n"
@@ -256,15 +221,11 @@ def test_a_stack_that_decides_names_a_rank_without_a_dump(lost: Path) -> None:
 def test_the_stack_of_a_named_rank_is_shown_and_not_asked_for(late: Path) -> None:
     before = answer(late)
     (culprit,) = before["culprits"]
-    stack = (
-        MAIN
-        + "    wait (/usr/lib/python3.11/threading.py:320)\n    read_shard (data/shards.py:88)\n    step (train.py:9)\n"
-    )
-    found = answer(stacks(late, **{f"rank_{culprit}": stack}))
+    waits = "    wait (/usr/lib/python3.11/threading.py:320)\n    read_shard (data/shards.py:88)\n"
+    found = answer(stacks(late, **{f"rank_{culprit}": f"{MAIN}{waits}    step (train.py:9)\n"}))
     assert found["culprits"] == before["culprits"]
-    assert (
-        found["causes"][0]["why"][-1] == f"the stack of rank {culprit} is there, and shows read_shard (data/shards.py)"
-    )
+    shown = f"the stack of rank {culprit} is there, and shows read_shard (data/shards.py)"
+    assert found["causes"][0]["why"][-1] == shown
     assert found["next"] == f"read this stack and the log of rank {culprit}: what keeps the host from this call"
 
 
@@ -285,26 +246,6 @@ def test_where_nothing_is_pending_the_stacks_that_are_there_are_to_be_read(tmp_p
     assert answer(folder)["next"] == "read the stacks and the logs of ranks 0, 1, 2 and 3: what do they wait for"
 
 
-def test_dumps_of_pending_calls_alone_are_not_said_to_have_a_full_ring(tmp_path: Path) -> None:
-    def basis(name: str, **kept: bool) -> str:
-        folder = tmp_path / name
-        folder.mkdir()
-        for rank in WORLD:
-            written = Document({"0": WORLD}, first_record=5).call().pending().call(state="scheduled").document()
-            del written["entries"][: not kept["done"]]
-            if kept.get("gap"):
-                written["entries"][-1]["record_id"] += 3
-            (folder / f"rank-{rank}.json").write_text(json.dumps(written))
-        (line,) = [line for line in holdfast("analyze", folder).stdout.splitlines() if line.startswith("based on")]
-        return line
-
-    assert "; 4 without the oldest calls: the ring is full; " in basis("full", done=True)
-    unclear = "; 4 without the oldest calls: the ring is full, or only pending calls were dumped; "
-    assert unclear in basis("pending", done=False)
-    partial = basis("gap", done=False, gap=True)
-    assert "; 4 with pending calls only; " in partial and "ring is full" not in partial
-
-
 def test_a_text_of_a_dump_steers_no_terminal_and_adds_no_line(late: Path) -> None:
     written = json.loads((late / "rank-3.json").read_text())
     for entry in written["entries"]:
@@ -316,74 +257,44 @@ def test_a_text_of_a_dump_steers_no_terminal_and_adds_no_line(late: Path) -> Non
     assert answer(late)["refused"][0].startswith("rank-3.json: it holds calls of ?[31mnccl?rank 0 is dead")
 
 
-def test_many_files_that_are_left_out_are_counted(late: Path) -> None:
-    for number in range(25):
-        (late / f"other-{number}.json").write_text("{}")
-    assert "  left out 5 more: --json has all" in holdfast("analyze", late).stdout.splitlines()
-    assert len(answer(late)["refused"]) == 25
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_a_world_that_is_too_small_is_refused(late: Path, size: int) -> None:
-    result = holdfast("analyze", late, "--world-size", str(size))
-    assert result.exit_code == 2
-    assert f"--world-size {size} is too small: there is a rank 3" in result.stderr
-
-
-def test_a_dead_rank_that_the_job_does_not_have_is_refused(late: Path) -> None:
-    result = holdfast("analyze", late, "--dead", "7", "--dead", "1")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "--dead 7: the dumps name 4 ranks, and this is none of them" in result.stderr
-
-
 def test_a_larger_world_has_ranks_without_a_dump(late: Path) -> None:
     found = answer(late, "--world-size", "5")
     assert found["ranks_without_dump"] == [4]
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--dead", "99"), ("--world-size", "2"), ("--dead", "-1"), ("--earlier", "same")]
-)
-def test_wrong_arguments_end_with_2_and_print_nothing_for_scripts(late: Path, arguments: tuple[str, ...]) -> None:
-    words = [str(late) if word == "same" else word for word in arguments]
-    result = holdfast("analyze", late, "--json", *words)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
+    ("arguments", "message"),
     [
-        (lambda folder: None, "is no folder: name the one that holds one dump for each rank"),
-        (lambda folder: folder.touch(), "is no folder: name the one that holds one dump for each rank"),
-        (lambda folder: folder.mkdir(), "holds no dump of a Flight Recorder: torch writes them where"),
+        (("--world-size", "1"), "--world-size 1 is too small: there is a rank 3"),
+        (("--world-size", "3"), "--world-size 3 is too small: there is a rank 3"),
+        (("--dead", "7", "--dead", "1"), "--dead 7: the dumps name 4 ranks, and this is none of them"),
+        (("--dead", "-1"), "--dead"),
+        (("--earlier", "{late}"), "holds the newer dumps too: name a folder of earlier dumps alone"),
+        (("--earlier", "{late}/.."), "holds the newer dumps too: name a folder of earlier dumps alone"),
     ],
 )
-def test_a_folder_that_cannot_be_judged_is_one_line_and_exit_code_1(tmp_path: Path, make: Any, message: str) -> None:
-    make(tmp_path / "dumps")
+def test_wrong_arguments_end_with_2_and_print_nothing_for_scripts(
+    late: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    result = holdfast("analyze", late, "--json", *(word.format(late=late) for word in arguments))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+
+
+def test_a_folder_that_cannot_be_judged_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     for arguments in ([], ["--json"]):
-        result = holdfast("analyze", tmp_path / "dumps", *arguments)
+        result = holdfast("analyze", tmp_path / "none", *arguments)
         assert (result.exit_code, result.stdout) == (1, "")
-    assert message in result.stderr and len(result.stderr.splitlines()) == 1
+        assert "is no folder: name the one that" in result.stderr and len(result.stderr.splitlines()) == 1
 
 
-class Runs:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.path),)
-
-
-def test_a_pickle_with_code_is_named_and_does_not_run(late: Path, tmp_path: Path) -> None:
+def test_a_pickle_with_code_is_named_and_its_rank_has_no_dump(late: Path) -> None:
     (late / "rank-3.json").unlink()
-    (late / "nccl_trace_rank_3").write_bytes(pickle.dumps({"entries": [Runs(tmp_path / "ran")]}, protocol=2))
+    (late / "nccl_trace_rank_3").write_bytes(pickle.dumps({"entries": [os.mkdir]}, protocol=2))
     found = answer(late)
-    assert found["refused"] == [
-        "nccl_trace_rank_3: it refers to posix.mkdir, and a recorder's dump holds plain data only"
-    ]
-    assert found["ranks_without_dump"] == [3] and not (tmp_path / "ran").exists()
-    assert "left out nccl_trace_rank_3: it refers to posix.mkdir" in holdfast("analyze", late).stdout
+    refused = "nccl_trace_rank_3: it refers to posix.mkdir, and a recorder's dump holds plain data only"
+    assert (found["refused"], found["ranks_without_dump"]) == ([refused], [3])
+    assert f"  left out {refused}" in holdfast("analyze", late).stdout.splitlines()
 
 
 def test_many_waits_are_counted_in_the_text_and_complete_in_the_object(tmp_path: Path) -> None:
@@ -397,19 +308,10 @@ def test_many_waits_are_counted_in_the_text_and_complete_in_the_object(tmp_path:
 def test_dumps_of_torchs_hook_say_that_they_cannot_show_who_hangs(tmp_path: Path) -> None:
     """As torch 2.14.1 writes them for nccl2: all calls are retired, although one of them hangs."""
     made = Document({"0": (0, 1)}, backend="c10d").call("allreduce", state="scheduled", retired=True)
-    folder = write(tmp_path / "dumps", {0: made, 1: made})
-    why = "the recorder of ranks 0 and 1 ends calls when they are made, not when they complete, so it cannot show"
-    why += " who hangs"
-    lines = holdfast("analyze", folder).stdout.splitlines()
+    lines = holdfast("analyze", write(tmp_path / "dumps", {0: made, 1: made})).stdout.splitlines()
     assert lines[0].startswith("no recorder shows for sure a call that others wait in")
-    assert lines[1] == f"  why: {why}"
+    assert lines[1] == (
+        "  why: the recorder of ranks 0 and 1 ends calls when they are made, not when they complete, "
+        "so it cannot show who hangs"
+    )
     assert [line.count("cannot show who hangs") for line in lines if line.startswith("based on")] == [1]
-    found = answer(folder)
-    assert (found["kind"], found["culprits"], found["causes"][0]["why"]) == ("nothing_pending", [], [why])
-
-
-def test_dumps_of_torchcomms_are_left_out_because_their_numbers_are_not_of_groups(late: Path) -> None:
-    (late / "rank-3.json").write_text(json.dumps(loop().pending().of_torchcomms()))
-    found = answer(late)
-    (refused,) = found["refused"]
-    assert refused.startswith("rank-3.json: it is of TorchComms' recorder") and found["ranks_without_dump"] == [3]

@@ -9,6 +9,8 @@ from holdfast_core.diagnosis.devices.causes import Place
 
 TORCH = "/venv/lib/python3.12/site-packages/torch"
 USER = ("train_step", "train.py", 41)
+NEXT = ("_next_data", f"{TORCH}/utils/data/dataloader.py", 790)
+FETCH = ("fetch", f"{TORCH}/utils/data/_utils/fetch.py", 52)
 
 
 def py_spy(*frames: tuple[str, str, int], header: str = 'Thread 70 (idle): "MainThread"') -> str:
@@ -30,27 +32,12 @@ CASES = [
     ([("_next_data", f"{TORCH}/utils/data/dataloader.py", 1400), USER], Place.DATA),
     ([("_MultiProcessingDataLoaderIter._next_data", "dataloader.py", 1505), USER], Place.DATA),
     ([("Stream.synchronize", f"{TORCH}/cuda/streams.py", 100), USER], Place.SYNCHRONIZATION),
-    (
-        [
-            ("__getitem__", "data.py", 33),
-            ("fetch", f"{TORCH}/utils/data/_utils/fetch.py", 52),
-            ("_next_data", f"{TORCH}/utils/data/dataloader.py", 790),
-            USER,
-        ],
-        Place.DATA,
-    ),
+    ([("__getitem__", "data.py", 33), FETCH, NEXT, USER], Place.DATA),
     ([("open", "data.py", 3), ("__getitem__", f"{TORCH}/utils/data/dataset.py", 400), USER], Place.DATA),
     ([("set_epoch", f"{TORCH}/utils/data/distributed.py", 140), USER], Place.DATA),
     ([("read", "data.py", 3), ("_next_data", "dataloader.py", 790), USER], Place.DATA),
-    ([("item", "data.py", 3), ("_next_data", f"{TORCH}/utils/data/dataloader.py", 790), USER], Place.SYNCHRONIZATION),
-    (
-        [
-            ("broadcast", f"{TORCH}/distributed/distributed_c10d.py", 2900),
-            ("__getitem__", "data.py", 33),
-            ("_next_data", f"{TORCH}/utils/data/dataloader.py", 790),
-        ],
-        Place.CALL,
-    ),
+    ([("item", "data.py", 3), NEXT, USER], Place.SYNCHRONIZATION),
+    ([("broadcast", f"{TORCH}/distributed/distributed_c10d.py", 2900), ("get", "data.py", 33), NEXT], Place.CALL),
     # Files of the user's own: a line of them may wait for the device.
     ([("__getitem__", "data.py", 33), USER], Place.ELSEWHERE),
     ([("fetch", "fetch.py", 8), USER], Place.ELSEWHERE),

@@ -9,6 +9,8 @@ from holdfast_cli.analysis.dump_folder import NoRankError, rank_in
     "name",
     [
         "comm_lib_trace_rank_5",
+        "rank-00005.flight_recorder_nccl.json",
+        "rank5_host7.json",
         "job42_node0_local_rank_1_rank_5",
         "rank_5_local_rank_1",
         "rank5-localrank1-node-rank-0",
