@@ -17,7 +17,7 @@ __all__ = ["snapshots"]
 FAKES = (sys.executable, str(Path(__file__).parents[1] / "support" / "fakes.py"))
 
 
-def holdfast(*arguments: object, columns: int = 160, **others: Any) -> Result:
+def holdfast(*arguments: object, columns: int = 80, **others: Any) -> Result:
     """Call the command in this process. ``others``: of ``CliRunner.invoke``."""
     return CliRunner(env={"COLUMNS": str(columns)}).invoke(app, [str(word) for word in arguments], **others)
 

@@ -12,22 +12,21 @@ from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.format.slot_shard import write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_cli.commands.run import run_name
-from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, LastCheckpointError
+from holdfast_cli.errors import (
+    BadLossError,
+    CheckpointsUnavailableError,
+    CommandError,
+    LastCheckpointError,
+    SettingsError,
+)
 from holdfast_cli.main import app
 from holdfast_cli.settings.schema import RunSettings
 from holdfast_cli.views.summary import bad_end, closing_line, ended_badly, interrupted_line, stopped_line
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, allocate
+from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_IDLE
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
-from holdfast_proto.v1.store_pb2 import (
-    INCIDENT_STATE_NOTED,
-    LOSS_TIER_SPIKE,
-    RUN_PHASE_FAILED,
-    RUN_PHASE_FINISHED,
-    VERDICT_KIND_BAD_CONFIGURATION,
-    RankExit,
-)
 from tests.support.s3_server import s3_endpoint, server
 
 __all__ = ["s3_endpoint", "server"]
@@ -58,7 +57,7 @@ def test_the_table_names_every_code() -> None:
 
 
 def test_a_run_whose_last_checkpoint_failed_names_the_newest_good_one(checkpoints: CheckpointDirectory) -> None:
-    status = RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=20)
+    status = RunStatus(run="r", phase=store.RUN_PHASE_FINISHED, newest_step=20)
     assert "finished" in closing_line(status, str(checkpoints.path))
     status.failed_checkpoint = 15
     assert "finished" in closing_line(status, str(checkpoints.path)), "a newer one is there"
@@ -74,8 +73,8 @@ def test_a_run_whose_last_checkpoint_failed_names_the_newest_good_one(checkpoint
 
 
 def ended(until: int, *, done: int, in_step: int, **fields: Any) -> RunStatus:
-    rank = RankView(exit=RankExit(code=0, step=in_step, finished=True, steps_until=until))
-    return RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=done - 1, ranks=[rank], **fields)
+    rank = RankView(exit=store.RankExit(code=0, step=in_step, finished=True, steps_until=until))
+    return RunStatus(run="r", phase=store.RUN_PHASE_FINISHED, newest_step=done - 1, ranks=[rank], **fields)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ def test_a_run_whose_last_steps_no_checkpoint_holds_says_which_and_has_a_code_of
 
 def test_ranks_that_left_in_different_steps_are_said_to_have_done_so(checkpoints: CheckpointDirectory) -> None:
     status = ended(300, done=21, in_step=20)
-    status.ranks.add(rank=1).exit.CopyFrom(RankExit(code=0, step=299, phase=PHASE_IDLE, steps_until=300))
+    status.ranks.add(rank=1).exit.CopyFrom(store.RankExit(code=0, step=299, phase=PHASE_IDLE, steps_until=300))
     with pytest.raises(LastCheckpointError) as caught:
         closing_line(status, str(checkpoints.path))
     line = str(caught.value)
@@ -152,37 +151,54 @@ def test_an_interrupted_run_says_what_is_lost(checkpoints: CheckpointDirectory, 
     assert line(-1) == ""
 
 
-def test_a_failed_run_says_what_is_lost_after_its_reason(checkpoints: CheckpointDirectory) -> None:
-    status = RunStatus(run="r", phase=RUN_PHASE_FAILED, newest_step=22, outcome="rank 1 fails at step 23 each time")
-    assert str(ended_badly(status, Path("logs"), str(checkpoints.path))) == (
-        "run r failed: rank 1 fails at step 23 each time (logs: logs);"
-        f" newest checkpoint: step 20, in {checkpoints.path}; 2 steps are lost"
-    )
-
-
 def test_a_run_that_stopped_without_its_last_checkpoint_has_the_same_code(checkpoints: CheckpointDirectory) -> None:
-    status = RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=30, left_step=30)
+    status = RunStatus(run="r", phase=store.RUN_PHASE_FINISHED, newest_step=30, left_step=30)
     with pytest.raises(LastCheckpointError, match=r"that of step 20 is the newest .* --preemption-grace-s"):
         stopped_line(status, str(checkpoints.path))
 
 
 def test_a_run_that_stopped_with_a_bad_loss_is_not_said_to_continue(checkpoints: CheckpointDirectory) -> None:
-    status = RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=20, left_step=20)
+    status = RunStatus(run="r", phase=store.RUN_PHASE_FINISHED, newest_step=20, left_step=20)
     place = str(checkpoints.path)
     assert "continues from its last checkpoint" in stopped_line(status, place)
     assert stopped_line(status, place, is_bad=True) == "r stopped after step 20, as asked"
 
 
-def test_a_refused_start_has_a_code_and_a_reason_of_its_own() -> None:
-    status = RunStatus(run="r", phase=RUN_PHASE_FAILED, outcome="the run was not started: files are missing")
-    status.newest_incident.state = INCIDENT_STATE_NOTED
-    status.newest_incident.verdict.message = "a digest differs"
-    assert type(ended_badly(status, Path("logs"), "nowhere")) is CommandError
-    status.refused = True
-    error = ended_badly(status, Path("logs"), "nowhere")
-    assert isinstance(error, CheckpointsUnavailableError)
-    assert error.exit_code == ExitCode.CHECKPOINTS_UNAVAILABLE
-    assert str(error) == "run r was not started: files are missing (logs: logs)"
+FAILED = RunStatus(run="r", phase=store.RUN_PHASE_FAILED, newest_step=-1, outcome="the run was not started: no file")
+FAILED.newest_incident.state, FAILED.newest_incident.verdict.message = store.INCIDENT_STATE_NOTED, "a digest differs"
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "code", "line"),
+    [
+        ({}, CommandError, ExitCode.FAILED, "run r failed: the run was not started: no file (logs: logs)"),
+        (
+            {"refused": True},
+            CheckpointsUnavailableError,
+            ExitCode.CHECKPOINTS_UNAVAILABLE,
+            "run r was not started: no file (logs: logs)",
+        ),
+        (
+            {"outcome": "stopped at step 9", "stopped_by_loss": store.LOSS_TIER_SPIKE},
+            BadLossError,
+            ExitCode.BAD_LOSS,
+            "run r failed: stopped at step 9 (logs: logs)",
+        ),
+        (
+            {"newest_incident": store.Incident(verdict=store.Verdict(kind=store.VERDICT_KIND_BAD_CONFIGURATION))},
+            SettingsError,
+            ExitCode.CONFIGURATION,
+            "run r failed: the run was not started: no file (logs: logs)",
+        ),
+    ],
+)
+def test_the_end_of_a_run_has_the_code_of_its_reason(
+    changes: dict[str, Any], kind: type, code: ExitCode, line: str
+) -> None:
+    status = RunStatus(**changes)
+    merged = RunStatus.FromString(FAILED.SerializeToString() + status.SerializeToString())
+    error = ended_badly(merged, Path("logs"), "nowhere")
+    assert (type(error), error.exit_code, str(error)) == (kind, code, line)
 
 
 def test_a_start_without_a_file_of_its_histories_has_the_code_of_unavailable_checkpoints(tmp_path: Path) -> None:
@@ -197,12 +213,6 @@ def test_a_start_without_a_file_of_its_histories_has_the_code_of_unavailable_che
         assert "nothing was started; start the run again when the files are back" in refused.stderr
         assert refused.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_configuration_that_a_rank_refuses_has_the_code_of_a_wrong_setting() -> None:
-    status = RunStatus(run="r", phase=RUN_PHASE_FAILED, outcome="model.dim is 3: make it even")
-    status.newest_incident.verdict.kind = VERDICT_KIND_BAD_CONFIGURATION
-    assert ended_badly(status, Path("logs"), "nowhere").exit_code == ExitCode.CONFIGURATION
 
 
 def test_another_name_is_refused_before_anything_starts(checkpoints: CheckpointDirectory) -> None:
@@ -252,16 +262,10 @@ def test_a_manifest_without_its_shards_is_listed_as_damaged(checkpoints: Checkpo
 
 
 def test_the_end_says_since_when_the_loss_was_not_finite() -> None:
-    status = RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=30, finite_loss_step=12)
+    status = RunStatus(run="r", phase=store.RUN_PHASE_FINISHED, newest_step=30, finite_loss_step=12)
     assert bad_end(status) == ""
     status.nonfinite_since = 14
     expected = "the loss was not finite from step 14 to the end: the last finite loss was at step 12"
     assert bad_end(status) == expected
     status.ClearField("finite_loss_step")
     assert bad_end(status) == "the loss was not finite from step 14 to the end: no loss was finite"
-
-
-def test_a_run_that_was_stopped_because_of_its_loss_has_a_code_of_its_own() -> None:
-    status = RunStatus(run="r", phase=RUN_PHASE_FAILED, outcome="stopped at step 9", stopped_by_loss=LOSS_TIER_SPIKE)
-    error = ended_badly(status, Path("logs"), "nowhere")
-    assert (error.exit_code, str(error)) == (ExitCode.BAD_LOSS, "run r failed: stopped at step 9 (logs: logs)")

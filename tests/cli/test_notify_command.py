@@ -1,18 +1,16 @@
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from holdfast_cli.commands.services.notify import test_channels as send_tests
 from holdfast_cli.errors import CommandError, SettingsError
 from holdfast_cli.flags.watch_flags import NotifyTestFlags
-from holdfast_cli.main import app
 from holdfast_proto import keys
 from holdfast_proto.v1.store_pb2 import RunSpec, WebhookChannel
-from tests.cli.conftest import run_record
+from tests.cli.conftest import holdfast, run_record
 from tests.support.receiver import Answer, Receiver, receiver
 from tests.support.store_server import StoreServer, store_process, store_server
 
@@ -47,6 +45,19 @@ argv = ["/bin/sh", "-c", "exit 3"]
     return file
 
 
+def own_file(folder: Path, service: Receiver) -> Path:
+    """Write a file with one channel."""
+    (folder / "own.toml").write_text(f'[notify.webhook]\nurl = "{service.url}"\n')
+    return folder / "own.toml"
+
+
+def recorded(folder: Path, **fields: Any) -> Path:
+    """Write the record of the run "llama", and return the folder that has it."""
+    (folder / "llama").mkdir()
+    run_record(folder / "llama", run="llama", **fields).save()
+    return folder / "llama"
+
+
 def test_every_channel_gets_a_message_and_each_result_is_said(
     tmp_path: Path, service: Receiver, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,7 +80,6 @@ def test_a_channel_that_fails_is_told_apart_without_its_secret(
     tmp_path: Path, service: Receiver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     service.answers = [Answer(), Answer(404), Answer(302, {"Location": "http://elsewhere.invalid/"}), Answer(500)]
-    (tmp_path / "x").mkdir()
     file = settings(tmp_path, service)
     (tmp_path / "url").chmod(0o644)
     with pytest.raises(CommandError, match="4 of 5"):
@@ -84,25 +94,15 @@ def test_a_channel_that_fails_is_told_apart_without_its_secret(
 
 
 def test_all_that_answer_end_the_command_with_success(tmp_path: Path, service: Receiver) -> None:
-    file = tmp_path / "own.toml"
-    file.write_text(f'[notify.webhook]\nurl = "{service.url}"\n')
-    done = CliRunner().invoke(app, ["notify", "test", "--config", str(file)])
+    done = holdfast("notify", "test", "--config", own_file(tmp_path, service))
     assert (done.exit_code, done.output) == (0, "webhook: sent\n")
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "part"),
-    [
-        ("", 78, "names no channel"),
-        ('[notify.webhook]\nurls = "http://a"\n', 78, "own.toml:2: notify.webhook.urls is not a key"),
-    ],
-)
-def test_settings_that_are_wrong_are_refused(tmp_path: Path, text: str, code: int, part: str) -> None:
+def test_a_file_that_names_no_channel_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
-    file.write_text(text)
-    with pytest.raises(SettingsError, match=part) as error:
+    file.touch()
+    with pytest.raises(SettingsError, match="names no channel"):
         send_tests(NotifyTestFlags(config=file))
-    assert error.value.exit_code == code
 
 
 def test_a_run_without_a_record_is_named(tmp_path: Path) -> None:
@@ -113,17 +113,14 @@ def test_a_run_without_a_record_is_named(tmp_path: Path) -> None:
 def test_a_run_that_has_ended_needs_the_file_with_its_channels(
     tmp_path: Path, service: Receiver, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "llama").mkdir()
-    gone = f"unix://{tmp_path}/gone.sock"
-    dataclasses.replace(run_record(tmp_path / "llama", run="llama"), store_url=gone, outcome="finished").save()
+    recorded(tmp_path, store_url=f"unix://{tmp_path}/gone.sock", outcome="finished")
     with pytest.raises(CommandError) as caught:
         send_tests(NotifyTestFlags(run="llama", directory=tmp_path))
     assert str(caught.value) == (
         "the channels of run llama are not known: it has ended, and its Redis keeps them no longer: "
         "name the file that has them with --config"
     )
-    file = tmp_path / "own.toml"
-    file.write_text(f'[notify.webhook]\nurl = "{service.url}"\n')
+    file = own_file(tmp_path, service)
     send_tests(NotifyTestFlags(run="llama", directory=tmp_path, config=file))
     assert capsys.readouterr().out == "webhook: sent\n"
     assert service.received[0].json["run"] == "llama"
@@ -134,22 +131,19 @@ def test_config_show_prints_a_file_with_the_same_channels(
 ) -> None:
     file = settings(tmp_path, service)
     monkeypatch.chdir(tmp_path)
-    runner = CliRunner()
-    shown = runner.invoke(app, ["config", "show"])
+    shown = holdfast("config", "show")
     assert shown.exit_code == 0, shown.output
     file.write_text(shown.output)
-    again = runner.invoke(app, ["config", "show", "--json"])
-    found = json.loads(again.output)
+    found = json.loads(holdfast("config", "show", "--json").output)
     assert found["notify.command.command.argv"]["value"] == ["/bin/sh", "-c", "exit 3"]
     assert found["notify.slack.slack.url_file"]["value"] == "url"
-    assert runner.invoke(app, ["config", "check"]).exit_code == 0
+    assert holdfast("config", "check").exit_code == 0
 
 
 def test_the_channels_of_a_run_are_those_in_its_redis(
     tmp_path: Path, service: Receiver, store_server: StoreServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "llama").mkdir()
-    dataclasses.replace(run_record(tmp_path / "llama", run="llama"), store_url=store_server.url).save()
+    recorded(tmp_path, store_url=store_server.url)
     with pytest.raises(CommandError, match="the channels of run llama are not known: "):
         send_tests(NotifyTestFlags(run="llama", directory=tmp_path))
     spec = RunSpec(run="llama")
@@ -162,8 +156,6 @@ def test_the_channels_of_a_run_are_those_in_its_redis(
 
 
 def test_a_record_that_another_user_can_have_written_is_not_trusted(tmp_path: Path) -> None:
-    (tmp_path / "llama").mkdir()
-    run_record(tmp_path / "llama", run="llama").save()
-    (tmp_path / "llama" / "run.json").chmod(0o666)
+    (recorded(tmp_path) / "run.json").chmod(0o666)
     with pytest.raises(CommandError, match="can be written by others"):
         send_tests(NotifyTestFlags(run="llama", directory=tmp_path))

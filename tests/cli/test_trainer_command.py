@@ -1,40 +1,37 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from holdfast_cli.errors import SettingsError
-from holdfast_cli.main import app
 from holdfast_cli.trainer_command import check_configuration, check_published
 from holdfast_trainer import start_checks
+from tests.cli.conftest import holdfast
 
 TRAINER = ("python", "-u", "-m", "holdfast_trainer")
 
 
-def run(directory: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ("run", "--directory", str(directory), *arguments))
-
-
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("command", "message"),
     [
-        (("--parallel.dp", "2"), "dp x parallel.cp x parallel.tp x parallel.pp is 2, but 4 ranks were started"),
-        (("--parallel.dp=4", "--parallel.zero", "7"), "parallel.zero: Input should be less than or equal to 3"),
-        (("--config", "no.toml"), "--config no.toml: No such file or directory"),
-        (("--model.dims=3",), "--model.dims=3"),
-        (("--parallel.dp=4", "--data.source=/no/such"), "data.source /no/such: no such file or folder"),
-        (("--parallel.dp=4", "--data.validation=/no/text"), "data.validation /no/text: no such file or folder"),
-        (("--parallel.dp=4", "--data.tokenizer=/no/t.json"), "data.tokenizer /no/t.json: No such file"),
+        ((*TRAINER, "--parallel.dp", "2"), "parallel.tp x parallel.pp is 2, but 4 ranks were started"),
+        ((*TRAINER, "--parallel.dp=4", "--parallel.zero", "7"), "zero: Input should be less than or equal to 3"),
+        ((*TRAINER, "--config", "no.toml"), "--config no.toml: No such file or directory"),
+        ((*TRAINER, "--model.dims=3"), "--model.dims=3"),
+        ((*TRAINER, "--parallel.dp=4", "--data.source=/no"), "data.source /no: no such file or folder"),
+        ((*TRAINER, "--parallel.dp=4", "--data.validation=/no"), "data.validation /no: no such file or folder"),
+        ((*TRAINER, "--parallel.dp=4", "--data.tokenizer=/no/t.json"), "data.tokenizer /no/t.json: No such file"),
+        (("python", "missing.py"), "holdfast: missing.py cannot be started: no such file"),
+        (("torchrun", "--nproc-per-node", "4", "x.py", "9"), "holdfast observe -- torchrun --nproc-per-node 4 x.py 9`"),
+        (("torchrun", "--nproc-per-node", "4", "x.py", "9"), "`holdfast run --ranks N -- python x.py 9`"),
     ],
 )
-def test_a_wrong_configuration_of_our_trainer_is_refused_before_anything_starts(
-    tmp_path: Path, flags: tuple[str, ...], message: str
+def test_what_no_rank_could_start_is_refused_before_anything_starts(
+    tmp_path: Path, command: tuple[str, ...], message: str
 ) -> None:
     directory = tmp_path / "runs"
-    result = run(directory, "--ranks", "4", "--", *TRAINER, *flags)
+    result = holdfast("run", "--directory", directory, "--ranks", 4, "--", *command)
     assert result.exit_code == 78
-    assert message in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert message in result.stderr and result.stderr.count("\n") == 1
     assert not directory.exists()
 
 
@@ -46,25 +43,6 @@ def test_the_configuration_of_other_trainers_is_not_checked(command: tuple[str, 
     check_configuration((*command, *wrong), ranks=2, is_here=True)
     with pytest.raises(SettingsError, match=r"parallel\.tp"):
         check_configuration((*TRAINER, *wrong), ranks=2, is_here=True)
-
-
-def test_a_command_that_no_rank_could_start_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    directory = tmp_path / "runs"
-    result = run(directory, "--", "python", str(tmp_path / "missing.py"))
-    assert result.exit_code == 78
-    assert result.stderr.startswith(f"holdfast: {tmp_path}/missing.py cannot be started: no such file")
-    assert result.stderr.count("\n") == 1
-    assert not directory.exists()
-
-
-def test_a_launcher_is_refused_with_the_command_to_use(tmp_path: Path) -> None:
-    directory = tmp_path / "runs"
-    result = run(directory, "--", "torchrun", "--nproc-per-node", "4", "train.py", "9")
-    assert result.exit_code == 78
-    assert "`holdfast observe -- torchrun --nproc-per-node 4 train.py 9`" in result.stderr
-    assert "`holdfast run --ranks N -- python train.py 9`" in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert not directory.exists()
 
 
 def test_a_published_command_may_exist_on_the_nodes_alone() -> None:

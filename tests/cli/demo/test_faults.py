@@ -3,13 +3,8 @@ import pytest
 from holdfast_cli.control import ControlError
 from holdfast_cli.demo.faults import FaultPlan, PlannedFault
 from holdfast_hooks.faults import Fault
+from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import (
-    INCIDENT_STATE_OPEN,
-    INCIDENT_STATE_RECOVERED,
-    LIFE_EXITED,
-    RUN_PHASE_STARTING,
-)
 from tests.support.statuses import healthy
 
 KILL, STOP = Fault("kill", rank=3), Fault("stop", rank=1)
@@ -44,7 +39,7 @@ def status_at(step: int, *, answered_unix_s: float = 0.0, is_open: bool = False)
     status.newest_step = step
     if answered_unix_s:
         status.newest_incident.detected_unix_s = answered_unix_s
-        status.newest_incident.state = INCIDENT_STATE_OPEN if is_open else INCIDENT_STATE_RECOVERED
+        status.newest_incident.state = store.INCIDENT_STATE_OPEN if is_open else store.INCIDENT_STATE_RECOVERED
     return status
 
 
@@ -67,10 +62,10 @@ def test_faults_are_injected_in_order_each_once_and_only_when_the_run_is_well_ag
 def test_no_fault_is_injected_while_a_generation_starts_or_after_its_rank_has_exited(daemon: Daemon) -> None:
     faults = plan(daemon)
     starting = status_at(30)
-    starting.phase = RUN_PHASE_STARTING
+    starting.phase = store.RUN_PHASE_STARTING
     faults.observe(starting)
     gone = status_at(30)
-    gone.ranks[3].life = LIFE_EXITED
+    gone.ranks[3].life = store.LIFE_EXITED
     faults.observe(gone)
     assert daemon.taken == []
 

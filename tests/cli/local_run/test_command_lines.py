@@ -8,7 +8,7 @@ import pytest
 from holdfast_cli.local_run.command_lines import agent_command, daemon_command, guard_command
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.paths import RunPaths
-from tests.cli.test_commands import holdfast
+from tests.cli.conftest import holdfast
 
 
 @pytest.mark.parametrize("settings", [{}, {"stop_on_sigusr1": False, "stop_on_sigusr2": False, "console": False}])

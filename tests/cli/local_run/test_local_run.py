@@ -27,15 +27,8 @@ from holdfast_cli.run_folder.record import find_record, load_record
 from holdfast_cli.run_folder.run_end import end_run
 from holdfast_cli.run_folder.run_processes import identify
 from holdfast_proto import keys
+from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import (
-    LIFE_EXITED,
-    RUN_PHASE_FAILED,
-    RUN_PHASE_FINISHED,
-    RUN_PHASE_LEAVING,
-    RUN_PHASE_RUNNING,
-    RunSpec,
-)
 from tests.support.coroutines import PATIENCE_S, wait_until
 from tests.support.local_runs import restart_redis, resume_restart, suspend_restart, warm_parent_pid
 
@@ -55,7 +48,7 @@ def everything_of(run: LocalRun) -> list[int]:
 
 
 def finish(run_directory: Path, **fields: Any) -> None:
-    status = RunStatus(run=run_directory.name, phase=RUN_PHASE_FINISHED, generation=1, newest_step=9, **fields)
+    status = RunStatus(run=run_directory.name, phase=store.RUN_PHASE_FINISHED, generation=1, newest_step=9, **fields)
     partial = run_directory / "status.pb.partial"
     partial.write_bytes(status.SerializeToString())
     partial.replace(run_directory / "status.pb")
@@ -63,7 +56,7 @@ def finish(run_directory: Path, **fields: Any) -> None:
 
 def test_a_run_comes_up_and_leaves_nothing_but_its_directory(options: Options, tmp_path: Path) -> None:
     with LocalRun(options()) as run:
-        assert run.status().phase == RUN_PHASE_RUNNING
+        assert run.status().phase == store.RUN_PHASE_RUNNING
         assert warm_parent_pid(run) == int((run.paths.directory / "helper.pid").read_text())
         pids = everything_of(run)
         assert len(pids) == 5
@@ -95,7 +88,7 @@ def test_the_spec_is_published_before_the_components_start(options: Options) -> 
     with LocalRun(options(ranks=4, checkpoint_every=20)) as run:
         client = connect(run.store_url)
         data: Any = client.get(keys.spec("testing"))
-        spec = RunSpec.FromString(data)
+        spec = store.RunSpec.FromString(data)
         assert client.smembers(keys.RUNS) == {b"testing"}
         client.close()
     assert (spec.run, spec.nodes, spec.ranks_per_node, list(spec.command)) == ("testing", 1, 4, ["python", "train.py"])
@@ -131,7 +124,7 @@ def test_a_run_whose_targets_cannot_be_written_runs(options: Options, tmp_path: 
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".prometheus").touch()
     with LocalRun(options()) as run:
-        assert run.status().phase == RUN_PHASE_RUNNING
+        assert run.status().phase == store.RUN_PHASE_RUNNING
         log = (run.paths.logs / "holdfast.log").read_text()
     assert "Prometheus will not find the run: " in log
 
@@ -145,8 +138,8 @@ def test_waiting_ends_with_the_run_and_returns_its_last_status(options: Options)
             finish(run.paths.directory)
 
         status = run.wait(observe, timeout_s=PATIENCE_S)
-    assert status.phase == RUN_PHASE_FINISHED
-    assert seen[0] == RUN_PHASE_RUNNING
+    assert status.phase == store.RUN_PHASE_FINISHED
+    assert seen[0] == store.RUN_PHASE_RUNNING
     record = load_record(run.paths.directory)
     assert record is not None
     assert record.outcome == "finished"
@@ -164,7 +157,7 @@ def test_a_killed_daemon_and_agent_come_back_and_the_run_can_be_waited_for(optio
             os.kill(before, signal.SIGKILL)
             wait_until(partial(_is_another, run, name, before), f"{name} restarted")
         finish(run.paths.directory)
-        assert run.wait(timeout_s=PATIENCE_S).phase == RUN_PHASE_FINISHED
+        assert run.wait(timeout_s=PATIENCE_S).phase == store.RUN_PHASE_FINISHED
 
 
 def test_a_suspended_component_stays_away_until_resumed(options: Options) -> None:
@@ -199,7 +192,7 @@ def test_a_run_name_is_taken_while_its_run_continues(options: Options) -> None:
         with pytest.raises(CommandError) as caught, LocalRun(options()):
             pass
         assert str(caught.value).startswith(f"run testing is already running (pid {os.getpid()}): choose another --run")
-        assert run.status().phase == RUN_PHASE_RUNNING
+        assert run.status().phase == store.RUN_PHASE_RUNNING
     (run.paths.directory / "status.pb").unlink()
     with LocalRun(options()) as again:
         assert again.stack.pids().get("agent") is not None
@@ -240,8 +233,8 @@ def test_a_signal_ends_the_wait_and_nothing_is_left(options: Options, number: si
     assert [pid for pid in pids if is_alive(pid)] == []
     last = load_last_status(run.paths.directory)
     assert last is not None
-    assert (last.phase, last.outcome, last.newest_step) == (RUN_PHASE_FAILED, "stopped by an operator", 3)
-    assert {(rank.life, rank.pid) for rank in last.ranks} == {(LIFE_EXITED, 0)}
+    assert (last.phase, last.outcome, last.newest_step) == (store.RUN_PHASE_FAILED, "stopped by an operator", 3)
+    assert {(rank.life, rank.pid) for rank in last.ranks} == {(store.LIFE_EXITED, 0)}
     assert not run.paths.runtime.exists()
 
 
@@ -250,7 +243,7 @@ def test_a_run_that_does_not_stop_as_planned_is_ended(options: Options, grace_s:
     sent: list[RunStatus] = []
 
     def observe(status: RunStatus) -> None:
-        if len(sent) < signals and status.phase == (RUN_PHASE_LEAVING if sent else RUN_PHASE_RUNNING):
+        if len(sent) < signals and status.phase == (store.RUN_PHASE_LEAVING if sent else store.RUN_PHASE_RUNNING):
             sent.append(status)
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -309,7 +302,7 @@ def test_a_killed_supervisor_takes_its_components_along_and_the_rest_can_be_clea
 def test_a_start_that_is_refused_leaves_the_result_of_the_one_before(options: Options) -> None:
     with LocalRun(options()) as run:
         finish(run.paths.directory)
-        wait_until(lambda: run.status().phase == RUN_PHASE_FINISHED, "the end is known")
+        wait_until(lambda: run.status().phase == store.RUN_PHASE_FINISHED, "the end is known")
         directory = run.paths.directory
     record, status = load_record(directory), load_last_status(directory)
     assert status is not None

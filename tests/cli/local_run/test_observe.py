@@ -17,16 +17,9 @@ from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.run_processes import identify
 from holdfast_cli.run_folder.sweep import sweep
 from holdfast_proto.rank_context import VARIABLE
+from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
-from holdfast_proto.v1.store_pb2 import (
-    LIFE_EXITED,
-    LIFE_RUNNING,
-    RUN_PHASE_FINISHED,
-    RUN_PHASE_RUNNING,
-    RunPhase,
-    RunSpec,
-)
 from tests.cli.conftest import run_record
 from tests.support.coroutines import PATIENCE_S
 from tests.support.fakes import write_status
@@ -45,7 +38,7 @@ def observe(options: Options) -> Iterator[Callable[..., "subprocess.Popen[str]"]
     """A function that starts ``holdfast observe`` on a run that is in some phase."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*command: str, phase: RunPhase = RUN_PHASE_FINISHED) -> "subprocess.Popen[str]":
+    def start(*command: str, phase: store.RunPhase = store.RUN_PHASE_FINISHED) -> "subprocess.Popen[str]":
         directory = options().directory / "testing"
         directory.mkdir(parents=True)
         write_status(directory, RunStatus(run="testing", generation=1, newest_step=9, phase=phase))
@@ -79,7 +72,7 @@ def test_the_launcher_gets_the_nodes_variable_and_its_exit_code_is_ours(observe:
 )
 def test_a_signal_is_the_launchers_to_answer(observe: Any, number: signal.Signals, word: str) -> None:
     script = f"trap 'exit 7' {word}; echo ready; while :; do sleep 0.02; done"
-    process = observe("sh", "-c", script, phase=RUN_PHASE_RUNNING)
+    process = observe("sh", "-c", script, phase=store.RUN_PHASE_RUNNING)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     process.communicate(timeout=PATIENCE_S)
@@ -87,7 +80,7 @@ def test_a_signal_is_the_launchers_to_answer(observe: Any, number: signal.Signal
 
 
 def test_without_a_launcher_the_line_for_its_shell_is_printed_and_a_signal_ends_it(observe: Any) -> None:
-    process = observe(phase=RUN_PHASE_RUNNING)
+    process = observe(phase=store.RUN_PHASE_RUNNING)
     assert process.stdout.readline().startswith(f"export {VARIABLE}='")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=PATIENCE_S)
@@ -125,8 +118,8 @@ class WatchedRun:
     """A run of two ranks, of which one has ended with its launcher."""
 
     def look(self) -> RunStatus:
-        ranks = [RankView(rank=0, pid=7, life=LIFE_RUNNING), RankView(rank=1, pid=8, life=LIFE_EXITED)]
-        return RunStatus(run="testing", generation=1, phase=RUN_PHASE_FINISHED, ranks=ranks)
+        ranks = [RankView(rank=0, pid=7, life=store.LIFE_RUNNING), RankView(rank=1, pid=8, life=store.LIFE_EXITED)]
+        return RunStatus(run="testing", generation=1, phase=store.RUN_PHASE_FINISHED, ranks=ranks)
 
     def launcher_ended(self, code: int) -> None:
         pass
@@ -151,7 +144,7 @@ def test_only_ranks_that_we_have_started_are_swept(tmp_path: Path, command: tupl
         assert identity is not None
         entry = RankRecord(pid=rank.pid, start_ticks=identity.start_ticks)
         (tmp_path / "node-local").mkdir()
-        saved = AgentRecord(spec=RunSpec(run="r", command=command), ranks=[entry])
+        saved = AgentRecord(spec=store.RunSpec(run="r", command=command), ranks=[entry])
         (tmp_path / "node-local" / "record.pb").write_bytes(saved.SerializeToString())
         places = {f"{name}_directory": str(tmp_path / name) for name in ("runtime", "shm")}
         sweep(run_record(tmp_path, run="r", instance="none", pid=os.getpid(), start_ticks=0, **places))

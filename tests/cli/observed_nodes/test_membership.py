@@ -10,22 +10,10 @@ from holdfast_cli.observed_nodes import membership
 from holdfast_cli.observed_nodes.membership import Membership
 from holdfast_cli.observed_nodes.store_view import StoreView
 from holdfast_proto import keys
-from holdfast_proto.v1.store_pb2 import (
-    HANG_ACTION_ABORT,
-    HANG_ACTION_REPORT,
-    RUN_PHASE_FINISHED,
-    RUN_PHASE_RUNNING,
-    CoordinatorState,
-    Event,
-    HangAction,
-    Incident,
-    NodeState,
-    RankState,
-    RunSpec,
-)
+from holdfast_proto.v1 import store_pb2 as store
 from tests.support.store_server import StoreServer
 
-Join = Callable[..., RunSpec]
+Join = Callable[..., store.RunSpec]
 
 
 def never() -> None:
@@ -37,8 +25,8 @@ def join(store_server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Join:
     """A function with which a node joins, and that does not wait for what is in its way."""
     monkeypatch.setattr(membership, "JOIN_PATIENCE_S", 0.0)
 
-    def join(node: str, *, nodes: int = 2, on_hang: HangAction = HANG_ACTION_REPORT) -> RunSpec:
-        spec = RunSpec(run="r", nodes=nodes, instance=f"of-{node}", on_hang=on_hang)
+    def join(node: str, *, nodes: int = 2, on_hang: store.HangAction = store.HANG_ACTION_REPORT) -> store.RunSpec:
+        spec = store.RunSpec(run="r", nodes=nodes, instance=f"of-{node}", on_hang=on_hang)
         return Membership(store_server.client(), "r", node).join(spec, never)
 
     return join
@@ -56,7 +44,7 @@ def test_nodes_that_disagree_on_their_number_are_told_who_began(join: Join) -> N
 
 
 def test_a_node_that_must_not_end_ranks_does_not_join_nodes_that_do(join: Join) -> None:
-    join("a", on_hang=HANG_ACTION_ABORT)
+    join("a", on_hang=store.HANG_ACTION_ABORT)
     with pytest.raises(SettingsError, match="--on-hang: a began run r with another value"):
         join("b")
 
@@ -69,7 +57,7 @@ def test_two_nodes_cannot_have_one_name(join: Join) -> None:
 
 def test_after_all_nodes_have_left_the_next_begins_anew(join: Join, store_server: StoreServer) -> None:
     join("a")
-    store_server.client().set(keys.state("r"), CoordinatorState(run="r").SerializeToString())
+    store_server.client().set(keys.state("r"), store.CoordinatorState(run="r").SerializeToString())
     member = Membership(store_server.client(), "r", "a")
     member.leave()
     assert join("b").instance == "of-b"
@@ -78,7 +66,7 @@ def test_after_all_nodes_have_left_the_next_begins_anew(join: Join, store_server
 
 def test_a_run_that_has_ended_is_not_joined(join: Join, store_server: StoreServer) -> None:
     join("a")
-    ended = CoordinatorState(run="r", phase=RUN_PHASE_FINISHED)
+    ended = store.CoordinatorState(run="r", phase=store.RUN_PHASE_FINISHED)
     store_server.client().set(keys.state("r"), ended.SerializeToString())
     with pytest.raises(SettingsError, match="run r has ended, and is still observed by a"):
         join("b")
@@ -86,31 +74,31 @@ def test_a_run_that_has_ended_is_not_joined(join: Join, store_server: StoreServe
 
 def test_a_run_that_holdfast_has_started_is_left_alone(join: Join, store_server: StoreServer) -> None:
     client = store_server.client()
-    client.set(keys.spec("r"), RunSpec(run="r", nodes=1, command=["python"]).SerializeToString())
+    client.set(keys.spec("r"), store.RunSpec(run="r", nodes=1, command=["python"]).SerializeToString())
     client.sadd(keys.nodes("r"), "n")
-    client.set(keys.node("r", "n"), NodeState(run="r", node="n").SerializeToString())
+    client.set(keys.node("r", "n"), store.NodeState(run="r", node="n").SerializeToString())
     with pytest.raises(SettingsError, match="run r already runs on n with this Redis"):
         join("a")
-    assert RunSpec.FromString(bytes(client.get(keys.spec("r")) or b"")).command == ["python"]  # type: ignore[arg-type]
+    assert store.RunSpec.FromString(bytes(client.get(keys.spec("r")) or b"")).command == ["python"]  # type: ignore[arg-type]
 
 
 def test_a_node_sees_the_run_its_newest_incident_and_its_own_ranks(store_server: StoreServer) -> None:
     client: Any = store_server.client()
     view = StoreView(client, "r", "a")
     assert view.status() is None
-    record = CoordinatorState(run="r", phase=RUN_PHASE_RUNNING, generation=2, newest_step=7)
+    record = store.CoordinatorState(run="r", phase=store.RUN_PHASE_RUNNING, generation=2, newest_step=7)
     client.set(keys.state("r"), record.SerializeToString())
     for name in ("0001-x", "0002-y"):
-        client.hset(keys.incidents("r"), name, Incident(id=name).SerializeToString())
+        client.hset(keys.incidents("r"), name, store.Incident(id=name).SerializeToString())
     for name, rank in (("a", 0), ("b", 1)):
-        state = NodeState(run="r", node=name, generation=2, ranks=[RankState(rank=rank)])
+        state = store.NodeState(run="r", node=name, generation=2, ranks=[store.RankState(rank=rank)])
         client.set(keys.node("r", name), state.SerializeToString())
     client.hset(keys.incidents("r"), "0003-z", b"\xff")
     assert [incident.id for incident in view.incidents()] == ["0001-x", "0002-y"]
     client.hdel(keys.incidents("r"), "0003-z")
     status = view.status()
     assert status is not None
-    assert (status.phase, status.generation, status.newest_step) == (RUN_PHASE_RUNNING, 2, 7)
+    assert (status.phase, status.generation, status.newest_step) == (store.RUN_PHASE_RUNNING, 2, 7)
     assert (status.incidents, status.newest_incident.id) == (2, "0002-y")
     assert [(rank.rank, rank.node) for rank in status.ranks] == [(0, "a")]
     assert view.silent_nodes(["a", "b", "c"]) == ["c"]
@@ -121,6 +109,6 @@ def test_the_ends_of_ranks_and_launchers_are_events_of_the_node(store_server: St
     view = StoreView(client, "r", "a")
     view.announce_end(60.0)
     view.tell_launcher_end(137)
-    events = [Event.FromString(fields[b"event"]) for _, fields in client.xrange(keys.events("r"))]
+    events = [store.Event.FromString(fields[b"event"]) for _, fields in client.xrange(keys.events("r"))]
     assert [event.node for event in events] == ["a", "a"]
     assert (events[0].end_announced.within_s, events[1].launcher_end.code) == (60.0, 137)

@@ -14,16 +14,8 @@ from holdfast_cli.main import app
 from holdfast_cli.reports.charts import POINTS
 from holdfast_proto import run_files
 from holdfast_proto.exit_codes import ExitCode
+from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import (
-    RUN_PHASE_FAILED,
-    CommandChannel,
-    EmailChannel,
-    Heartbeat,
-    Notify,
-    NotifyChannel,
-    WebhookChannel,
-)
 from tests.cli.conftest import run_record
 from tests.support.histories import BEGUN_UNIX_S, counted
 from tests.support.report_runs import HOSTILE, TIME_USE_S, healthy_steps, hostile_incident, write_run
@@ -113,14 +105,16 @@ def test_arguments_are_hidden_unless_asked_for(tmp_path: Path) -> None:
 
 
 def test_receivers_of_messages_are_never_shown(tmp_path: Path) -> None:
-    command = CommandChannel(argv=["page", "--token", "SECRET-1", "https://u:p@x.example/SECRET-2", "SECRET-3"])
-    mail = EmailChannel(host="smtp.example", user="SECRET-4", sender="a@example", to=["SECRET-5@example"])
+    command = store.CommandChannel(argv=["page", "--token", "SECRET-1", "https://u:p@x.example/SECRET-2", "SECRET-3"])
+    mail = store.EmailChannel(host="smtp.example", user="SECRET-4", sender="a@example", to=["SECRET-5@example"])
     channels = [
-        NotifyChannel(name="hook", webhook=WebhookChannel(url="http://hooks.example/SECRET-6?key=SECRET-7")),
-        NotifyChannel(name="program", command=command),
-        NotifyChannel(name="mail", email=mail),
+        store.NotifyChannel(
+            name="hook", webhook=store.WebhookChannel(url="http://hooks.example/SECRET-6?key=SECRET-7")
+        ),
+        store.NotifyChannel(name="program", command=command),
+        store.NotifyChannel(name="mail", email=mail),
     ]
-    notify = Notify(on=["incident", "end"], channels=channels, heartbeat=Heartbeat(url_file="/SECRET-8"))
+    notify = store.Notify(on=["incident", "end"], channels=channels, heartbeat=store.Heartbeat(url_file="/SECRET-8"))
     folder = write_run(tmp_path / "daemon", healthy_steps(20), notify=notify)
     page = report("r", "--directory", str(folder), "--show-arguments")
     assert "SECRET" not in page
@@ -164,7 +158,7 @@ def test_the_folder_of_a_local_run_is_found_by_name_and_by_path(tmp_path: Path) 
     (tmp_path / "runs").mkdir()
     folder = write_run(tmp_path / "runs" / "r", healthy_steps(20))
     run_record(folder, run="r", created_unix_s=BEGUN_UNIX_S, outcome="failed: rank 1 died").save()
-    status = RunStatus(run="r", phase=RUN_PHASE_FAILED, outcome="rank 1 died", now_unix_s=BEGUN_UNIX_S + 60)
+    status = RunStatus(run="r", phase=store.RUN_PHASE_FAILED, outcome="rank 1 died", now_unix_s=BEGUN_UNIX_S + 60)
     (folder / "last-status.pb").write_bytes(status.SerializeToString())
     for arguments in (["r", "--directory", "runs"], [str(folder)], ["--directory", "runs"]):
         page = report(*arguments)

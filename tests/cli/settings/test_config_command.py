@@ -4,18 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from holdfast_cli.local_run.run_options import LocalRunOptions
-from holdfast_cli.main import app
 from holdfast_cli.run_folder.record import find_record
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
+from tests.cli.conftest import holdfast
 from tests.support.fakes import write_status
-
-
-def holdfast(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 @pytest.fixture

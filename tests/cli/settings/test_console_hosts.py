@@ -6,19 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from holdfast_cli.local_run.command_lines import daemon_command
 from holdfast_cli.local_run.run_options import LocalRunOptions
-from holdfast_cli.main import app
 from holdfast_cli.run_folder.paths import RunPaths
+from tests.cli.conftest import holdfast
 
 Options = Callable[..., LocalRunOptions]
 PATHS = RunPaths(Path("/d"), Path("/r"), Path("/m"), "n")
-
-
-def holdfast(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def shown(*arguments: str) -> dict[str, Any]:

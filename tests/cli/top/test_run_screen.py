@@ -8,16 +8,8 @@ from textual.widgets import Static
 from holdfast_cli.top.ranks.mesh_view import MeshView
 from holdfast_cli.top.ranks.rank_list import RankList
 from holdfast_core.texts.advice import advice_line, next_line
+from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RANK_HEALTH_OK, RunSettings
-from holdfast_proto.v1.store_pb2 import (
-    HANG_ACTION_ABORT,
-    MODE_OBSERVE,
-    RUN_PHASE_FAILED,
-    RUN_PHASE_FINISHED,
-    RUN_PHASE_RUNNING,
-    RunPhase,
-    RunSpec,
-)
 from tests.cli.top.conftest import Watch, Watching
 from tests.cli.top.scenes import CULPRIT, hung, wide
 from tests.support.control_service import served
@@ -167,8 +159,14 @@ async def test_a_daemon_that_goes_away_is_shown_and_comes_back(watch: Watch) -> 
 @pytest.mark.parametrize(
     ("settings", "part"),
     [
-        (RunSettings(mode=MODE_OBSERVE, ranks_per_node=8), "Holdfast only observes this run, and restarts nothing."),
-        (RunSettings(on_hang=HANG_ACTION_ABORT), "Holdfast waits, and ends a hung rank if the signs of a fault last."),
+        (
+            RunSettings(mode=store.MODE_OBSERVE, ranks_per_node=8),
+            "Holdfast only observes this run, and restarts nothing.",
+        ),
+        (
+            RunSettings(on_hang=store.HANG_ACTION_ABORT),
+            "Holdfast waits, and ends a hung rank if the signs of a fault last.",
+        ),
     ],
 )
 async def test_what_comes_next_is_said_in_the_words_of_the_console(
@@ -176,7 +174,7 @@ async def test_what_comes_next_is_said_in_the_words_of_the_console(
 ) -> None:
     status = hung()
     status.settings.CopyFrom(settings)
-    spec = RunSpec(mode=settings.mode, ranks_per_node=settings.ranks_per_node, on_hang=settings.on_hang)
+    spec = store.RunSpec(mode=settings.mode, ranks_per_node=settings.ranks_per_node, on_hang=settings.on_hang)
     expected = next_line(status.newest_incident, spec)
     assert expected.startswith(part)
     async with watch(status, size=(200, 40)) as top:
@@ -197,14 +195,14 @@ async def test_the_time_left_stands_next_to_the_progress(watch: Watch) -> None:
         await top.shows("1204 of 5000 steps · about 3 h 20 min left · loss 2.2253 ·")
 
 
-@pytest.mark.parametrize("phase", [RUN_PHASE_RUNNING, RUN_PHASE_FINISHED])
-async def test_a_loss_that_is_not_finite_is_bad_in_words_and_in_colour(watch: Watch, phase: "RunPhase") -> None:
+@pytest.mark.parametrize("phase", [store.RUN_PHASE_RUNNING, store.RUN_PHASE_FINISHED])
+async def test_a_loss_that_is_not_finite_is_bad_in_words_and_in_colour(watch: Watch, phase: "store.RunPhase") -> None:
     status = wide()
     status.phase, status.loss, status.nonfinite_since = phase, math.nan, 1190
     async with watch(status) as top:
         await top.shows("loss not finite since step 1190")
         assert "nan" not in top.screen_text
-        word = "running" if phase == RUN_PHASE_RUNNING else "finished"
+        word = "running" if phase == store.RUN_PHASE_RUNNING else "finished"
         styles = styles_of(top, word)
         assert styles
         assert all(RED in style for style in [*styles, *styles_of(top, "loss not finite since step 1190")]), styles
@@ -249,7 +247,7 @@ async def test_the_map_shows_step_time_and_gpu_only_where_they_are_known(watch: 
 
 async def test_a_run_that_has_failed_says_why(watch: Watch) -> None:
     status = healthy()
-    status.phase, status.outcome = RUN_PHASE_FAILED, "rank 3 fails at step 45 each time"
+    status.phase, status.outcome = store.RUN_PHASE_FAILED, "rank 3 fails at step 45 each time"
     async with watch(status) as top:
         await top.shows("run failed: rank 3 fails at step 45 each time")
 

@@ -6,17 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from holdfast_cli.commands import top as command
-from holdfast_cli.main import app
 from holdfast_cli.top.top_app import TopApp
-from tests.cli.conftest import run_record
+from tests.cli.conftest import holdfast, run_record
 from tests.cli.top.scenes import wide
-
-
-def holdfast(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 @pytest.fixture

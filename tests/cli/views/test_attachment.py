@@ -3,27 +3,19 @@
 import pytest
 
 from holdfast_cli.views.attachment import LATE_S, NEVER_ATTACHED, AttachmentWatch
+from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
-from holdfast_proto.v1.store_pb2 import (
-    LIFE_EXITED,
-    LIFE_RUNNING,
-    LIFE_STARTING,
-    VERDICT_KIND_BAD_CONFIGURATION,
-    Incident,
-    RankExit,
-    Verdict,
-)
 
 
 def status(*ranks: RankView, newest_step: int = -1) -> RunStatus:
     return RunStatus(run="r", newest_step=newest_step, ranks=ranks)
 
 
-STARTING = RankView(life=LIFE_STARTING)
-RUNNING = RankView(life=LIFE_RUNNING)
-NEVER = RankView(life=LIFE_EXITED, exit=RankExit(code=0, never_attached=True))
-KILLED = RankView(life=LIFE_EXITED, exit=RankExit(signal=9, never_attached=True))
-ENDED = RankView(life=LIFE_EXITED, exit=RankExit(code=1))
+STARTING = RankView(life=store.LIFE_STARTING)
+RUNNING = RankView(life=store.LIFE_RUNNING)
+NEVER = RankView(life=store.LIFE_EXITED, exit=store.RankExit(code=0, never_attached=True))
+KILLED = RankView(life=store.LIFE_EXITED, exit=store.RankExit(signal=9, never_attached=True))
+ENDED = RankView(life=store.LIFE_EXITED, exit=store.RankExit(code=1))
 
 
 @pytest.mark.parametrize(
@@ -49,8 +41,8 @@ def test_ranks_that_never_attached_are_named_if_others_did() -> None:
     watch = AttachmentWatch()
     watch.see(status(RUNNING, STARTING, newest_step=3))
     assert watch.line() == ""
-    good = RankView(life=LIFE_EXITED, exit=RankExit(code=0))
-    never = RankView(rank=1, life=LIFE_EXITED, exit=RankExit(code=0, never_attached=True))
+    good = RankView(life=store.LIFE_EXITED, exit=store.RankExit(code=0))
+    never = RankView(rank=1, life=store.LIFE_EXITED, exit=store.RankExit(code=0, never_attached=True))
     watch.see(status(good, never, newest_step=3))
     assert watch.line().startswith("rank 1 has never called holdfast_hooks.attach(), so no checkpoint is complete")
     watch.see(status(good, good, newest_step=3))
@@ -60,7 +52,7 @@ def test_ranks_that_never_attached_are_named_if_others_did() -> None:
 def test_a_refusal_says_itself_why_no_rank_attached() -> None:
     watch = AttachmentWatch()
     refused = status(NEVER)
-    refused.newest_incident.CopyFrom(Incident(verdict=Verdict(kind=VERDICT_KIND_BAD_CONFIGURATION)))
+    refused.newest_incident.CopyFrom(store.Incident(verdict=store.Verdict(kind=store.VERDICT_KIND_BAD_CONFIGURATION)))
     watch.see(refused)
     assert watch.line() == ""
 

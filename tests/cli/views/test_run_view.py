@@ -10,19 +10,10 @@ from holdfast_cli.views.display import HEARTBEAT_S, LineDisplay, LiveDisplay, ch
 from holdfast_cli.views.phrases import progress_line
 from holdfast_cli.views.run_view import Surroundings, phase_style, progress_text, render
 from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_EVAL, LoggedNumber
 from holdfast_proto.v1.control_pb2 import RANK_HEALTH_STALLED, RANK_HEALTH_WAITING, RankView, RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
-from holdfast_proto.v1.store_pb2 import (
-    INCIDENT_STATE_OPEN,
-    LIFE_EXITED,
-    RUN_PHASE_FAILED,
-    RUN_PHASE_FINISHED,
-    RUN_PHASE_RUNNING,
-    RUN_PHASE_STARTING,
-    RankExit,
-    RunPhase,
-)
 from tests.support.statuses import healthy, killed, resumed, stopped, with_incident
 
 
@@ -83,7 +74,7 @@ def test_steps_of_all_are_those_that_are_completed_also_at_the_end(
 
 def test_a_finished_run_that_made_no_step_does_not_say_that_it_is_resuming() -> None:
     status = resumed(9, newest=9, now=-1)
-    status.phase = RUN_PHASE_FINISHED
+    status.phase = store.RUN_PHASE_FINISHED
     assert progress_line(status, None).startswith("no step after step 9, from which it resumed")
 
 
@@ -98,8 +89,8 @@ def test_with_a_number_of_steps_a_resumed_run_is_counted_too() -> None:
     assert line.startswith("48 of 120 steps · resumed at step 40")
 
 
-@pytest.mark.parametrize("phase", [RUN_PHASE_RUNNING, RUN_PHASE_FINISHED])
-def test_a_run_whose_loss_is_not_finite_is_not_green_and_says_since_when(phase: "RunPhase") -> None:
+@pytest.mark.parametrize("phase", [store.RUN_PHASE_RUNNING, store.RUN_PHASE_FINISHED])
+def test_a_run_whose_loss_is_not_finite_is_not_green_and_says_since_when(phase: "store.RunPhase") -> None:
     status = healthy()
     assert phase_style(status) == "bold green"
     status.phase, status.loss, status.nonfinite_since = phase, math.nan, 37
@@ -112,7 +103,7 @@ def test_the_time_left_stands_next_to_the_steps_until_the_run_has_ended() -> Non
     status = healthy()
     status.planned_steps, status.time_left_s = 500, 229.0
     assert "42 of 500 steps · about 3 min 49 s left · loss 2.3457" in draw(status)
-    status.phase = RUN_PHASE_FINISHED
+    status.phase = store.RUN_PHASE_FINISHED
     assert "left" not in draw(status)
 
 
@@ -159,7 +150,7 @@ def test_every_rank_is_shown_with_its_place_and_phase() -> None:
 
 def test_a_run_without_steps_or_ranks_can_be_drawn() -> None:
     text = draw(
-        RunStatus(run="new", phase=RUN_PHASE_STARTING, newest_step=-1, newest_checkpoint=-1, newest_snapshot=-1)
+        RunStatus(run="new", phase=store.RUN_PHASE_STARTING, newest_step=-1, newest_checkpoint=-1, newest_snapshot=-1)
     )
     assert "no step yet" in text
     assert "checkpoint none" in text
@@ -167,7 +158,7 @@ def test_a_run_without_steps_or_ranks_can_be_drawn() -> None:
 
 def test_a_run_that_an_operator_stopped_is_shown_as_stopped() -> None:
     status = healthy()
-    status.phase, status.outcome = RUN_PHASE_FAILED, "stopped by an operator"
+    status.phase, status.outcome = store.RUN_PHASE_FAILED, "stopped by an operator"
     assert "llama  stopped  generation 2" in draw(status)
     assert next(iter(changes(None, status, 120))).startswith("llama stopped, generation 2")
 
@@ -205,10 +196,10 @@ def test_trouble_with_the_sidecar_itself_is_shown() -> None:
 
 
 def test_conditions_of_ranks() -> None:
-    assert condition(RankView(life=LIFE_EXITED, exit=RankExit(code=0))) is Condition.FINISHED
-    assert condition(RankView(life=LIFE_EXITED, exit=RankExit(code=1))) is Condition.DEAD
-    assert condition(RankView(life=LIFE_EXITED, exit=RankExit())) is Condition.DEAD
-    assert condition(RankView(life=LIFE_EXITED)) is Condition.ENDED
+    assert condition(RankView(life=store.LIFE_EXITED, exit=store.RankExit(code=0))) is Condition.FINISHED
+    assert condition(RankView(life=store.LIFE_EXITED, exit=store.RankExit(code=1))) is Condition.DEAD
+    assert condition(RankView(life=store.LIFE_EXITED, exit=store.RankExit())) is Condition.DEAD
+    assert condition(RankView(life=store.LIFE_EXITED)) is Condition.ENDED
     assert condition(RankView()) is Condition.STARTING
     slow = healthy().ranks[0]
     slow.stalled_s = 3.0
@@ -234,7 +225,7 @@ def test_lines_contain_only_what_is_new() -> None:
         "incident i-1: training again 3.5 s after detection, 1 step lost",
     ]
     failed = killed(3)  # by Holdfast, with the run
-    failed.phase, failed.outcome = RUN_PHASE_FAILED, "too many restarts"
+    failed.phase, failed.outcome = store.RUN_PHASE_FAILED, "too many restarts"
     lines = list(changes(healthy(), failed, None))
     assert lines[0] == "llama failed, generation 2: too many restarts"
     assert not any("SIGKILL" in line for line in lines)
@@ -242,7 +233,7 @@ def test_lines_contain_only_what_is_new() -> None:
 
 def test_an_incident_comes_before_the_restart_that_it_causes_and_ends_after_it() -> None:
     restarting = with_incident(killed(2))
-    restarting.phase, restarting.generation = RUN_PHASE_STARTING, 3
+    restarting.phase, restarting.generation = store.RUN_PHASE_STARTING, 3
     lines = list(changes(healthy(), restarting, 120))
     assert [line.partition(":")[0] for line in lines[:4]] == [
         "rank 2 dead",
@@ -312,7 +303,7 @@ def test_the_last_status_stays_on_the_screen_however_soon_it_came() -> None:
 def test_what_an_exception_says_cannot_steer_the_terminal(is_terminal: bool) -> None:
     status = killed(3)
     status.newest_incident.verdict.message = "rank 3 raised \x1b]0;owned\x07\x1b[2Jboom"
-    status.newest_incident.state = INCIDENT_STATE_OPEN
+    status.newest_incident.state = store.INCIDENT_STATE_OPEN
     output = io.StringIO()
     console = Console(file=output, force_terminal=is_terminal, color_system=None, width=200)
     with display_for(console) as display:
