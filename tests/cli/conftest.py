@@ -10,6 +10,7 @@ from holdfast_cli.local_run import command_lines
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.main import app
 from holdfast_cli.run_folder.record import RunRecord
+from holdfast_cli.run_folder.run_processes import ProcessIdentity, identify
 from tests.support.snapshots import snapshots
 
 __all__ = ["snapshots"]
@@ -20,6 +21,25 @@ FAKES = (sys.executable, str(Path(__file__).parents[1] / "support" / "fakes.py")
 def holdfast(*arguments: object, columns: int = 80, **others: Any) -> Result:
     """Call the command in this process. ``others``: of ``CliRunner.invoke``."""
     return CliRunner(env={"COLUMNS": str(columns)}).invoke(app, [str(word) for word in arguments], **others)
+
+
+def fake_command(*arguments: str) -> list[str]:
+    """Return the argv of a ``holdfast`` whose daemon and agent are fakes."""
+    code = "import sys; from holdfast_cli.local_run import command_lines; from holdfast_cli.main import app; "
+    code += "command_lines.HOLDFAST = (sys.executable, sys.argv.pop(1)); app()"
+    return [sys.executable, "-c", code, FAKES[1], *arguments]
+
+
+def checkpoint(*arguments: object) -> Result:
+    """Call ``holdfast checkpoint`` in a wide terminal."""
+    return holdfast("checkpoint", *arguments, columns=400)
+
+
+def identity_of(pid: int) -> ProcessIdentity:
+    """Return the identity of a process that runs."""
+    found = identify(pid)
+    assert found is not None
+    return found
 
 
 def run_record(directory: Path, **changes: Any) -> RunRecord:

@@ -113,18 +113,14 @@ def test_stacks_that_are_too_large_are_left_out_and_named(tmp_path: Path) -> Non
     assert (found.stacks, len(found.refused)) == ({}, 1) and "it is larger than 16 MiB" in found.refused[0]
 
 
-def no_files(folder: Path) -> None:
-    os.mkfifo(folder / "trace_rank_1")
-    (folder / "trace_rank_2").symlink_to("gone")
-    (folder / "trace_rank_3").mkdir()
-    (folder / "trace_rank_4").symlink_to("/dev/zero")
-    (folder / "node").mkdir()
-    (folder / "node" / "trace_rank_6").symlink_to(folder / "trace_rank_1")
-    (folder / "other").symlink_to("node")
-
-
 def test_what_is_no_file_and_has_the_name_of_a_dump_is_not_opened_and_is_named(tmp_path: Path) -> None:
-    no_files(write(tmp_path, "rank-0.json"))
+    folder = write(tmp_path, "rank-0.json")
+    os.mkfifo(folder / "trace_rank_1")
+    for link, target in (("trace_rank_2", "gone"), ("trace_rank_4", "/dev/zero"), ("other", "node")):
+        (folder / link).symlink_to(target)
+    for empty in ("trace_rank_3", "node"):
+        (folder / empty).mkdir()
+    (folder / "node" / "trace_rank_6").symlink_to(folder / "trace_rank_1")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "trace_rank_5"))
         found = read_folder(tmp_path)

@@ -34,10 +34,7 @@ def test_of_two_dumps_of_a_rank_the_newer_one_is_kept() -> None:
 
 def test_of_two_equal_dumps_of_a_rank_the_first_one_is_kept() -> None:
     first, second = dump(1, name="rank-1.json"), dump(1, name="suspicion/rank-1.json")
-    assert of_one_job([first, second]) == (
-        {1: first},
-        ["suspicion/rank-1.json: rank-1.json has the dump of rank 1"],
-    )
+    assert of_one_job([first, second]) == ({1: first}, ["suspicion/rank-1.json: rank-1.json has the dump of rank 1"])
 
 
 def test_a_file_that_an_older_job_left_is_left_out() -> None:

@@ -74,8 +74,7 @@ def test_the_page_has_the_number_of_recordings() -> None:
     page = (Path(__file__).parents[3] / "docs" / "analyze.md").read_text()
     kinds = [first_cause(diagnosis_of(folder)).kind for folder, _ in CASES.values()]
     nobody = sum(not diagnosis_of(folder).culprits for folder, _ in CASES.values())
-    assert f"| recordings | {len(CASES)} |" in page
-    assert f"| verdict right | {len(CASES) - len(WEAK)} |" in page
+    assert f"| recordings | {len(CASES)} |" in page and f"| verdict right | {len(CASES) - len(WEAK)} |" in page
     unnamed = kinds.count(CauseKind.UNKNOWN) + kinds.count(CauseKind.NOTHING_PENDING)
     assert f"| verdict `unknown` or `nothing_pending` | {unnamed} |" in page
     assert f"| ranks named | {len(CASES) - nobody} |" in page

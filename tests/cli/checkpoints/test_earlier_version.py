@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from holdfast_cli.main import app
+from tests.cli.conftest import checkpoint
 
 CHECKPOINTS = Path(__file__).parents[2] / "data" / "before" / "checkpoints"
 WEIGHTS = {
@@ -19,7 +19,7 @@ WEIGHTS = {
 
 
 def holdfast(*arguments: str, place: Path = CHECKPOINTS) -> Result:
-    return CliRunner().invoke(app, ["checkpoint", *arguments, "--checkpoints", str(place)])
+    return checkpoint(*arguments, "--checkpoints", place)
 
 
 def test_every_byte_is_as_it_was_written(tmp_path: Path) -> None:

@@ -6,19 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from holdfast_cli.main import app
 from holdfast_trainer.config import build
 from holdfast_trainer.config_sections import ModelConfig
 from holdfast_trainer.planning.settings import as_toml
 from holdfast_trainer.weights.llama_tensors import llama_tensors
 from holdfast_trainer.weights.weight_folder import find_weights
+from tests.cli.conftest import checkpoint
 from tests.support.llama_folders import MODEL, llama_weights, write_llama
-
-
-def checkpoint(*arguments: object) -> Result:
-    return CliRunner(env={"COLUMNS": "400"}).invoke(app, ("checkpoint", *map(str, arguments)))
 
 
 @pytest.fixture
@@ -42,6 +38,10 @@ def checkpoints(tmp_path: Path) -> Path:
 
 def export(checkpoints: Path, to: Path, *flags: object) -> Result:
     return checkpoint("export", "--checkpoints", checkpoints, "--to", to, *flags)
+
+
+FIX = "give the configuration of this run with --llama"
+GATE = "model/layers.0.feed_forward.gate.weight"
 
 
 def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
@@ -97,21 +97,9 @@ def test_fields_that_the_trainer_does_not_know_come_from_the_first_model(checkpo
         (["--llama", "FILE", "--file-size", "inf"], "--file-size inf: give a number above 0 (GB)"),
         (["--llama", "no.toml"], "--llama no.toml: --config no.toml: No such file or directory"),
         (["--llama", "EXPERTS"], "--llama: model.experts is 2, but a Llama model has no experts: export one file"),
-        (
-            ["--llama", "DEEPER"],
-            "the checkpoint has no model/layers.4.attention_norm.weight: give the configuration of this run with "
-            "--llama",
-        ),
-        (
-            ["--llama", "SHALLOWER"],
-            "model/layers.3.attention.key.weight belongs to no Llama model: give the configuration of this run with "
-            "--llama",
-        ),
-        (
-            ["--llama", "WIDER"],
-            "model/layers.0.feed_forward.gate.weight has the shape (48, 32) and not (64, 32), as the configuration "
-            "says: give the configuration of this run with --llama",
-        ),
+        (["--llama", "DEEPER"], f"the checkpoint has no model/layers.4.attention_norm.weight: {FIX}"),
+        (["--llama", "SHALLOWER"], f"model/layers.3.attention.key.weight belongs to no Llama model: {FIX}"),
+        (["--llama", "WIDER"], f"{GATE} has the shape (48, 32) and not (64, 32), as the configuration says: {FIX}"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(

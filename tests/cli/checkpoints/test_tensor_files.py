@@ -10,15 +10,18 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from holdfast_checkpoint.format.manifest import load_manifest
 from holdfast_cli.checkpoints.tensor_file import TensorForm, create
-from holdfast_cli.main import app
+from tests.cli.conftest import checkpoint
 
 
-def checkpoint(*arguments: object) -> Result:
-    return CliRunner(env={"COLUMNS": "160"}).invoke(app, ("checkpoint", *map(str, arguments)))
+def assert_refused(source: Path, into: Path, reason: str) -> None:
+    """Import a file, which is refused in one line."""
+    result = import_as_step_1(source, into)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert f"{source}{reason}" in result.stderr
 
 
 def import_as_step_1(source: Path, into: Path) -> Result:
@@ -32,25 +35,19 @@ def write(path: Path, header: dict[str, Any], data: bytes) -> None:
 
 def test_what_is_written_to_the_tensors_of_a_new_file_is_read_by_the_formats_own_package(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
-    forms = [
-        TensorForm("flag", "bool", (3,)),
-        TensorForm("none", "float32", (0, 2)),
-        TensorForm("scale", "float64", ()),
-        TensorForm("weight", "bfloat16", (2, 3)),
-    ]
     values = {
         "flag": torch.tensor([True, False, True]),
         "none": torch.empty(0, 2),
         "scale": torch.tensor(2.5, dtype=torch.float64),
         "weight": torch.arange(6, dtype=torch.bfloat16).view(2, 3),
     }
+    forms = [TensorForm(name, str(one.dtype).removeprefix("torch."), one.shape) for name, one in values.items()]
     for name, tensor in create(path, forms, {"format": "pt"}).items():
         tensor.copy_(values[name])
     found = load_file(path)
     assert found.keys() == values.keys()
     for name, tensor in found.items():
-        assert tensor.dtype == values[name].dtype
-        assert torch.equal(tensor, values[name])
+        assert tensor.dtype == values[name].dtype and torch.equal(tensor, values[name])
 
 
 def test_weights_of_strangers_become_the_model_of_a_run(tmp_path: Path) -> None:
@@ -94,10 +91,7 @@ def test_a_file_that_is_something_else_is_refused(ending: str, tmp_path: Path) -
     source = tmp_path / f"x.{ending}"
     for contents in (b"", b"not tensors, but long enough for a header", b"\x02\0\0\0\0\0\0\0[]"):
         source.write_bytes(contents)
-        result = import_as_step_1(source, tmp_path)
-        assert result.exit_code == 1
-        assert f"{source} " in result.stderr
-        assert result.stderr.count("\n") == 1
+        assert_refused(source, tmp_path, " ")
 
 
 @pytest.mark.parametrize(
@@ -113,11 +107,8 @@ def test_a_file_that_is_something_else_is_refused(ending: str, tmp_path: Path) -
 def test_a_damaged_safetensors_file_is_refused(header: dict[str, Any], nbytes: int, tmp_path: Path) -> None:
     source = tmp_path / "x.safetensors"
     write(source, header, bytes(nbytes))
-    result = import_as_step_1(source, tmp_path)
-    assert result.exit_code == 1
-    assert f"{source} is not a safetensors file: " in result.stderr
-    assert result.stderr.endswith(": export it again\n")
-    assert result.stderr.count("\n") == 1
+    assert_refused(source, tmp_path, " is not a safetensors file: ")
+    assert import_as_step_1(source, tmp_path).stderr.endswith(": export it again\n")
 
 
 @pytest.mark.skipif(
@@ -128,11 +119,8 @@ def test_a_file_too_large_to_be_mapped_is_refused_with_the_fix(tmp_path: Path) -
     nbytes = 4 * (psutil.virtual_memory().total + psutil.swap_memory().total)
     write(source, {"a": {"dtype": "U8", "shape": [nbytes], "data_offsets": [0, nbytes]}}, b"")
     os.truncate(source, source.stat().st_size + nbytes)
-    result = import_as_step_1(source, tmp_path)
-    assert result.exit_code == 1
-    assert f"{source} cannot be mapped (" in result.stderr
-    assert ": set vm.overcommit_memory to 1" in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert_refused(source, tmp_path, " cannot be mapped (")
+    assert ": set vm.overcommit_memory to 1" in import_as_step_1(source, tmp_path).stderr
 
 
 def test_a_file_that_cannot_be_opened_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -140,14 +128,10 @@ def test_a_file_that_cannot_be_opened_is_refused_with_the_reason(tmp_path: Path)
     folder.mkdir()
     missing = tmp_path / "missing.safetensors"
     for source, reason in ((folder, "Is a directory"), (missing, "No such file or directory")):
-        result = import_as_step_1(source, tmp_path)
-        assert result.exit_code == 1
-        assert f"{source}: {reason}: name a file that you can read" in result.stderr
+        assert_refused(source, tmp_path, f": {reason}: name a file that you can read")
 
 
 def test_metadata_that_names_other_tensors_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "x.safetensors"
     create(source, [TensorForm("a", "float32", (2,))], {"holdfast_tree": "{}"})
-    result = import_as_step_1(source, tmp_path)
-    assert result.exit_code == 1
-    assert f"{source} holds other tensors than its metadata says" in result.stderr
+    assert_refused(source, tmp_path, " holds other tensors than its metadata says")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from holdfast_checkpoint.format import verification
 from holdfast_checkpoint.format.keeping import keep
@@ -16,8 +16,8 @@ from holdfast_checkpoint.format.verification import VERIFIED
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.locations import PRIMARY, open_objects
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, mark_name, shard_name
-from holdfast_cli.main import app
 from holdfast_proto.exit_codes import ExitCode
+from tests.cli.conftest import holdfast
 from tests.support.snapshots import Snapshots
 
 FRESH = "were read back when they were written"
@@ -44,8 +44,7 @@ def place(folder: Path) -> ObjectCheckpoints:
 
 
 def checkpoint(*arguments: object, place: object) -> Result:
-    runner = CliRunner(env={"COLUMNS": "160"})
-    return runner.invoke(app, ["checkpoint", *map(str, arguments), "--checkpoints", str(place)])
+    return holdfast("checkpoint", *arguments, "--checkpoints", place, columns=160)
 
 
 def listed(place: object) -> dict[int, Any]:
@@ -63,16 +62,13 @@ def flip_a_byte(shard: Path) -> None:
 def test_a_good_checkpoint_is_listed_as_verified(folder: Path) -> None:
     assert listed(folder) == {10: None, 20: None}
     text = checkpoint("list", place=folder).stdout
-    assert FRESH in text
-    assert "verified 20" not in text
+    assert FRESH in text and "verified 20" not in text
     assert checkpoint("verify", 10, place=folder).exit_code == 0
     found = listed(folder)
-    manifest = load_manifest(folder / "step-00000010")
-    assert (found[10]["read_bytes"], found[10]["damages"]) == (manifest.stored_bytes, [])
-    assert found[20] is None
+    stored_bytes = load_manifest(folder / "step-00000010").stored_bytes
+    assert (found[10]["read_bytes"], found[10]["damages"], found[20]) == (stored_bytes, [], None)
     text = checkpoint("list", place=folder).stdout
-    assert text.count("verified 20") == 1
-    assert FRESH in text
+    assert FRESH in text and text.count("verified 20") == 1
     checkpoint("verify", "--all", place=folder)
     assert FRESH not in checkpoint("list", place=folder).stdout
 
@@ -89,9 +85,7 @@ def test_a_damaged_checkpoint_is_listed_with_what_is_damaged(folder: Path) -> No
     (line,) = found["damages"]
     assert line.startswith("step-00000020/rank-00001.shard is damaged: tensor ")
     assert found["read_bytes"] == load_manifest(folder / "step-00000020").shards[0].shard_bytes
-    text = checkpoint("list", place=folder).stdout
-    assert "damaged" in text
-    assert line in " ".join(text.split())
+    assert line in " ".join(checkpoint("list", place=folder).stdout.split())
 
 
 def test_a_newer_result_replaces_an_older_one(folder: Path) -> None:
@@ -106,8 +100,12 @@ def test_a_newer_result_replaces_an_older_one(folder: Path) -> None:
 
 
 def test_a_reading_that_misses_a_file_leaves_no_result(folder: Path) -> None:
-    shard_path(folder / "step-00000020", 1).unlink()
-    assert checkpoint("verify", place=folder).exit_code == ExitCode.CHECKPOINTS_UNAVAILABLE
+    shard = shard_path(folder / "step-00000020", 1)
+    shard.unlink()
+    assert f"damaged: without {shard}" in checkpoint("list", "--json", place=folder).output
+    result = checkpoint("verify", place=folder)
+    assert result.exit_code == ExitCode.CHECKPOINTS_UNAVAILABLE
+    assert str(shard) in result.output.replace("\n", "")
     assert not (folder / "step-00000020" / VERIFIED).exists()
 
 
@@ -130,17 +128,15 @@ def test_in_a_folder_that_is_read_only_one_line_says_so(
         flip_a_byte(shard_path(folder / "step-00000020", 1))
     result = checkpoint("verify", *flags, place=folder)
     assert result.exit_code == (ExitCode.FAILED if is_damaged else ExitCode.SUCCESS)
-    assert result.stderr == (
-        "step 20: `list` will not show this result: "
-        f"cannot write {folder}/step-00000020/verified.json: Read-only file system\n"
-    )
+    reason = f"cannot write {folder}/step-00000020/verified.json: Read-only file system"
+    assert result.stderr == f"step 20: `list` will not show this result: {reason}\n"
 
 
 def test_a_mark_that_cannot_replace_what_is_there_changes_no_exit_code(folder: Path) -> None:
     (folder / "step-00000020" / VERIFIED).mkdir()
     result = checkpoint("verify", place=folder)
     assert (result.exit_code, result.stderr.count("\n")) == (0, 1)
-    assert sorted(path.name for path in (folder / "step-00000020").iterdir() if path.suffix == ".tmp") == []
+    assert list((folder / "step-00000020").glob("*.tmp")) == []
     assert listed(folder)[20] is None
 
 

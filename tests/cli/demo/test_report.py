@@ -1,5 +1,6 @@
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,26 +16,15 @@ HANG = Injected("hang", 2, 80, 200.0)
 
 
 def incident(culprit: int, detected: float, recovered: float) -> Incident:
-    return Incident(
-        verdict=Verdict(culprits=[culprit]),
-        detected_unix_s=detected,
-        recovered_unix_s=recovered,
-        lost_steps=1,
-        state=INCIDENT_STATE_RECOVERED if recovered else INCIDENT_STATE_FAILED,
-    )
+    state = INCIDENT_STATE_RECOVERED if recovered else INCIDENT_STATE_FAILED
+    found = Incident(verdict=Verdict(culprits=[culprit]), lost_steps=1, state=state)
+    found.detected_unix_s, found.recovered_unix_s = detected, recovered
+    return found
 
 
 def report(*faults: FaultReport, differences: tuple[str, ...] = ()) -> DemoReport:
-    return DemoReport(
-        ranks=8,
-        layout={"dp": 2, "tp": 2, "pp": 2},
-        steps=120,
-        faults=faults,
-        planned_faults=2,
-        final_loss=2.5,
-        differences=differences,
-        page=Path("page.html"),
-    )
+    run: dict[str, Any] = {"ranks": 8, "layout": {"dp": 2, "tp": 2, "pp": 2}, "steps": 120, "final_loss": 2.5}
+    return DemoReport(faults=faults, planned_faults=2, differences=differences, page=Path("page.html"), **run)
 
 
 def test_faults_are_paired_with_the_first_incident_after_them() -> None:
@@ -79,10 +69,8 @@ def test_the_report_for_people() -> None:
     found = judge([KILL, HANG], [incident(5, 100.5, 103.0), incident(3, 202.0, 206.25)])
     console.print(report(*found, differences=("rank 0 tensor x: values differ",)).render())
     text = console.export_text()
-    assert [line.split() for line in text.splitlines() if "kill" in line] == [
-        ["kill", "5", "5", "yes", "0.5", "3.0", "1"]
-    ]
-    assert [line.split()[3] for line in text.splitlines() if "hang" in line] == ["NO"]
+    (kill,), (hang,) = ([line.split() for line in text.splitlines() if kind in line] for kind in ("kill", "hang"))
+    assert (kill, hang[3]) == (["kill", "5", "5", "yes", "0.5", "3.0", "1"], "NO")
     assert "rank 0 tensor x: values differ" in text
     assert text.rstrip().endswith("for a browser: page.html")
 

@@ -38,10 +38,8 @@ def test_the_newest_bad_one_fails_and_the_newest_good_one_is_named(folder: Path)
     assert result.exit_code == ExitCode.FAILED
     first, second, last = result.stdout.splitlines()
     assert first.startswith("checkpoint-10: good · 18 tensors and objects")
-    assert second == (
-        "checkpoint-20: BAD: stale: its model weights are byte-identical to those of checkpoint-10"
-        " · the newest good one is checkpoint-10"
-    )
+    stale = "stale: its model weights are byte-identical to those of checkpoint-10"
+    assert second == f"checkpoint-20: BAD: {stale} · the newest good one is checkpoint-10"
     assert last == "the newest complete checkpoint checkpoint-20 is bad: the newest good one is checkpoint-10"
 
 
@@ -57,8 +55,7 @@ def test_good_ones_have_code_0_and_json_has_an_object_for_each(folder: Path) -> 
 def test_a_folder_without_checkpoints_and_a_missing_one_have_the_code_of_missing_files(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         result = once(folder)
-        assert result.exit_code == ExitCode.CHECKPOINTS_UNAVAILABLE
-        assert result.stderr.count("\n") == 1
+        assert (result.exit_code, result.stderr.count("\n")) == (ExitCode.CHECKPOINTS_UNAVAILABLE, 1)
         assert str(folder) in result.stderr
 
 
@@ -108,9 +105,8 @@ def test_the_metrics_are_those_of_the_catalogue(folder: Path) -> None:
     text = generate_latest(registry).decode()
     assert differences("guard", text) == []
     label = f'{{directory="{folder}"}}'
-    assert f"holdfast_guard_newest_good_step{label} 10.0" in text
-    assert f"holdfast_guard_newest_step{label} 20.0" in text
-    assert f"holdfast_guard_newest_is_good{label} 0.0" in text
+    for name, value in (("newest_good_step", 10.0), ("newest_step", 20.0), ("newest_is_good", 0.0)):
+        assert f"holdfast_guard_{name}{label} {value}" in text
     assert f'holdfast_guard_bad_checkpoints_total{{directory="{folder}",reason="stale"}} 1.0' in text
 
 

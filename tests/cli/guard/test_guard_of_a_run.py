@@ -4,6 +4,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,19 +61,11 @@ def test_a_folder_whose_name_begins_with_a_dash_is_no_option(tmp_path: Path) -> 
 @pytest.mark.parametrize("is_vital", [True, False])
 def test_a_guard_that_cannot_run_does_not_end_the_run(is_vital: bool, tmp_path: Path) -> None:
     command = ["sh", "-c", f"exit {ExitCode.CONFIGURATION:d}"]
-    spec = ComponentSpec(
-        name="guard",
-        command=command,
-        log=tmp_path / "log",
-        environment={},
-        is_final=lambda _: False,
-        is_vital=is_vital,
-    )
-    component = Component(spec)
+    settings: dict[str, Any] = {"log": tmp_path / "log", "environment": {}, "is_final": lambda _: False}
+    component = Component(ComponentSpec(name="guard", command=command, is_vital=is_vital, **settings))
     deadline = time.monotonic() + 30
     while not (component.fatal or component.restarts) and time.monotonic() < deadline:
         component.tick(time.monotonic())
         os.sched_yield()
     component.end(5.0)
-    assert bool(component.fatal) is is_vital
-    assert bool(component.restarts) is not is_vital
+    assert (bool(component.fatal), bool(component.restarts)) == (is_vital, not is_vital)

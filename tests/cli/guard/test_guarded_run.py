@@ -25,11 +25,8 @@ def test_findings_are_among_the_lines_of_a_run_and_prometheus_finds_the_guard(tm
     for path in checkpoints.rglob("*"):
         os.utime(path, (1e9, 1e9))  # quiet for long
     may_end, lines = tmp_path / "end", tmp_path / "lines"
-    launcher = [
-        sys.executable,
-        "-c",
-        "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)",
-    ]
+    code = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)"
+    launcher = [sys.executable, "-c", code]
     command = [sys.executable, "-m", "holdfast_cli", "observe", "--run", "r", "--directory", str(tmp_path / "runs")]
     command += ["--guard", str(checkpoints), "--no-console", "--", *launcher, str(may_end)]
     with lines.open("wb") as output, subprocess.Popen(command, stderr=output) as process:
@@ -39,10 +36,8 @@ def test_findings_are_among_the_lines_of_a_run_and_prometheus_finds_the_guard(tm
             while FINDING not in lines.read_text() or '"guard"' not in targets.read_text():
                 assert process.poll() is None and time.monotonic() < deadline, lines.read_text()
                 time.sleep(0.05)
-            (place,) = (
-                each["targets"][0] for each in json.loads(targets.read_text()) if each["labels"]["component"] == "guard"
-            )
-            with urllib.request.urlopen(f"http://{place}/metrics") as answer:
+            found = {each["labels"]["component"]: each["targets"][0] for each in json.loads(targets.read_text())}
+            with urllib.request.urlopen(f"http://{found['guard']}/metrics") as answer:
                 text = answer.read().decode()
             may_end.touch()
             assert process.wait(PATIENCE_S) == 0

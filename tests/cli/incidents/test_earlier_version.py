@@ -30,18 +30,14 @@ def incidents(runs: Path, *arguments: str) -> Result:
 
 def test_the_log_gives_the_newest_version_of_the_incident(runs: Path) -> None:
     (found,) = json.loads(incidents(runs, "--json").stdout)
-    assert found["id"] == "0001-hung-collective"
-    assert found["verdict"]["kind"] == "hung_collective"
-    assert found["verdict"]["culprits"] == [1]
-    assert found["state"] == "recovered"
-    assert found["source"] == "memory"
+    assert (found["id"], found["state"], found["source"]) == ("0001-hung-collective", "recovered", "memory")
+    assert (found["verdict"]["kind"], found["verdict"]["culprits"]) == ("hung_collective", [1])
 
 
 def test_the_story_is_shown_with_the_evidence_of_both_ranks(runs: Path) -> None:
     result = incidents(runs, "show", "0001")
     assert result.exit_code == 0, result.output
-    assert MESSAGE in result.stdout
-    assert "generation 2 starts from memory after step 39" in result.stdout
+    assert MESSAGE in result.stdout and "generation 2 starts from memory after step 39" in result.stdout
     assert "stop was injected into rank 1 in step 44" in result.stdout
 
 

@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 from google.protobuf.json_format import MessageToDict
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from holdfast_cli.incidents.folder_files import IncidentFiles
 from holdfast_cli.incidents.story import incident_story
-from holdfast_cli.main import app
 from holdfast_core import coordinator
 from holdfast_core.model import Observation
 from holdfast_daemon.incidents import incident_folder
 from holdfast_daemon.replay.recording import Recording
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.cli.conftest import run_record
+from tests.cli.conftest import holdfast, run_record
 
 RUN = "tiny"
 IDENTITY = "0001-hung-collective"
@@ -27,28 +26,15 @@ IDENTITY = "0001-hung-collective"
 
 def incident() -> store.Incident:
     waits = [store.WaitEdge(waiter=rank, awaited=2, group="0", seq=8, op="gloo:all_reduce") for rank in (0, 1, 3)]
-    verdict = store.Verdict(
-        kind=store.VERDICT_KIND_HUNG_COLLECTIVE,
-        culprits=[2],
-        message="rank 2 is stopped in forward_backward of step 7",
-        confidence_ratio=1.0,
-        waits=waits,
-        step=7,
-        phase=common.PHASE_FORWARD_BACKWARD,
-        group="0",
-        seq=8,
-        op="gloo:all_reduce",
-        calls=["rank 2 has yet to call all_reduce 8"],
-    )
-    return store.Incident(
-        id=IDENTITY,
-        run=RUN,
-        generation=1,
-        verdict=verdict,
-        detected_unix_s=2_000.0,
-        state=store.INCIDENT_STATE_RECOVERED,
-        actions=[store.IncidentAction(unix_s=2_000.5, what="evidence gathered")],
-    )
+    verdict = store.Verdict(kind=store.VERDICT_KIND_HUNG_COLLECTIVE, culprits=[2], waits=waits, step=7)
+    verdict.phase, verdict.group, verdict.seq = common.PHASE_FORWARD_BACKWARD, "0", 8
+    verdict.op = "gloo:all_reduce"
+    verdict.message, verdict.confidence_ratio = "rank 2 is stopped in forward_backward of step 7", 1.0
+    verdict.calls.append("rank 2 has yet to call all_reduce 8")
+    found = store.Incident(id=IDENTITY, run=RUN, generation=1, verdict=verdict, state=store.INCIDENT_STATE_RECOVERED)
+    found.detected_unix_s = 2_000.0
+    found.actions.add(unix_s=2_000.5, what="evidence gathered")
+    return found
 
 
 @pytest.fixture
@@ -72,12 +58,20 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def holdfast(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments, env={"COLUMNS": "160"})
+def incidents(folder: Path, *arguments: object) -> Result:
+    """Call the command on the run that the folder of an incident belongs to."""
+    return holdfast("incidents", *arguments, "--directory", folder.parents[3], columns=160)
 
 
-def test_the_story_has_verdict_waits_calls_stacks_black_boxes_actions_and_files(folder: Path, tmp_path: Path) -> None:
-    result = holdfast("incidents", "show", "0001", "--directory", str(tmp_path))
+def drawn(story: store.Incident) -> list[str]:
+    """Return the lines of a story without files."""
+    output = io.StringIO()
+    Console(file=output, width=160).print(incident_story(story, IncidentFiles((), (), (), ())))
+    return output.getvalue().splitlines()
+
+
+def test_the_story_has_verdict_waits_calls_stacks_black_boxes_actions_and_files(folder: Path) -> None:
+    result = incidents(folder, "show", "0001")
     assert result.exit_code == 0, result.output
     expected = [
         "rank 2 is stopped in forward_backward of step 7 [recovered]",
@@ -110,10 +104,7 @@ def test_the_story_has_verdict_waits_calls_stacks_black_boxes_actions_and_files(
 def test_the_story_says_where_the_culprit_was(step: int, group: str, where: str) -> None:
     told = incident()
     told.verdict.step, told.verdict.group = step, group
-    console = Console(file=io.StringIO(), width=160)
-    console.print(incident_story(told, IncidentFiles((), (), (), ())))
-    assert isinstance(console.file, io.StringIO)
-    (line,) = [line for line in console.file.getvalue().splitlines() if line.startswith("where")]
+    (line,) = [line for line in drawn(told) if line.startswith("where")]
     assert line.removeprefix("where").strip() == where
 
 
@@ -121,70 +112,55 @@ def test_the_story_names_node_and_process_of_each_culprit() -> None:
     told = incident()
     told.culprits.add(rank=2, node="node-2", pid=4711)
     told.nodes = 2
-    console = Console(file=io.StringIO(), width=160)
-    console.print(incident_story(told, IncidentFiles((), (), (), ())))
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
+    lines = drawn(told)
     assert lines[0].rstrip() == "rank 2 is stopped in forward_backward of step 7 (rank 2: node-2, pid 4711) [recovered]"
     assert any(line.split()[:1] == ["processes"] and "rank 2: node-2, pid 4711" in line for line in lines)
 
 
-def test_an_incident_of_an_ended_run_need_not_be_acknowledged(folder: Path, tmp_path: Path) -> None:
-    result = holdfast("incidents", "ack", "1", "--directory", str(tmp_path))
-    assert (result.exit_code, result.stderr) == (
-        1,
-        "holdfast: run tiny has ended: its incidents ask for no attention any more\n",
-    )
+def test_an_incident_of_an_ended_run_need_not_be_acknowledged(folder: Path) -> None:
+    result = incidents(folder, "ack", "1")
+    refusal = "holdfast: run tiny has ended: its incidents ask for no attention any more\n"
+    assert (result.exit_code, result.stderr) == (1, refusal)
 
 
-def test_the_story_as_json_names_folder_and_files(folder: Path, tmp_path: Path) -> None:
-    story = json.loads(holdfast("incidents", "show", IDENTITY, "--json", "--directory", str(tmp_path)).stdout)
+def test_the_story_as_json_names_folder_and_files(folder: Path) -> None:
+    story = json.loads(incidents(folder, "show", IDENTITY, "--json").stdout)
     assert story["verdict"]["culprits"] == [2]
     assert story["stacks"] == [{"rank": 2, "frame": "loss (train.py:12)", "activity": "stopped"}]
     assert story["folder"] == str(folder)
     assert "rank-00002.black_box.json" in story["files"]
 
 
-def test_what_earlier_starts_left_is_listed_on_demand_and_shown_by_its_folders_name(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_what_earlier_starts_left_is_listed_on_demand_and_shown_by_its_folders_name(folder: Path) -> None:
     earlier = folder.with_name("0001-dead-rank.500")
     story = incident()
     story.detected_unix_s = 500.0
     story.verdict.message = "rank 1 was killed"
     incident_folder.write_story(earlier, story)
-    damaged = folder.with_name("0002-dead-rank.600")
-    damaged.mkdir()
-    (damaged / "incident.json").write_text("{")
-    of_another_shape = folder.with_name("0003-dead-rank.700")
-    of_another_shape.mkdir()
-    (of_another_shape / "incident.json").write_text("[1]")
-    listed = holdfast("incidents", "--directory", str(tmp_path)).stdout
-    assert "rank 1 was killed" not in listed
-    assert "earlier starts of the run left 1 more: add --all" in listed
-    everything = json.loads(holdfast("incidents", "--all", "--json", "--directory", str(tmp_path)).stdout)
+    for name, damaged in (("0002-dead-rank.600", "{"), ("0003-dead-rank.700", "[1]")):
+        folder.with_name(name).mkdir()
+        (folder.with_name(name) / "incident.json").write_text(damaged)
+    listed = incidents(folder).stdout
+    assert "rank 1 was killed" not in listed and "earlier starts of the run left 1 more: add --all" in listed
+    everything = json.loads(incidents(folder, "--all", "--json").stdout)
     assert [each["id"] for each in everything] == ["0001-dead-rank.500", IDENTITY]
-    assert "rank 1 was killed" in holdfast("incidents", "show", earlier.name, "--directory", str(tmp_path)).stdout
+    assert "rank 1 was killed" in incidents(folder, "show", earlier.name).stdout
     # An incident's number stands for that of the newest start.
-    assert "rank 2 is stopped" in holdfast("incidents", "show", "0001", "--directory", str(tmp_path)).stdout
-    refused = holdfast("incidents", "show", "0009", "--directory", str(tmp_path))
-    assert refused.exit_code == 1
+    assert "rank 2 is stopped" in incidents(folder, "show", "0001").stdout
 
 
 @pytest.mark.parametrize("identity", ["1", "01", "0001", IDENTITY])
-def test_an_incident_is_named_by_its_id_or_by_its_number(folder: Path, tmp_path: Path, identity: str) -> None:
-    shown = holdfast("incidents", "show", identity, "--directory", str(tmp_path))
+def test_an_incident_is_named_by_its_id_or_by_its_number(folder: Path, identity: str) -> None:
+    shown = incidents(folder, "show", identity)
     assert "rank 2 is stopped" in shown.stdout, shown.stderr
 
 
-def test_a_number_that_several_earlier_incidents_have_is_answered_with_their_names(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_number_that_several_earlier_incidents_have_is_answered_with_their_names(folder: Path) -> None:
     for name, detected_unix_s in (("0002-dead-rank.500", 500.0), ("0002-dead-rank.600", 600.0)):
         story = incident()
         story.detected_unix_s = detected_unix_s
         incident_folder.write_story(folder.with_name(name), story)
-    refused = holdfast("incidents", "show", "2", "--directory", str(tmp_path))
+    refused = incidents(folder, "show", "2")
     assert refused.exit_code == 1
     assert "name one of 0002-dead-rank.500, 0002-dead-rank.600" in refused.stderr
 
@@ -192,7 +168,7 @@ def test_a_number_that_several_earlier_incidents_have_is_answered_with_their_nam
 def test_an_export_holds_the_whole_folder_and_is_the_same_every_time(folder: Path, tmp_path: Path) -> None:
     targets = [tmp_path / "one.tar.gz", tmp_path / "two.tar.gz"]
     for target in targets:
-        result = holdfast("incidents", "export", "0001", "--to", str(target), "--directory", str(tmp_path))
+        result = incidents(folder, "export", "0001", "--to", target)
         assert result.exit_code == 0, result.output
         assert result.stdout == f"{target}: 5 files\n"
     assert targets[0].read_bytes() == targets[1].read_bytes()
@@ -201,26 +177,16 @@ def test_an_export_holds_the_whole_folder_and_is_the_same_every_time(folder: Pat
         story = archive.extractfile(f"{IDENTITY}/incident.json")
         assert story is not None
         assert json.loads(story.read())["verdict"]["culprits"] == [2]
-    assert names == sorted(names)
-    assert set(names) == {
-        f"{IDENTITY}/{name}"
-        for name in (
-            "README.txt",
-            "incident.json",
-            "node-local.findings.json",
-            "rank-00002.black_box.json",
-            "suspicion/rank-00002.stack.txt",
-        )
-    }
+    inside = ("README.txt", "incident.json", "node-local.findings.json", "rank-00002.black_box.json")
+    assert names == [f"{IDENTITY}/{name}" for name in (*inside, "suspicion/rank-00002.stack.txt")]
 
 
 def test_an_unknown_incident_and_misplaced_options_are_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
-    unknown = holdfast("incidents", "show", "0002", "--directory", str(tmp_path))
-    assert unknown.exit_code == 1
-    assert unknown.stderr == "holdfast: run tiny has no incident 0002: `holdfast incidents --all` lists them\n"
-    misplaced = holdfast("incidents", "--directory", str(tmp_path), "show", "0001")
-    assert misplaced.exit_code == 1
-    assert misplaced.stderr == "holdfast: put the options behind `show`\n"
+    unknown = incidents(folder, "show", "0002")
+    line = "holdfast: run tiny has no incident 0002: `holdfast incidents --all` lists them\n"
+    assert (unknown.exit_code, unknown.stderr) == (1, line)
+    misplaced = holdfast("incidents", "--directory", tmp_path, "show", "0001")
+    assert (misplaced.exit_code, misplaced.stderr) == (1, "holdfast: put the options behind `show`\n")
 
 
 def record_a_death(folder: Path) -> store.Incident:
@@ -258,7 +224,6 @@ def test_a_replay_says_whether_the_core_comes_to_the_same_verdict(tmp_path: Path
 
 
 def test_a_replay_of_something_else_is_refused_in_one_line(tmp_path: Path) -> None:
-    result = holdfast("replay", str(tmp_path))
-    assert result.exit_code == 1
-    assert len(result.stderr.splitlines()) == 1
+    result = holdfast("replay", tmp_path)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
     assert "name an incident's folder or exported archive" in result.stderr

@@ -25,20 +25,19 @@ def stack(rank: int, *frames: Frame, pool: int = 0, problem: str = "") -> LiveSt
 
 def test_a_stack_that_several_ranks_have_is_shown_once_and_the_odd_one_first() -> None:
     stacks = [stack(0, WAIT, LOOP, pool=2), stack(1, LOCK, LOOP), stack(2, WAIT, LOOP, pool=2), stack(3, WAIT, LOOP)]
-    assert (
-        "\n".join(stack_lines(stacks))
-        == """
-rank 1, main thread (idle): waits for a lock
-    acquire (own.py:3)
-    train (train.py:9)
-
-ranks 0, 2-3, main thread (idle): waits in a call of torch.distributed
-    wait (c10d.py:7)
-    train (train.py:9)
-
-ranks 0, 2, thread "pool_00" and 2 more (active in 2 of 4)
-    train (train.py:9)"""
-    )
+    assert list(stack_lines(stacks)) == [
+        "",
+        "rank 1, main thread (idle): waits for a lock",
+        "    acquire (own.py:3)",
+        "    train (train.py:9)",
+        "",
+        "ranks 0, 2-3, main thread (idle): waits in a call of torch.distributed",
+        "    wait (c10d.py:7)",
+        "    train (train.py:9)",
+        "",
+        'ranks 0, 2, thread "pool_00" and 2 more (active in 2 of 4)',
+        "    train (train.py:9)",
+    ]
 
 
 def test_ranks_without_stacks_are_named_with_the_reason() -> None:
@@ -72,12 +71,9 @@ def test_saved_texts_are_private_and_analyze_finds_the_main_thread_in_them(tmp_p
 def test_messages_are_unpacked_in_the_order_of_the_ranks() -> None:
     frames = [store.StackFrame(function="f", file="a.py", line=1), store.StackFrame(function="g", file="b.so")]
     thread = store.ThreadFrames(id=9, name="t", active=True, frames=[1, 0])
-    nodes = [
-        control.NodeStacks(node="b", taken=store.StacksTaken(ranks=[store.RankStacks(rank=2, problem="x")])),
-        control.NodeStacks(
-            node="a", taken=store.StacksTaken(frames=frames, ranks=[store.RankStacks(rank=1, pid=9, threads=[thread])])
-        ),
-    ]
+    one, two = store.RankStacks(rank=1, pid=9, threads=[thread]), store.RankStacks(rank=2, problem="x")
+    nodes = [control.NodeStacks(node="b", taken=store.StacksTaken(ranks=[two]))]
+    nodes.append(control.NodeStacks(node="a", taken=store.StacksTaken(frames=frames, ranks=[one])))
     first, second = unpacked(nodes)
     assert (first.rank, first.node, second.rank, second.problem) == (1, "a", 2, "x")
     assert [str(frame) for frame in first.threads[0].frames] == ["g (b.so)", "f (a.py:1)"]

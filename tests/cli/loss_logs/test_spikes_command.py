@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from holdfast_cli.loss_logs import log_document, log_report
-from holdfast_cli.main import app
 from holdfast_proto.exit_codes import ExitCode
+from tests.cli.conftest import holdfast
 
 HEALTHY = 200
 
@@ -22,8 +22,16 @@ def losses(steps: int = HEALTHY, *, spike_at: int | None = None, width: int = 5)
     return [round((6.0 if step in spiked else 2.0) + rng.gauss(0.0, 0.02), 5) for step in range(steps)]
 
 
-def csv_of(values: Sequence[object], names: str = "step,loss", separator: str = ",", end: str = "\n") -> str:
-    return end.join([names, *(f"{step}{separator}{value}" for step, value in enumerate(values))]) + end
+def csv_of(values: Sequence[object], names: str = "step,loss") -> str:
+    return table(names, *(f"{step},{value}" for step, value in enumerate(values))) + "\n"
+
+
+def table(*rows: str) -> str:
+    return "\n".join(rows)
+
+
+def json_lines(entries: Sequence[dict[str, Any]]) -> str:
+    return table(*map(json.dumps, entries))
 
 
 def write(folder: Path, content: str | bytes, name: str = "log.csv") -> Path:
@@ -32,17 +40,19 @@ def write(folder: Path, content: str | bytes, name: str = "log.csv") -> Path:
     return path
 
 
-def spikes(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["spikes", *map(str, arguments)])
+def spikes(*arguments: str | Path, **others: Any) -> Result:
+    return holdfast("spikes", *arguments, **others)
 
 
 def answer(*arguments: str | Path) -> dict[str, Any]:
     result = spikes(*arguments, "--json")
     assert result.exit_code == 0, (result.output, result.exception)
     (line,) = result.stdout.splitlines()
-    found = json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-    assert isinstance(found, dict)
-    return found
+    return dict(json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON")))
+
+
+def spikes_of(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in found["findings"] if one["tier"] == "spike"]
 
 
 def refusal(*arguments: str | Path) -> str:
@@ -70,11 +80,9 @@ def test_a_spike_is_in_the_table_and_fails_on_demand_only(tmp_path: Path) -> Non
     log = write(tmp_path, csv_of(losses(spike_at=120)))
     found = answer(log)
     assert found["counts"] == {"spike": 1, "blip": 2}
-    (spike,) = (one for one in found["findings"] if one["tier"] == "spike")
-    assert (spike["step"], spike["row"]) == (122, 124)
-    assert spike["loss"] == pytest.approx(6.0, abs=0.1)
-    assert spike["level"] == pytest.approx(2.0, abs=0.1)
-    assert spike["zscore"] > 5
+    (spike,) = spikes_of(found)
+    assert (spike["step"], spike["row"]) == (122, 124) and spike["zscore"] > 5
+    assert (spike["loss"], spike["level"]) == (pytest.approx(6.0, abs=0.1), pytest.approx(2.0, abs=0.1))
     assert spikes(log).exit_code == 0
     lines = spikes(log).stdout.splitlines()
     assert lines[0].split() == ["finding", "step", "row", "loss", "level", "z"]
@@ -116,19 +124,19 @@ def test_columns_are_found_by_the_names_that_trainers_and_trackers_use(
 def test_the_step_is_the_column_that_rows_with_a_loss_have(tmp_path: Path) -> None:
     rows = [f",{7 * step},{loss},,{step // 50}" for step, loss in enumerate(losses())]
     rows[50:50] = ["3,,,2.5,0", "4,,,2.4,0"]
-    found = answer(write(tmp_path, "\n".join(["step,iteration,train_loss_step,val_loss,epoch", *rows])))
+    found = answer(write(tmp_path, table("step,iteration,train_loss_step,val_loss,epoch", *rows)))
     assert (found["columns"]["step"], found["losses"], found["resumes"]) == ("iteration", HEALTHY, 0)
 
 
 def test_epochs_are_steps_only_if_they_count_the_losses(tmp_path: Path) -> None:
     rows = [f"{step / 100},{loss}" for step, loss in enumerate(losses())]
-    assert "step" not in answer(write(tmp_path, "\n".join(["epoch,loss", *rows])))["columns"]
+    assert "step" not in answer(write(tmp_path, table("epoch,loss", *rows)))["columns"]
 
 
 def test_numbers_are_read_as_trackers_write_them(tmp_path: Path) -> None:
     entries = [{"iteration": f"{step}/5000", "loss": str(1000 * loss)} for step, loss in enumerate(losses())]
     entries += [{"iteration": "200/5000", "loss": "2,012.5"}, {"iteration": "201/5000", "loss": "NaN"}]
-    found = answer(write(tmp_path, "\n".join(map(json.dumps, entries)), "log.jsonl"))
+    found = answer(write(tmp_path, json_lines(entries), "log.jsonl"))
     assert (found["losses"], found["counts"]) == (HEALTHY + 2, {"non_finite": 1})
     assert found["findings"][0]["step"] == 201
 
@@ -136,7 +144,7 @@ def test_numbers_are_read_as_trackers_write_them(tmp_path: Path) -> None:
 def test_of_runs_side_by_side_one_is_chosen(tmp_path: Path) -> None:
     names = '"Step","a - train/loss","a - train/loss__MIN","b - train/loss"'
     rows = [f"{step},{loss if step < 150 else ''},,{loss}" for step, loss in enumerate(losses(spike_at=160))]
-    log = write(tmp_path, "\n".join([names, *rows]))
+    log = write(tmp_path, table(names, *rows))
     expected = "row 1 has losses of several runs: choose --loss-column, one of 'a - train/loss', 'b - train/loss'"
     assert expected in refusal(log)
     ended = answer(log, "--loss-column", "a - train/loss")
@@ -148,7 +156,7 @@ def test_of_runs_side_by_side_one_is_chosen(tmp_path: Path) -> None:
 def test_a_loss_that_vanishes_while_the_log_continues_is_not_finite(tmp_path: Path, others: dict[str, object]) -> None:
     entries: list[dict[str, object]] = [{"iteration": step, "lm loss": loss} for step, loss in enumerate(losses())]
     entries += [{"iteration": step, "learning rate": 1e-5, **others} for step in range(HEALTHY, HEALTHY + 20)]
-    log = write(tmp_path, "\n".join(map(json.dumps, entries)), "log.jsonl")
+    log = write(tmp_path, json_lines(entries), "log.jsonl")
     result, found = spikes(log, "--fail-on", "non_finite"), answer(log)
     assert result.exit_code == ExitCode.FAILED
     assert "the loss is missing from step 200 on, and the log continues" in result.stdout
@@ -164,19 +172,30 @@ def test_a_loss_that_turns_zero_is_not_finite(tmp_path: Path) -> None:
 
 
 def test_what_a_trainer_prints_is_judged_from_a_pipe() -> None:
-    lines = [f"iter {step}: loss {loss:.4f}, time 148.74ms\n" for step, loss in enumerate(losses(spike_at=120))]
-    result = CliRunner().invoke(app, ["spikes", "-", "--fail-on", "spike"], input="".join(["training ...\n", *lines]))
+    lines = [f"iter {step}: loss {loss:.4f}, time 148.74ms" for step, loss in enumerate(losses(spike_at=120))]
+    result = spikes("-", "--fail-on", "spike", input=table("training ...", *lines, ""))
     assert result.exit_code == ExitCode.FAILED
     assert any(line.split()[:3] == ["spike", "122", "124"] for line in result.stdout.splitlines())
+    assert spikes("-", input=csv_of(losses())).stdout.startswith("stdin: 200 losses of column 'loss' · nothing found")
+
+
+@pytest.mark.parametrize(("by", "is_bad"), [(0.0, False), (1.0, True)])
+def test_steps_that_go_back_are_a_resume_and_a_bad_one_is_a_spike(tmp_path: Path, by: float, is_bad: bool) -> None:
+    rows = [f"{step},{loss}" for step, loss in enumerate(losses(150))]
+    rows += [f"{120 + step},{loss + by}" for step, loss in enumerate(losses(100))]
+    found = answer(write(tmp_path, table("step,loss", *rows)))
+    assert (found["resumes"], found["counts"].get("spike", 0)) == (1, int(is_bad))
+    messages = [spike["message"].startswith("the run resumed badly after step 119") for spike in spikes_of(found)]
+    assert messages == [True] * is_bad and bool(found["counts"]) == is_bad
 
 
 def test_columns_can_be_named(tmp_path: Path) -> None:
     rows = [f"{loss},{10 * step},0.5" for step, loss in enumerate(losses(spike_at=120))]
-    log = write(tmp_path, "\n".join(["ce,at,loss", *rows]))
+    log = write(tmp_path, table("ce,at,loss", *rows))
     assert answer(log)["columns"] == {"loss": "loss"}
     found = answer(log, "--loss-column", "ce", "--step-column", "at")
     assert found["columns"] == {"loss": "ce", "step": "at"}
-    assert [one["step"] for one in found["findings"] if one["tier"] == "spike"] == [1220]
+    assert [one["step"] for one in spikes_of(found)] == [1220]
     assert "--loss-column takes one of 'ce', 'at', 'loss'" in refusal(log, "--loss-column", "nll")
 
 
@@ -184,14 +203,10 @@ def test_json_lines_with_evaluations_between_the_losses(tmp_path: Path) -> None:
     entries: list[dict[str, object]] = [{"step": 0, "eval_loss": 3.0}]
     for step, loss in enumerate(losses(spike_at=120)):
         entries += [{"step": step, "loss": loss, "lr": 0.1}, {"step": step, "eval_loss": 3.0}]
-    log = write(tmp_path, "\n".join(map(json.dumps, entries)), "metrics.jsonl")
+    log = write(tmp_path, json_lines(entries), "metrics.jsonl")
     found = answer(log)
-    assert found["columns"] == {
-        "step": "step",
-        "loss": "loss",
-        "learning_rate": "lr",
-        "validation_loss": "eval_loss",
-    }
+    expected = {"step": "step", "loss": "loss", "learning_rate": "lr", "validation_loss": "eval_loss"}
+    assert found["columns"] == expected
     assert (found["losses"], found["repeated_rows"], found["resumes"]) == (HEALTHY, 0, 0)
     assert found["counts"]["spike"] == 1
 
@@ -200,38 +215,23 @@ def test_losses_that_are_not_finite_and_cells_that_are_empty(tmp_path: Path) -> 
     values: list[object] = [*losses(100), "", "NaN", "nan", "inf", "-Infinity", "", *losses(50), "NaN"]
     log = write(tmp_path, csv_of(values))
     found = answer(log)
-    assert found["counts"] == {"non_finite": 2}
-    assert [one["step"] for one in found["findings"]] == [101, 156]
-    assert found["findings"][0]["loss"] is None
-    assert not found["ends_finite"]
+    assert (found["counts"], found["ends_finite"]) == ({"non_finite": 2}, False)
+    assert [(one["step"], one["loss"]) for one in found["findings"]] == [(101, None), (156, None)]
     assert "the loss is not finite at the end: the last finite loss is at step 155" in spikes(log).stdout
     assert spikes(log, "--fail-on", "non_finite").exit_code == ExitCode.FAILED
 
 
 def test_a_validation_loss_that_is_not_finite_is_no_tier_of_the_loss(tmp_path: Path) -> None:
     rows = [f"{step},{loss},{'nan' if step == 50 else ''}" for step, loss in enumerate(losses())]
-    log = write(tmp_path, "\n".join(["step,loss,val_loss", *rows]))
+    log = write(tmp_path, table("step,loss,val_loss", *rows))
     (found,) = answer(log)["findings"]
     assert (found["tier"], found["kind"], found["step"]) == ("", "non_finite_validation_loss", 50)
     assert spikes(log, "--fail-on", "blip").exit_code == 0
 
 
-def test_steps_that_go_back_are_a_resume_and_a_bad_one_is_a_spike(tmp_path: Path) -> None:
-    before, again = losses(150), losses(100)
-    rows = [f"{step},{loss}" for step, loss in enumerate(before)]
-    good = [f"{120 + step},{loss}" for step, loss in enumerate(again)]
-    bad = [f"{120 + step},{loss + 1.0}" for step, loss in enumerate(again)]
-    found = answer(write(tmp_path, "\n".join(["step,loss", *rows, *good])))
-    assert (found["resumes"], found["counts"]) == (1, {})
-    found = answer(write(tmp_path, "\n".join(["step,loss", *rows, *bad])))
-    assert found["counts"]["spike"] == 1
-    (spike,) = (one for one in found["findings"] if one["tier"] == "spike")
-    assert spike["message"].startswith("the run resumed badly after step 119")
-
-
 def test_the_first_loss_of_a_step_that_is_written_twice_counts(tmp_path: Path) -> None:
     rows = [f"{step},{value}" for step, loss in enumerate(losses()) for value in (loss, 60.0)]
-    found = answer(write(tmp_path, "\n".join(["step,loss", *rows])))
+    found = answer(write(tmp_path, table("step,loss", *rows)))
     assert (found["losses"], found["repeated_rows"], found["counts"]) == (HEALTHY, HEALTHY, {})
 
 
@@ -274,9 +274,7 @@ def test_the_first_loss_of_a_step_that_is_written_twice_counts(tmp_path: Path) -
 def test_what_is_no_log_is_refused_in_one_line(tmp_path: Path, content: str | bytes, expected: str) -> None:
     log = write(tmp_path, content)
     line = refusal(log)
-    assert line.startswith(f"holdfast: {log}: ")
-    assert expected in line
-    assert len(line) < 400
+    assert line.startswith(f"holdfast: {log}: ") and expected in line and len(line) < 400
 
 
 def entries_of(values: Sequence[float]) -> list[dict[str, object]]:
@@ -298,7 +296,7 @@ def test_one_json_document_is_read(tmp_path: Path, is_bare: bool, indent: int | 
     found = answer(log)
     assert (found["columns"]["loss"], found["columns"]["validation_loss"]) == ("loss", "eval_loss")
     assert (found["losses"], found["resumes"], found["counts"]) == (HEALTHY, 0, {"spike": 1, "blip": 2})
-    assert [(one["step"], one["row"]) for one in found["findings"] if one["tier"] == "spike"] == [(122, 124)]
+    assert [(one["step"], one["row"]) for one in spikes_of(found)] == [(122, 124)]
 
 
 def test_a_json_document_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,11 +304,6 @@ def test_a_json_document_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytes
     text = json.dumps(entries_of(losses()))
     assert answer(write(tmp_path, text.ljust(1 << 20)))["losses"] == HEALTHY
     assert "one JSON document of more than 1 MiB: save it as CSV" in refusal(write(tmp_path, text.ljust((1 << 20) + 1)))
-
-
-def test_a_hyphen_is_stdin() -> None:
-    result = CliRunner().invoke(app, ["spikes", "-"], input=csv_of(losses()))
-    assert (result.exit_code, result.stdout[:47]) == (0, "stdin: 200 losses of column 'loss' · nothing fo")
 
 
 @pytest.mark.parametrize("last", [b"1", b"199", b'199,"2.0', b"199,2.0e-", b"199,\xc3"])
@@ -321,11 +314,11 @@ def test_a_last_row_that_is_cut_off_is_left_out(tmp_path: Path, last: bytes) -> 
 
 def test_a_step_that_is_cut_off_is_no_resume(tmp_path: Path) -> None:
     rows = [f"2.0,{step}" for step in range(199)]
-    log = write(tmp_path, "\n".join(["loss,step", *rows, "2.0,19"]))
+    log = write(tmp_path, table("loss,step", *rows, "2.0,19"))
     found = answer(log)
     assert (found["losses"], found["resumes"], found["cut_row"]) == (199, 0, 201)
     assert "row 201, the last one, is cut off and left out" in spikes(log).stdout
-    found = answer(write(tmp_path, "\n".join(["loss,step", *rows, "2.0,19", ""])))
+    found = answer(write(tmp_path, table("loss,step", *rows, "2.0,19", "")))
     assert (found["losses"], found["resumes"], found["cut_row"]) == (200, 1, None)
 
 
@@ -333,9 +326,9 @@ def test_a_step_that_is_cut_off_is_no_resume(tmp_path: Path) -> None:
 def test_a_last_object_that_is_cut_off_is_left_out(tmp_path: Path, rows: int) -> None:
     lines = [json.dumps({"step": step, "loss": 2.0}) for step in range(rows)]
     for cut in ('{"step": 1', '{"step": 199, "loss": 2.0', '{"step": 199, "note": "\xc3'):
-        found = answer(write(tmp_path, "\n".join([*lines, cut]).encode("latin-1")))
+        found = answer(write(tmp_path, table(*lines, cut).encode("latin-1")))
         assert (found["losses"], found["resumes"], found["cut_row"]) == (rows, 0, rows + 1)
-    found = answer(write(tmp_path, "\n".join([*lines, '{"step": 3, "loss": 2.0}'])))
+    found = answer(write(tmp_path, table(*lines, '{"step": 3, "loss": 2.0}')))
     assert (found["losses"], found["resumes"], found["cut_row"]) == (rows + 1, 1, None)
 
 

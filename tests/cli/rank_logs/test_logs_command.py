@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.json_format import MessageToDict
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from holdfast_cli.main import app
 from holdfast_cli.run_folder.record import RunRecord
-from holdfast_cli.run_folder.run_processes import identify
 from holdfast_proto import run_files
 from holdfast_proto.v1.store_pb2 import Incident, Verdict
-from tests.cli.conftest import run_record
+from tests.cli.conftest import holdfast, identity_of, run_record
 from tests.support.coroutines import PATIENCE_S
 
 RUN = "tiny"
@@ -49,7 +47,7 @@ class Logs:
 
     def print(self, *arguments: str) -> Result:
         """Call the command."""
-        return CliRunner().invoke(app, ["logs", "--directory", str(self.folder), *arguments])
+        return holdfast("logs", "--directory", self.folder, *arguments)
 
 
 @pytest.fixture
@@ -67,9 +65,7 @@ def logs(tmp_path: Path) -> Logs:
 def live(logs: Logs) -> Iterator[RunRecord]:
     """The record of the same run, while a process supervises it."""
     with subprocess.Popen(["sleep", "600"]) as supervisor:
-        own = identify(supervisor.pid)
-        assert own is not None
-        ticks = own.start_ticks
+        ticks = identity_of(supervisor.pid).start_ticks
         record = run_record(logs.directory, run=RUN, created_unix_s=BEGUN_UNIX_S, pid=supervisor.pid, start_ticks=ticks)
         record.save()
         yield record
@@ -123,9 +119,8 @@ def test_the_culprits_of_the_newest_incident_are_printed_in_its_generation(logs:
 )
 def test_what_is_not_there_is_one_line_with_the_fix(logs: Logs, arguments: tuple[str, ...], expected: str) -> None:
     result = logs.print(*arguments)
-    assert result.exit_code == 1
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert expected in result.stderr
-    assert result.stderr.count("\n") == 1
 
 
 def test_a_run_without_a_rank_says_which_logs_there_are(tmp_path: Path) -> None:
@@ -159,9 +154,8 @@ def test_following_shows_new_lines_and_new_generations_until_the_run_has_ended(l
         logs.write(3, 0, "no end of line")
         replace(live, outcome="finished").save()
         rest, errors = process.communicate(timeout=PATIENCE_S)
-    assert rest == "[rank 0] no end of line\n"
+    assert (process.returncode, rest) == (0, "[rank 0] no end of line\n")
     assert errors == "holdfast: generation 3 of run tiny\n"
-    assert process.returncode == 0
 
 
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(logs: Logs) -> None:

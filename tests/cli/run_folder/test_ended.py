@@ -19,8 +19,7 @@ def test_a_stopped_run_has_no_rank_no_snapshot_and_no_open_incident() -> None:
     running.newest_step = 43  # seen after the ranks were
     left = as_left(running, observed=False)
     assert has_ended(left)
-    assert left.newest_snapshot == -1
-    assert left.newest_checkpoint == 39
+    assert (left.newest_snapshot, left.newest_checkpoint) == (-1, 39)
     assert {rank.life for rank in left.ranks} == {store.LIFE_EXITED}
     assert [(rank.step, rank.phase) for rank in left.ranks[:3]] == [(43, PHASE_UNSPECIFIED)] * 3
     assert [rank.HasField("exit") for rank in left.ranks] == [False, False, False, True]

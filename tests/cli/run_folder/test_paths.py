@@ -3,19 +3,17 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from holdfast_cli.commands import observe, run
 from holdfast_cli.errors import SettingsError
 from holdfast_cli.local_run.run_options import LocalRunOptions
-from holdfast_cli.main import app
 from holdfast_cli.run_folder import paths
 from holdfast_cli.run_folder.paths import claim_dated_name
 from holdfast_proto.exit_codes import ExitCode
+from tests.cli.conftest import holdfast
 
 NOW = "run-20260102-030405"
 
@@ -39,13 +37,10 @@ def same_second(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_several_that_start_at_once_get_a_name_each(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CLAIMS, str(tmp_path / "runs")]
-    started = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-        for _ in range(4)
-    ]
+    pipe = subprocess.PIPE
+    started = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=tmp_path) for _ in range(4)]
     for process in started:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
     for process in started:
         assert process.stdin is not None
         process.stdin.write("go\n")
@@ -69,33 +64,23 @@ def test_a_second_command_of_the_same_second_is_not_refused(
     monkeypatch.setattr(run, "_watch", watch)
     monkeypatch.setattr(observe, "_observe_here", watch)
     for _ in range(2):
-        arguments = [command, "--directory", str(tmp_path / "runs"), "--", sys.executable, "-c", "pass"]
-        result = CliRunner().invoke(app, arguments)
+        result = holdfast(command, "--directory", tmp_path / "runs", "--", sys.executable, "-c", "pass")
         assert result.exit_code == 0, result.output
     assert names == [NOW, f"{NOW}-2"]
 
 
 @pytest.mark.usefixtures("same_second")
 def test_a_command_that_is_refused_leaves_no_folder_behind(tmp_path: Path) -> None:
-    refused = CliRunner().invoke(app, ["run", "--directory", str(tmp_path / "runs"), "--", "no-such-program"])
+    refused = holdfast("run", "--directory", tmp_path / "runs", "--", "no-such-program")
     assert refused.exit_code == ExitCode.CONFIGURATION
     assert not (tmp_path / "runs").exists()
 
 
-def of_a_file(folder: Path) -> Path:
-    (folder / "file").write_text("")
-    return folder / "file"
-
-
-def below_a_file(folder: Path) -> Path:
-    return of_a_file(folder) / "runs"
-
-
-@pytest.mark.parametrize("place", [of_a_file, below_a_file])
-def test_a_place_that_cannot_hold_runs_is_an_error_that_names_it(tmp_path: Path, place: Callable[[Path], Path]) -> None:
-    directory = place(tmp_path)
-    with pytest.raises(SettingsError, match=f"--directory {directory}: .*: name a folder"):
-        claim_dated_name(directory)
+@pytest.mark.parametrize("place", ["file", "file/runs"])
+def test_a_place_that_cannot_hold_runs_is_an_error_that_names_it(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=f"--directory {tmp_path / place}: .*: name a folder"):
+        claim_dated_name(tmp_path / place)
 
 
 def test_nobody_else_can_write_to_a_claimed_folder(tmp_path: Path) -> None:

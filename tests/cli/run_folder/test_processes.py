@@ -8,10 +8,10 @@ import pytest
 
 from holdfast_base import files
 from holdfast_cli.errors import CommandError
-from holdfast_cli.run_folder.record import RunRecord, load_record
+from holdfast_cli.run_folder.record import load_record
 from holdfast_cli.run_folder.run_end import end_run
-from holdfast_cli.run_folder.run_processes import ProcessIdentity, identify, kill_all, marked_processes
-from tests.cli.conftest import run_record
+from holdfast_cli.run_folder.run_processes import ProcessIdentity, kill_all, marked_processes
+from tests.cli.conftest import identity_of, run_record
 
 
 @pytest.fixture
@@ -22,8 +22,7 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def test_process_that_has_got_the_pid_of_another_is_not_signalled(sleeper: "subprocess.Popen[bytes]") -> None:
-    found = identify(sleeper.pid)
-    assert found is not None
+    found = identity_of(sleeper.pid)
     earlier = ProcessIdentity(found.pid, found.start_ticks - 1)
     assert kill_all([earlier]) == 0
     assert not earlier.signal(signal.SIGKILL)
@@ -40,22 +39,16 @@ def test_marked_processes_are_this_users_alone(
     assert list(marked_processes("MARK", "mine")) == []
 
 
-def record_in(folder: Path, process: ProcessIdentity) -> RunRecord:
-    return run_record(folder, pid=process.pid, start_ticks=process.start_ticks)
-
-
 def test_record_that_another_user_may_have_written_kills_no_process(
     sleeper: "subprocess.Popen[bytes]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = identify(sleeper.pid)
-    assert found is not None
-    saved = record_in(tmp_path, found)
+    found = identity_of(sleeper.pid)
+    saved = run_record(tmp_path, pid=found.pid, start_ticks=found.start_ticks)
     saved.save()
     assert load_record(tmp_path) == saved
     (tmp_path / "run.json").chmod(0o666)
     loaded = load_record(tmp_path)
-    assert loaded is not None
-    assert loaded.run == "run"  # it can be looked at
+    assert loaded is not None and loaded.run == "run"  # it can be looked at
     with pytest.raises(CommandError, match=r"run\.json can be written by others .*: run this as the user who started"):
         end_run(loaded, 1.0)
     assert sleeper.poll() is None
