@@ -2,7 +2,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +14,10 @@ from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.main import app
-from holdfast_cli.run_folder.run_processes import identify
 from holdfast_proto.run_files import rank_log
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
-from tests.cli.conftest import holdfast, run_record
+from tests.cli.conftest import fake_command, holdfast, identity_of, run_record
 from tests.support.coroutines import PATIENCE_S
 from tests.support.fakes import write_status
 
@@ -45,15 +43,12 @@ def test_without_any_run_status_says_how_to_start_one(tmp_path: Path) -> None:
 
 def test_an_unreachable_daemon_is_one_line_with_the_fix(tmp_path: Path) -> None:
     result = holdfast("status", "--control", str(tmp_path / "none.sock"))
-    assert result.exit_code == 1
-    assert "no daemon answers at" in result.stderr
-    assert "--run" in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "no daemon answers at" in result.stderr and "--run" in result.stderr
 
 
 def test_a_run_whose_daemon_does_not_serve_yet_is_starting(tmp_path: Path) -> None:
-    me = identify(os.getpid())
-    assert me is not None
+    me = identity_of(os.getpid())
     (tmp_path / "new").mkdir()
     control = str(tmp_path / "none.sock")
     record = run_record(tmp_path / "new", run="new", pid=me.pid, start_ticks=me.start_ticks, control=control)
@@ -96,8 +91,7 @@ def test_an_option_behind_the_command_is_the_commands_and_a_hint_says_so(words: 
 
 def test_the_refusal_of_a_daemon_is_passed_on(going: LocalRun) -> None:
     result = holdfast("status", "--control", str(going.paths.control), "--run", "other")
-    assert result.exit_code == 1
-    assert result.stderr == "holdfast: the daemon refused: there is no run other\n"
+    assert (result.exit_code, result.stderr) == (1, "holdfast: the daemon refused: there is no run other\n")
 
 
 def test_a_password_in_the_url_is_refused_by_every_command_that_takes_one(tmp_path: Path) -> None:
@@ -153,15 +147,6 @@ def run_arguments(options: LocalRunOptions) -> list[str]:
     ]  # fmt: skip
 
 
-def fake_command(*arguments: str) -> list[str]:
-    """Return the argv of a ``holdfast`` whose daemon and agent are fakes."""
-    code = (
-        "import sys; from holdfast_cli.local_run import command_lines; from holdfast_cli.main import app; "
-        "command_lines.HOLDFAST = (sys.executable, sys.argv.pop(1)); app()"
-    )
-    return [sys.executable, "-c", code, str(Path(__file__).parents[1] / "support" / "fakes.py"), *arguments]
-
-
 def prepare_status(options: LocalRunOptions, **fields: Any) -> None:
     directory = options.directory / "testing"
     directory.mkdir(parents=True)
@@ -197,8 +182,7 @@ def test_with_tee_a_run_prints_what_its_ranks_print_since_it_was_started(options
         rest, errors = run.communicate(timeout=PATIENCE_S)
     printed = "".join([*lines, rest])
     assert "[rank 0] \x1b[32mstep 1\x1b[0m\n" in printed, errors
-    assert "[rank 0] step 2 has not en\n" in printed
-    assert "earlier start" not in printed
+    assert "[rank 0] step 2 has not en\n" in printed and "earlier start" not in printed
 
 
 @pytest.mark.parametrize("phase", [store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED])

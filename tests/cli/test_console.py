@@ -3,15 +3,15 @@
 import io
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from holdfast_cli.main import app
 from holdfast_cli.views.console_address import console_lines, start_lines
 from holdfast_daemon.console.serving.sessions import load_tokens
 from holdfast_proto import run_files
 from holdfast_proto.endpoint import write_endpoint
+from tests.cli.conftest import holdfast
 
 
 @pytest.fixture
@@ -20,20 +20,16 @@ def control(tmp_path: Path) -> Path:
 
 
 def serve(control: Path, address: str = "127.0.0.1") -> None:
-    write_endpoint(
-        run_files.daemon_endpoint(control),
-        1,
-        console_port=4711,
-        console_address=address,
-        console_tokens=str(control.with_name("console-tokens.json")),
-    )
+    tokens = str(control.with_name("console-tokens.json"))
+    endpoint: dict[str, Any] = {"console_port": 4711, "console_address": address, "console_tokens": tokens}
+    write_endpoint(run_files.daemon_endpoint(control), 1, **endpoint)
 
 
 def test_it_prints_the_address_with_the_secret_and_the_tunnel(control: Path, tmp_path: Path) -> None:
     tokens = load_tokens(tmp_path / "console-tokens.json")
     serve(control)
     for flags, token in (([], tokens.operator), (["--viewer"], tokens.viewer)):
-        result = CliRunner().invoke(app, ["console", "--control", str(control), *flags])
+        result = holdfast("console", "--control", control, *flags)
         assert result.exit_code == 0
         assert result.stdout.splitlines() == [
             f"console: http://127.0.0.1:4711/#token={token}",
@@ -41,11 +37,12 @@ def test_it_prints_the_address_with_the_secret_and_the_tunnel(control: Path, tmp
         ]
 
 
-def test_a_daemon_without_a_console_is_told_from_one_that_does_not_run(control: Path) -> None:
+def test_a_daemon_without_a_console_says_so_and_a_run_says_nothing_of_it(control: Path) -> None:
     write_endpoint(run_files.daemon_endpoint(control), 1)
-    result = CliRunner().invoke(app, ["console", "--control", str(control)])
+    result = holdfast("console", "--control", control)
     assert result.exit_code != 0
     assert "the daemon serves no console" in result.output + str(result.exception)
+    assert start_lines(control, io.StringIO()) == []
 
 
 @pytest.mark.parametrize(
@@ -78,8 +75,3 @@ def test_only_a_terminal_shows_the_secret_when_a_run_starts(control: Path, tmp_p
     assert "token=" not in " ".join(logged)
     assert logged[0] == "console: http://127.0.0.1:4711/"
     assert "holdfast console" in logged[-1]
-
-
-def test_a_run_without_a_console_says_nothing_of_it(control: Path) -> None:
-    write_endpoint(run_files.daemon_endpoint(control), 1)
-    assert start_lines(control, io.StringIO()) == []

@@ -89,8 +89,7 @@ def test_a_channel_that_fails_is_told_apart_without_its_secret(
     assert "discord: failed: it answers 302: redirects are not followed" in out
     assert "heartbeat: failed: the service answers 500" in out
     assert out.count("warning: ") == 1
-    assert "chmod 600" in out
-    assert "/secret" not in out
+    assert "chmod 600" in out and "/secret" not in out
 
 
 def test_all_that_answer_end_the_command_with_success(tmp_path: Path, service: Receiver) -> None:

@@ -4,19 +4,19 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from holdfast_cli.main import app
 from holdfast_cli.views.plan_command import on_one_line, places_to_set
 from holdfast_cli.views.plan_view import size_unit
 from holdfast_trainer.config import from_arguments
 from holdfast_trainer.planning.settings import PRESETS
+from tests.cli.conftest import holdfast
 
 DEMO = Path(__file__).parents[2] / "trainer/holdfast_trainer/configs/demo.toml"
 
 
-def plan(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "100"}).invoke(app, ("plan", *arguments))
+def plan(*arguments: object, columns: int = 100) -> Result:
+    return holdfast("plan", *arguments, columns=columns)
 
 
 def test_a_layout_is_planned_from_a_file_and_flags() -> None:
@@ -32,9 +32,8 @@ def test_a_layout_is_planned_from_a_file_and_flags() -> None:
 
 def test_a_plan_names_the_largest_rank_and_says_what_it_assumes() -> None:
     output = plan("--model", "7b", "--parallel.dp", "4", "--parallel.pp", "2", "--parallel.microbatches", "8").stdout
-    assert "largest" in output
-    assert "assumed:" in output
-    assert "11.1% idle" in output
+    for text in ("largest", "assumed:", "11.1% idle"):
+        assert text in output
 
 
 def test_a_search_prints_the_best_layouts_and_a_command_that_has_them() -> None:
@@ -45,8 +44,7 @@ def test_a_search_prints_the_best_layouts_and_a_command_that_has_them() -> None:
     assert times == sorted(times)
     assert f"--parallel.dp {printed['best'][0]['parallel']['dp']} " in printed["command"]
     text = plan("--model", "13b", "--gpus", "16", "--gpu", "a100").stdout
-    assert "layouts fit" in text
-    assert "start the first with" in text
+    assert "layouts fit" in text and "start the first with" in text
 
 
 def words(text: str) -> list[str]:
@@ -57,13 +55,12 @@ def words(text: str) -> list[str]:
     return shlex.split("\n".join(lines[first : last + 1]).replace("\\\n", " "))
 
 
-@pytest.mark.parametrize("columns", ["60", "80"])
-def test_the_command_can_be_pasted_and_starts_the_layout_with_all_settings(columns: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [60, 80])
+def test_the_command_can_be_pasted_and_starts_the_layout_with_all_settings(columns: int, tmp_path: Path) -> None:
     file = tmp_path / "my run.toml"
     file.write_text("[model]\nlayers = 8\n[train]\nglobal_batch = 64\n")
     arguments = ["--config", str(file), "--gpus", "8", "--parallel.tp=2", "--train.steps", "7", "--data.source=a b.txt"]
-    text = CliRunner(env={"COLUMNS": columns}).invoke(app, ("plan", *arguments)).stdout
-    printed = words(text)
+    printed = words(plan(*arguments, columns=columns).stdout)
     assert printed[:5] == ["holdfast", "run", "--ranks", "8", "--"]
     flags = printed[printed.index("holdfast_trainer") + 1 :]
     config = from_arguments(flags)
@@ -102,15 +99,12 @@ def test_a_search_writes_the_first_layout(tmp_path: Path) -> None:
 
 def test_a_layout_that_does_not_fit_is_not_suggested() -> None:
     text = plan("--model", "70b").stdout
-    assert "does not fit: each rank needs" in text
-    assert "holdfast run" not in text
+    assert "does not fit: each rank needs" in text and "holdfast run" not in text
 
 
 def test_a_small_model_is_shown_in_its_own_units_at_80_columns() -> None:
-    text = CliRunner(env={"COLUMNS": "80"}).invoke(app, ("plan", "--parallel.dp", "4")).stdout
-    assert "all MB" in text
-    assert "fits: each rank needs 8.22 MB of 72.0 GB" in text
-    assert "…" not in text
+    text = plan("--parallel.dp", "4", columns=80).stdout
+    assert "all MB" in text and "fits: each rank needs 8.22 MB of 72.0 GB" in text and "…" not in text
     assert not re.search(r"\de[-+]\d", text)
 
 
@@ -142,8 +136,7 @@ def test_sizes_of_one_table_share_the_unit_of_the_largest(sizes: list[float], pr
 def test_errors_are_one_line_that_names_the_option(arguments: tuple[str, ...], message: str) -> None:
     result = plan(*arguments)
     assert result.exit_code != 0
-    assert message in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert message in result.stderr and result.stderr.count("\n") == 1
 
 
 def test_only_the_places_to_set_are_left_for_the_shell() -> None:

@@ -37,13 +37,8 @@ def test_ranks_get_our_folder_first_and_keep_their_own(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("before", "rest"), [("/a:/b", ["/a", "/b"]), ("", [])])
 def test_the_shell_line_does_the_same(before: str, rest: list[str]) -> None:
     line = automatic.shell_line(node(auto=True))
-    printed = subprocess.run(
-        ["sh", "-c", f'{line}; printf "%s\\n%s" "${VARIABLE}" "$PYTHONPATH"'],
-        env={**os.environ, "PYTHONPATH": before},
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    command = ["sh", "-c", f'{line}; printf "%s\\n%s" "${VARIABLE}" "$PYTHONPATH"']
+    printed = subprocess.check_output(command, env={**os.environ, "PYTHONPATH": before}, text=True)
     context, path = printed.split("\n")
     assert {VARIABLE: context} == node(auto=True).to_environment()
     assert path.split(os.pathsep) == [python_path(""), *rest]

@@ -3,6 +3,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from holdfast_cli.local_run.component import (
     ComponentSpec,
     next_backoff_s,
 )
-from holdfast_cli.run_folder.run_processes import identify
+from tests.cli.conftest import identity_of
 from tests.support.coroutines import wait_until
 
 
@@ -27,21 +28,15 @@ def keeper() -> Iterator[ComponentKeeper]:
 
 
 Spec = Callable[..., ComponentSpec]
+SLEEPS = "import time; time.sleep(600)"
 
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Spec:
-    def build(
-        code: str, is_final: Callable[[int], bool] = lambda _: False, begin_anew: Callable[[], str] | None = None
-    ) -> ComponentSpec:
-        return ComponentSpec(
-            name="dummy",
-            command=[sys.executable, "-c", code],
-            log=tmp_path / "dummy.log",
-            environment={"DUMMY": "value"},
-            is_final=is_final,
-            begin_anew=begin_anew,
-        )
+    def build(code: str, **changes: Any) -> ComponentSpec:
+        command, log = [sys.executable, "-c", code], tmp_path / "dummy.log"
+        settings: dict[str, Any] = {"environment": {"DUMMY": "value"}, "is_final": lambda _: False} | changes
+        return ComponentSpec(name="dummy", command=command, log=log, **settings)
 
     return build
 
@@ -55,7 +50,7 @@ def test_backoff_doubles_up_to_its_limit_and_starts_anew_after_a_steady_life() -
 
 
 def test_a_component_that_dies_is_started_again(keeper: ComponentKeeper, spec: Spec) -> None:
-    component = keeper.add(spec("import time; time.sleep(600)"))
+    component = keeper.add(spec(SLEEPS))
     first = wait_until(lambda: component.pid, "start")
     component.kill()
     second = wait_until(lambda: component.pid, "restart")
@@ -67,7 +62,7 @@ def test_a_component_that_dies_is_started_again(keeper: ComponentKeeper, spec: S
 def test_a_component_that_has_just_ended_is_not_said_to_be_down_before_it_is_known_why(
     keeper: ComponentKeeper, spec: Spec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    component = keeper.add(spec("import time; time.sleep(600)"))
+    component = keeper.add(spec(SLEEPS))
     wait_until(lambda: component.pid, "start")
     monkeypatch.setattr(component, "tick", lambda now_s: None)
     component.kill()
@@ -76,7 +71,7 @@ def test_a_component_that_has_just_ended_is_not_said_to_be_down_before_it_is_kno
 
 
 def test_a_suspended_component_stays_down_until_resumed(keeper: ComponentKeeper, spec: Spec) -> None:
-    component = keeper.add(spec("import time; time.sleep(600)"))
+    component = keeper.add(spec(SLEEPS))
     wait_until(lambda: component.pid, "start")
     component.suspended = True
     component.kill()
@@ -133,19 +128,19 @@ def test_data_stay_where_a_component_is_killed_and_where_they_cannot_be_set_asid
     def begin_anew() -> str:
         raise OSError("Read-only file system")
 
-    component = keeper.add(spec("import time; time.sleep(600)", begin_anew=begin_anew))
-    for _ in range(FAILED_STARTS):
-        first = wait_until(lambda: component.pid, "start")
+    component = keeper.add(spec(SLEEPS, begin_anew=begin_anew))
+    for killed in range(FAILED_STARTS):
+        wait_until(partial(has_started_again, component, killed), "start")
         component.kill()
-        wait_until(partial(has_another_pid, component, first), "restart")
+    wait_until(partial(has_started_again, component, FAILED_STARTS), "restart")
     assert "set aside" not in caplog.text
     failing = keeper.add(spec("raise SystemExit(1)", begin_anew=begin_anew))
     wait_until(lambda: failing.restarts > FAILED_STARTS, "it is started again all the same")
     assert caplog.messages.count("dummy: its data cannot be set aside: Read-only file system") == 1
 
 
-def has_another_pid(component: Component, pid: int) -> bool:
-    return component.pid not in (None, pid)
+def has_started_again(component: Component, times: int) -> bool:
+    return component.restarts == times and component.pid is not None
 
 
 def test_a_component_whose_work_is_done_is_not_started_again(keeper: ComponentKeeper, spec: Spec) -> None:
@@ -155,24 +150,17 @@ def test_a_component_whose_work_is_done_is_not_started_again(keeper: ComponentKe
     assert keeper.notes() == []
 
 
-def test_a_component_gets_a_session_of_its_own_and_its_environment(
-    keeper: ComponentKeeper, spec: Spec, tmp_path: Path
-) -> None:
-    code = (
-        "import os; print(os.getsid(0) == os.getpid(), os.environ['DUMMY'], flush=True); import time; time.sleep(600)"
-    )
-    component = keeper.add(spec(code))
+def test_a_component_gets_a_session_of_its_own_and_its_environment(keeper: ComponentKeeper, spec: Spec) -> None:
+    code = "import os; print(os.getsid(0) == os.getpid(), os.environ['DUMMY'], flush=True);"
+    component = keeper.add(spec(code + SLEEPS))
     assert wait_until(component.newest_line, "output") == "True value"
 
 
 def test_a_component_that_ignores_sigterm_is_killed_at_the_end(spec: Spec) -> None:
     keeper = ComponentKeeper()
-    code = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
-    )
-    component = keeper.add(spec(code))
+    code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True);"
+    component = keeper.add(spec(code + SLEEPS))
     wait_until(component.newest_line, "output")
-    identity = identify(component.pid or 0)
-    assert identity is not None
+    identity = identity_of(component.pid or 0)
     keeper.close(0.1)
     assert not identity.is_alive()

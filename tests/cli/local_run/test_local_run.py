@@ -29,7 +29,9 @@ from holdfast_cli.run_folder.run_processes import identify
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RunStatus
+from tests.cli.conftest import FAKES
 from tests.support.coroutines import PATIENCE_S, wait_until
+from tests.support.fakes import write_status
 from tests.support.local_runs import restart_redis, resume_restart, suspend_restart, warm_parent_pid
 
 Options = Callable[..., LocalRunOptions]
@@ -47,11 +49,9 @@ def everything_of(run: LocalRun) -> list[int]:
     return [pid for pid in (*components, *rank_pids(run.status()).values(), helper) if pid is not None]
 
 
-def finish(run_directory: Path, **fields: Any) -> None:
-    status = RunStatus(run=run_directory.name, phase=store.RUN_PHASE_FINISHED, generation=1, newest_step=9, **fields)
-    partial = run_directory / "status.pb.partial"
-    partial.write_bytes(status.SerializeToString())
-    partial.replace(run_directory / "status.pb")
+def finish(run_directory: Path) -> None:
+    status = RunStatus(run=run_directory.name, phase=store.RUN_PHASE_FINISHED, generation=1, newest_step=9)
+    write_status(run_directory, status)
 
 
 def test_a_run_comes_up_and_leaves_nothing_but_its_directory(options: Options, tmp_path: Path) -> None:
@@ -107,8 +107,7 @@ def test_the_agent_gets_the_settings_of_checkpoints(options: Options, tmp_path: 
 
 def test_the_record_names_the_components_and_prometheus_finds_them(options: Options, tmp_path: Path) -> None:
     with LocalRun(options()) as run:
-        record = load_record(run.paths.directory)
-        assert record is not None
+        record = find_record(tmp_path / "runs", None)
         assert record.components["agent"] == {"pid": run.stack.pids().get("agent"), "metrics_port": 12345}
         assert record.components["redis"] == {"pid": run.stack.pids().get("redis")}
         file = tmp_path / "runs" / ".prometheus" / "testing.json"
@@ -129,22 +128,6 @@ def test_a_run_whose_targets_cannot_be_written_runs(options: Options, tmp_path: 
     assert "Prometheus will not find the run: " in log
 
 
-def test_waiting_ends_with_the_run_and_returns_its_last_status(options: Options) -> None:
-    seen = []
-    with LocalRun(options()) as run:
-
-        def observe(status: RunStatus) -> None:
-            seen.append(status.phase)
-            finish(run.paths.directory)
-
-        status = run.wait(observe, timeout_s=PATIENCE_S)
-    assert status.phase == store.RUN_PHASE_FINISHED
-    assert seen[0] == store.RUN_PHASE_RUNNING
-    record = load_record(run.paths.directory)
-    assert record is not None
-    assert record.outcome == "finished"
-
-
 def _is_another(run: LocalRun, name: str, before: int) -> bool:
     return run.stack.pids().get(name) not in (None, before)
 
@@ -158,6 +141,7 @@ def test_a_killed_daemon_and_agent_come_back_and_the_run_can_be_waited_for(optio
             wait_until(partial(_is_another, run, name, before), f"{name} restarted")
         finish(run.paths.directory)
         assert run.wait(timeout_s=PATIENCE_S).phase == store.RUN_PHASE_FINISHED
+    assert find_record(run.options.directory, None).outcome == "finished"
 
 
 def test_a_suspended_component_stays_away_until_resumed(options: Options) -> None:
@@ -210,10 +194,8 @@ def test_an_agent_that_calls_its_configuration_wrong_ends_the_start_with_its_lin
     options: Options, tmp_path: Path
 ) -> None:
     complaint = "--checkpoints /nowhere: cannot be written"
-    with (
-        pytest.raises(SettingsError) as caught,
-        LocalRun(options(environment={"FAKE_AGENT_COMPLAINT": complaint})),
-    ):
+    wrong = options(environment={"FAKE_AGENT_COMPLAINT": complaint})
+    with pytest.raises(SettingsError) as caught, LocalRun(wrong):
         pass
     assert str(caught.value) == complaint
     assert list((tmp_path / "shm").iterdir()) == []
@@ -221,11 +203,7 @@ def test_an_agent_that_calls_its_configuration_wrong_ends_the_start_with_its_lin
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_wait_and_nothing_is_left(options: Options, number: signal.Signals) -> None:
-    with (
-        Interruption() as interruption,
-        pytest.raises(InterruptionError) as caught,
-        LocalRun(options(), interruption) as run,
-    ):
+    with Interruption() as asked, pytest.raises(InterruptionError) as caught, LocalRun(options(), asked) as run:
         pids = everything_of(run)
         threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
         run.wait(timeout_s=PATIENCE_S)
@@ -248,11 +226,7 @@ def test_a_run_that_does_not_stop_as_planned_is_ended(options: Options, grace_s:
             os.kill(os.getpid(), signal.SIGTERM)
 
     settings = options(preemption_grace_s=grace_s, environment={"FAKE_DAEMON_DAWDLES": "1"})
-    with (
-        Interruption() as interruption,
-        pytest.raises(InterruptionError) as caught,
-        LocalRun(settings, interruption) as run,
-    ):
+    with Interruption() as asked, pytest.raises(InterruptionError) as caught, LocalRun(settings, asked) as run:
         pids = everything_of(run)
         run.wait(observe, timeout_s=PATIENCE_S)
     assert caught.value.exit_code == 128 + signal.SIGTERM
@@ -281,8 +255,7 @@ def test_a_killed_supervisor_takes_its_components_along_and_the_rest_can_be_clea
     options: Options, tmp_path: Path
 ) -> None:
     settings = options()
-    fakes = str(Path(__file__).parents[2] / "support" / "fakes.py")
-    arguments = [sys.executable, "-c", SUPERVISE, fakes, str(settings.directory), str(settings.shm_directory)]
+    arguments = [sys.executable, "-c", SUPERVISE, FAKES[1], str(settings.directory), str(settings.shm_directory)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as supervisor:
         assert supervisor.stdout is not None
         *components, helper = (int(word) for word in supervisor.stdout.readline().split())

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,23 +15,16 @@ from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.launcher_watch import Launcher, LauncherWatch
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.run_options import LocalRunOptions
-from holdfast_cli.run_folder.run_processes import identify
 from holdfast_cli.run_folder.sweep import sweep
 from holdfast_proto.rank_context import VARIABLE
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
-from tests.cli.conftest import run_record
+from tests.cli.conftest import fake_command, identity_of, run_record
 from tests.support.coroutines import PATIENCE_S
 from tests.support.fakes import write_status
 
 Options = Callable[..., LocalRunOptions]
-
-COMMAND = (
-    "import sys; from holdfast_cli.local_run import command_lines; from holdfast_cli.main import app; "
-    "command_lines.HOLDFAST = (sys.executable, sys.argv.pop(1)); app()"
-)
-FAKES = str(Path(__file__).parents[2] / "support" / "fakes.py")
 
 
 @pytest.fixture
@@ -43,12 +37,8 @@ def observe(options: Options) -> Iterator[Callable[..., "subprocess.Popen[str]"]
         directory.mkdir(parents=True)
         write_status(directory, RunStatus(run="testing", generation=1, newest_step=9, phase=phase))
         arguments = ["observe", "--run", "testing", "--directory", str(options().directory), "--", *command]
-        process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, FAKES, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(fake_command(*arguments), stdout=pipe, stderr=pipe, text=True)
         started.append(process)
         return process
 
@@ -67,11 +57,9 @@ def test_the_launcher_gets_the_nodes_variable_and_its_exit_code_is_ours(observe:
     assert process.returncode == 3
 
 
-@pytest.mark.parametrize(
-    ("number", "word"), [(signal.SIGINT, "INT"), (signal.SIGTERM, "TERM"), (signal.SIGUSR1, "USR1")]
-)
-def test_a_signal_is_the_launchers_to_answer(observe: Any, number: signal.Signals, word: str) -> None:
-    script = f"trap 'exit 7' {word}; echo ready; while :; do sleep 0.02; done"
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_is_the_launchers_to_answer(observe: Any, number: signal.Signals) -> None:
+    script = f"trap 'exit 7' {number.name.removeprefix('SIG')}; echo ready; while :; do sleep 0.02; done"
     process = observe("sh", "-c", script, phase=store.RUN_PHASE_RUNNING)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
@@ -99,39 +87,30 @@ def test_a_launcher_that_is_not_there_is_named() -> None:
         Launcher(["no-such-launcher"], {})
 
 
-class BrokenRun:
-    """A run whose daemon has given up."""
-
-    def look(self) -> RunStatus | None:
-        raise SettingsError("--metrics-port 80: taken")
+def watch_of(look: Callable[[], RunStatus], complain: Callable[[str], None]) -> LauncherWatch:
+    """Return the watch of a run that looks so."""
+    run = cast(LocalRun, SimpleNamespace(look=look, launcher_ended=lambda code: None))
+    return LauncherWatch(run, Interruption(), show=lambda _: None, complain=complain)
 
 
 def test_a_launcher_continues_when_we_cannot() -> None:
+    def look() -> RunStatus:
+        raise SettingsError("--metrics-port 80: taken")
+
     complaints: list[str] = []
-    broken = cast(LocalRun, BrokenRun())
-    observation = LauncherWatch(broken, Interruption(), show=lambda _: None, complain=complaints.append)
-    assert observation.until_exit(Launcher(["sh", "-c", "sleep 0.5; exit 5"], {})) == 5
+    watch = watch_of(look, complaints.append)
+    assert watch.until_exit(Launcher(["sh", "-c", "sleep 0.5; exit 5"], {})) == 5
     assert complaints == ["--metrics-port 80: taken"]
 
 
-class WatchedRun:
-    """A run of two ranks, of which one has ended with its launcher."""
-
-    def look(self) -> RunStatus:
-        ranks = [RankView(rank=0, pid=7, life=store.LIFE_RUNNING), RankView(rank=1, pid=8, life=store.LIFE_EXITED)]
-        return RunStatus(run="testing", generation=1, phase=store.RUN_PHASE_FINISHED, ranks=ranks)
-
-    def launcher_ended(self, code: int) -> None:
-        pass
-
-
 def test_ranks_that_outlive_a_launcher_which_a_signal_has_ended_are_named() -> None:
+    ranks = [RankView(rank=0, pid=7, life=store.LIFE_RUNNING), RankView(rank=1, pid=8, life=store.LIFE_EXITED)]
+    status = RunStatus(run="testing", generation=1, phase=store.RUN_PHASE_FINISHED, ranks=ranks)
     complaints: list[str] = []
-    watched = cast(LocalRun, WatchedRun())
-    observation = LauncherWatch(watched, Interruption(), show=lambda _: None, complain=complaints.append)
-    assert observation.until_exit(Launcher(["sh", "-c", "exit 0"], {})) == 0
+    watch = watch_of(lambda: status, complaints.append)
+    assert watch.until_exit(Launcher(["sh", "-c", "exit 0"], {})) == 0
     assert complaints == []
-    assert observation.until_exit(Launcher(["sh", "-c", "kill -USR1 $$"], {})) == 128 + signal.SIGUSR1
+    assert watch.until_exit(Launcher(["sh", "-c", "kill -USR1 $$"], {})) == 128 + signal.SIGUSR1
     assert complaints == [
         "SIGUSR1 has ended the launcher, and its ranks still run, unwatched from now on: rank 0 (pid 7)"
     ]
@@ -140,9 +119,7 @@ def test_ranks_that_outlive_a_launcher_which_a_signal_has_ended_are_named() -> N
 @pytest.mark.parametrize(("command", "survives"), [((), True), (("python", "train.py"), False)])
 def test_only_ranks_that_we_have_started_are_swept(tmp_path: Path, command: tuple[str, ...], survives: bool) -> None:
     with subprocess.Popen(["sleep", "600"]) as rank:
-        identity = identify(rank.pid)
-        assert identity is not None
-        entry = RankRecord(pid=rank.pid, start_ticks=identity.start_ticks)
+        entry = RankRecord(pid=rank.pid, start_ticks=identity_of(rank.pid).start_ticks)
         (tmp_path / "node-local").mkdir()
         saved = AgentRecord(spec=store.RunSpec(run="r", command=command), ranks=[entry])
         (tmp_path / "node-local" / "record.pb").write_bytes(saved.SerializeToString())

@@ -37,22 +37,21 @@ def test_the_first_node_begins_the_run_and_the_others_take_its_spec(join: Join, 
     assert Membership(store_server.client(), "r", "c").renew() == ["a", "b", "c"]
 
 
-def test_nodes_that_disagree_on_their_number_are_told_who_began(join: Join) -> None:
-    join("a")
-    with pytest.raises(SettingsError, match="--nodes 3: a began run r with --nodes 2"):
-        join("b", nodes=3)
-
-
-def test_a_node_that_must_not_end_ranks_does_not_join_nodes_that_do(join: Join) -> None:
-    join("a", on_hang=store.HANG_ACTION_ABORT)
-    with pytest.raises(SettingsError, match="--on-hang: a began run r with another value"):
-        join("b")
-
-
-def test_two_nodes_cannot_have_one_name(join: Join) -> None:
-    join("a")
-    with pytest.raises(SettingsError, match=r"a node a already observes run r: .* with --node"):
-        join("a")
+@pytest.mark.parametrize(
+    ("began", "node", "joins", "refusal"),
+    [
+        ({}, "b", {"nodes": 3}, "--nodes 3: a began run r with --nodes 2"),
+        ({"on_hang": store.HANG_ACTION_ABORT}, "b", {}, "--on-hang: a began run r with another value"),
+        ({}, "a", {}, r"a node a already observes run r: .* with --node"),
+    ],
+    ids=["another number of nodes", "one that must not end ranks", "the same name"],
+)
+def test_a_node_that_does_not_fit_the_run_does_not_join_it(
+    join: Join, began: dict[str, Any], node: str, joins: dict[str, Any], refusal: str
+) -> None:
+    join("a", **began)
+    with pytest.raises(SettingsError, match=refusal):
+        join(node, **joins)
 
 
 def test_after_all_nodes_have_left_the_next_begins_anew(join: Join, store_server: StoreServer) -> None:

@@ -6,23 +6,15 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from holdfast_cli.observed_nodes.per_rank import NodeRanks
 
 PATIENCE_S = 30.0
 ENTER = "from holdfast_cli.observed_nodes.per_rank import NodeRanks; NodeRanks.of('r', 'a', {}).enter(); input()"
 
 
-@pytest.fixture
-def sockets(short_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_directory))
-    return short_directory
-
-
-def test_the_first_process_of_a_launch_gets_the_lock_and_the_others_do_not(sockets: Path) -> None:
+def test_the_first_process_of_a_launch_gets_the_lock_and_the_others_do_not(short_directory: Path) -> None:
     first = NodeRanks.of("r", "a", {"SLURM_STEP_ID": "0"})
-    assert first.runtime.parent == sockets
+    assert first.runtime.parent == short_directory
     lock = first.enter()
     assert lock is not None
     assert NodeRanks.of("r", "a", {"SLURM_STEP_ID": "0"}).enter() is None
@@ -32,7 +24,7 @@ def test_the_first_process_of_a_launch_gets_the_lock_and_the_others_do_not(socke
     os.close(lock)
 
 
-def test_a_launch_is_over_when_its_processes_are_gone(sockets: Path) -> None:
+def test_a_launch_is_over_when_its_processes_are_gone(short_directory: Path) -> None:
     ranks = NodeRanks.of("r", "a", {})
     with subprocess.Popen([sys.executable, "-c", ENTER], stdin=subprocess.PIPE) as process:
         deadline = time.monotonic() + PATIENCE_S
@@ -45,17 +37,11 @@ def test_a_launch_is_over_when_its_processes_are_gone(sockets: Path) -> None:
     assert not ranks.folder.exists()
 
 
-def test_without_redis_the_rank_runs_unwatched_with_its_own_pid_output_and_exit_code(sockets: Path) -> None:
+def test_without_redis_the_rank_runs_unwatched_with_its_own_pid_output_and_exit_code(short_directory: Path) -> None:
     observe = [sys.executable, "-m", "holdfast_cli", "observe", "--per-rank", "--run", "r", "--node", "a"]
-    where = ["--redis", f"unix://{sockets}/none.sock", "--directory", str(sockets / "runs")]
-    process = subprocess.Popen(
-        [*observe, *where, "--", "sh", "-c", "echo $$; exit 7"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    where = ["--redis", f"unix://{short_directory}/none.sock", "--directory", str(short_directory / "runs")]
+    command, pipe = [*observe, *where, "--", "sh", "-c", "echo $$; exit 7"], subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
     printed, log = process.communicate(timeout=PATIENCE_S)  # the end of its output: the observation has ended too
     assert (printed, process.returncode) == (f"{process.pid}\n", 7)
-    assert log.count("\n") == 1
-    assert "check --redis" in log
-    assert "the ranks of node a are not watched" in log
+    assert log.count("\n") == 1 and "check --redis" in log and "the ranks of node a are not watched" in log

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,16 +43,9 @@ def test_a_node_that_is_alone_says_once_that_no_verdict_is_possible_and_its_rank
     tmp_path: Path, store_server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_observation, "SILENCE_S", 1.0)
-    options = LocalRunOptions(
-        run="alone",
-        directory=tmp_path,
-        ranks=0,
-        nodes=2,
-        checkpoint_every=0,
-        snapshot_every=0,
-        mode=ModeName.OBSERVE,
-        redis_url=store_server.url,
-    )
+    settings: dict[str, Any] = {"ranks": 0, "nodes": 2, "checkpoint_every": 0, "snapshot_every": 0}
+    settings |= {"directory": tmp_path, "redis_url": store_server.url}
+    options = LocalRunOptions(run="alone", mode=ModeName.OBSERVE, **settings)
     with Interruption() as interruption, NodeObservation(options, "a", interruption, say=print) as here:
         ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
         environment = {**os.environ, **ranks, **rank_environment(observed_node(options, here.paths))}

@@ -10,7 +10,7 @@ from holdfast_cli.local_run.run_options import local_run_options
 from holdfast_cli.local_run.run_spec import run_spec
 from holdfast_cli.settings.file import parse_file
 from holdfast_cli.settings.resolving import Resolved, merge
-from holdfast_proto.v1.store_pb2 import Notify
+from holdfast_proto.v1.store_pb2 import RunSpec
 
 WHOLE = """
 [notify]
@@ -19,21 +19,16 @@ ignore = ["straggler"]
 min_interval_s = 30
 console_url = "https://console.example/holdfast"
 heartbeat_url_file = "heartbeat.url"
-
 [[notify.slack]]
 url_file = "slack.url"
-
 [[notify.slack]]
 url_file = "/etc/slack.url"
-
 [notify.webhook]
 name = "pager"
 url = "https://pager.example/hook"
 bearer_token_file = "token"
-
 [notify.command]
 argv = ["/bin/true", "--now"]
-
 [notify.email]
 host = "smtp.example.com"
 user = "me"
@@ -47,13 +42,17 @@ def resolved(text: str, folder: Path = Path("/conf")) -> Resolved:
     return merge("config", {}, parse_file(text, folder / "holdfast.toml"))
 
 
-def notify_of(text: str) -> Notify:
+def spec_of(text: str) -> RunSpec:
     options = local_run_options(resolved(text), run="r", command=("x",))
-    return run_spec(options, nodes=1, checkpoints="c", created_unix_s=1.0, instance="i").notify
+    return run_spec(options, nodes=1, checkpoints="c", created_unix_s=1.0, instance="i")
+
+
+EMAIL = '[notify.email]\nhost = "h"\n'
+LOGIN = 'from = "a@b"\nto = ["b@c"]\nuser = "u"\n'
 
 
 def test_a_whole_section_becomes_a_part_of_the_spec() -> None:
-    notify = notify_of(WHOLE)
+    notify = spec_of(WHOLE).notify
     assert [channel.name for channel in notify.channels] == ["slack", "slack-2", "pager", "command", "email"]
     slack, other, pager, command, email = notify.channels
     assert slack.slack.path == "/conf/slack.url"
@@ -66,9 +65,7 @@ def test_a_whole_section_becomes_a_part_of_the_spec() -> None:
 
 
 def test_without_a_channel_nobody_is_notified() -> None:
-    options = local_run_options(resolved("[notify]\nmin_interval_s = 5\n"), run="r", command=("x",))
-    spec = run_spec(options, nodes=1, checkpoints="c", created_unix_s=1.0, instance="i")
-    assert not spec.HasField("notify")
+    assert not spec_of("[notify]\nmin_interval_s = 5\n").HasField("notify")
 
 
 @pytest.mark.parametrize(
@@ -86,31 +83,18 @@ def test_without_a_channel_nobody_is_notified() -> None:
         ("[notify.webhook]\n", ":1", "set url or url_file, and not both"),
         ('[notify.webhook]\nurl = "https://me@a/"', ":1", "it has a user or a password"),
         ('[notify.webhook]\nurl = "https://me:pw@a/"', ":2", "name that by a key that ends in _file"),
-        (
-            '[notify.webhook]\nurl = "http://a/"\nbearer_token_file = "t"',
-            ":1",
-            "can read the token of bearer_token_file",
-        ),
+        ('[notify.webhook]\nurl = "http://a/"\nbearer_token_file = "t"', ":1", "can read the token of bearer_token_"),
         ('[notify.webhook]\nurl = "ftp://a"', ":1", "url: use https://"),
         ('[notify.command]\nargv = "page me"', ":2", 'a list of strings, such as ["/opt/page-me"]'),
         ('[notify.command]\nargv = ["x"]\ntimeout_s = 0', ":3", "use a number from 0.1 to 300"),
-        ('[notify.email]\nhost = "h"\nfrom = "a"\nto = ["b@c"]', ":1", "'a' is no address"),
-        ('[notify.email]\nhost = "h"\nfrom = "a@b\\nBcc: x@y"\nto = ["b@c"]', ":1", "is no address"),
-        ('[notify.email]\nhost = "h"\nfrom = "a@b"\nto = ["b@c"]\nsecurity = "ssl"', ":1", "use one of starttls, tls"),
-        ('[notify.email]\nhost = "h"\nfrom = "a@b"\nto = ["b@c"]\nuser = "u"', ":1", "set user and password_file"),
-        (
-            '[notify.email]\nhost = "h"\nfrom = "a@b"\nto = ["b@c"]\nuser = "u"\n'
-            'password_file = "p"\nsecurity = "none"',
-            ":1",
-            "a login needs security",
-        ),
+        (EMAIL + 'from = "a"\nto = ["b@c"]', ":1", "'a' is no address"),
+        (EMAIL + 'from = "a@b\\nBcc: x@y"\nto = ["b@c"]', ":1", "is no address"),
+        (EMAIL + 'from = "a@b"\nto = ["b@c"]\nsecurity = "ssl"', ":1", "use one of starttls, tls"),
+        (EMAIL + LOGIN, ":1", "set user and password_file"),
+        (EMAIL + LOGIN + 'password_file = "p"\nsecurity = "none"', ":1", "a login needs security"),
         ('[[notify.slack]]\nurl_file = "a"\n[[notify.slack]]\nurl_fil = "b"', ":4", "the nearest is url_file"),
         ('[notify.slack]\nname = "heartbeat"\nurl_file = "a"', ":1", "and not heartbeat"),
-        (
-            '[notify.slack]\nname = "x"\nurl_file = "a"\n[notify.discord]\nname = "x"\nurl_file = "a"',
-            ":1",
-            "two channels",
-        ),
+        ('[[notify.slack]]\nname = "x"\nurl_file = "a"\n[notify.discord]\nname = "x"\nurl_file = "a"', ":1", "two"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_line(text: str, line: str, part: str) -> None:
@@ -138,9 +122,8 @@ def test_a_token_may_go_to_this_machine_or_encrypted(url: str) -> None:
 )
 def test_values_that_make_no_sense_are_refused_with_their_line(text: str, part: str) -> None:
     with pytest.raises(SettingsError) as error:
-        local_run_options(resolved(f"[notify]\n{text}\n"), run="r", command=("x",))
-    assert part in str(error.value)
-    assert "/conf/holdfast.toml:2" in str(error.value)
+        spec_of(f"[notify]\n{text}\n")
+    assert part in str(error.value) and "/conf/holdfast.toml:2" in str(error.value)
 
 
 def test_files_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
@@ -150,13 +133,10 @@ def test_files_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
         return str(error.value)
 
     slack = '[notify.slack]\nurl_file = "url"\n'
-    assert (
-        problem(slack)
-        == f"{tmp_path}/holdfast.toml:1: [notify.slack]: url_file: {tmp_path}/url: No such file or directory"
-    )
+    missing = f"[notify.slack]: url_file: {tmp_path}/url: No such file or directory"
+    assert problem(slack) == f"{tmp_path}/holdfast.toml:1: {missing}"
     (tmp_path / "url").write_text("hooks.slack.com/secret")
-    assert "the URL in it cannot be used: use https://" in problem(slack)
-    assert "secret" not in problem(slack)
+    assert "the URL in it cannot be used: use https://" in problem(slack) and "secret" not in problem(slack)
     (tmp_path / "url").write_text("https://hooks.slack.com/secret")
     check_files(resolved(slack, tmp_path))
     assert "argv: /nowhere/page is no program" in problem('[notify.command]\nargv = ["/nowhere/page"]\n')

@@ -1,5 +1,4 @@
 import json
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,16 +28,16 @@ def test_show_prints_each_value_and_its_source(folder: Path) -> None:
 
 
 def test_what_show_prints_is_a_file_with_the_same_settings(folder: Path) -> None:
-    flags = ("--preset", "fast", "--checkpoints", "/c", "--ranks", "2", "--restart-patience", "0.5")
+    def values(*flags: str) -> dict[str, object]:
+        shown = json.loads(holdfast("config", "show", *flags, "--json").stdout)
+        return {key: one["value"] for key, one in shown.items()}
+
+    flags = ["--preset", "fast", "--checkpoints", "/c", "--ranks", "2", "--restart-patience", "0.5"]
+    flags += ["--console-host", "https://a.example.com"]
     printed = holdfast("config", "show", *flags, "--", "python", "a b.py").stdout
-    assert tomllib.loads(printed)["run"]["command"] == ["python", "a b.py"]
-    again = folder / "again.toml"
-    again.write_text(printed)
-    shown = [
-        json.loads(holdfast("config", "show", *each, "--json").stdout) for each in (flags, ("--config", "again.toml"))
-    ]
-    shown[0]["run.command"]["value"] = ["python", "a b.py"]
-    assert {key: one["value"] for key, one in shown[0].items()} == {key: one["value"] for key, one in shown[1].items()}
+    (folder / "again.toml").write_text(printed)
+    assert values(*flags) | {"run.command": ["python", "a b.py"]} == values("--config", "again.toml")
+    assert values(*flags)["console.hosts"] == ["https://a.example.com"]
 
 
 def test_show_as_json_names_source_and_line(folder: Path) -> None:
@@ -58,35 +57,25 @@ def test_show_does_not_print_a_password(folder: Path) -> None:
 def test_check_accepts_what_run_accepts(folder: Path) -> None:
     (folder / "holdfast.toml").write_text("[run]\nranks = 2\n[checkpoints]\nevery = 20\n")
     result = holdfast("config", "check")
-    assert (result.exit_code, result.stdout.splitlines()) == (
-        0,
-        [
-            "holdfast.toml: 2 settings, nothing is wrong",
-            "not checked: the command, because the file has none; folders, ports and servers, which a start tries",
-        ],
-    )
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "holdfast.toml: 2 settings, nothing is wrong",
+        "not checked: the command, because the file has none; folders, ports and servers, which a start tries",
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("[checkpoints]\nevry = 20\n", "the nearest is checkpoints.every"),
-        (
-            "[checkpoints]\nevery = 15\n",
-            "written from a snapshot (checkpoints.every at holdfast.toml:2)",
-        ),
+        ("[checkpoints]\nevery = 15\n", "written from a snapshot (checkpoints.every at holdfast.toml:2)"),
         ("[snapshots]\nevery = 0\n", "raise --snapshot-every, or set --checkpoint-every 0"),
         ('[checkpoints]\nlocation = "holdfast.toml"\n', "holdfast.toml: is a file: name a folder or a URL"),
         ('[checkpoints]\nlocation = "a"\nsecondary = "a"\n', "--checkpoints-secondary is the place of --checkpoints"),
         ('[checkpoints]\nstaging = "a"\n', "has no effect without a URL in --checkpoints"),
         ("[checkpoints]\nsecondary_keep = 2\n", "has no effect without --checkpoints-secondary"),
-        ('[store]\nredis = "redis://h:99999/0"\n', "the port is not a number from 0 to 65535"),
         ('[run]\nname = "a/b"\n', "run name 'a/b'"),
         ('[store]\nredis = "http://host"\n', "use redis://"),
-        (
-            '[notify.command]\nargv = ["/no/pager"]\n',
-            "holdfast.toml:1: [notify.command]: argv: /no/pager is no program",
-        ),
         ('[notify.slack]\nurl_file = "none"\n', "holdfast.toml:1: [notify.slack]: url_file: none: "),
     ],
 )
@@ -94,9 +83,8 @@ def test_check_and_run_refuse_a_wrong_file_in_one_line(folder: Path, text: str, 
     (folder / "holdfast.toml").write_text(text)
     for command in (("config", "check"), ("run", "--", "true")):
         result = holdfast(*command)
-        assert result.exit_code == 78, result.output
+        assert (result.exit_code, result.stderr.count("\n")) == (78, 1), result.output
         assert reason in result.stderr
-        assert result.stderr.count("\n") == 1
     assert [path.name for path in folder.iterdir()] == ["holdfast.toml"]
 
 
@@ -113,10 +101,8 @@ def test_check_and_run_refuse_the_same_command(folder: Path, command: str, reaso
     (folder / "holdfast.toml").write_text(f"[run]\nranks = 2\ncommand = {command}\n")
     checked, started = holdfast("config", "check"), holdfast("run")
     assert (checked.exit_code, started.exit_code) == (78, 78), started.output
-    assert checked.stderr.startswith("holdfast: holdfast.toml:3: ")
-    assert reason in checked.stderr
-    assert reason in started.stderr
-    assert checked.stderr.count("\n") == 1
+    assert checked.stderr.startswith("holdfast: holdfast.toml:3: ") and checked.stderr.count("\n") == 1
+    assert reason in checked.stderr and reason in started.stderr
 
 
 def test_check_says_what_only_the_nodes_can_check(folder: Path) -> None:
@@ -134,18 +120,15 @@ def test_check_says_what_only_the_nodes_can_check(folder: Path) -> None:
 
 def test_a_folder_that_cannot_be_looked_at_is_reported_in_one_line(folder: Path) -> None:
     result = holdfast("run", "--checkpoints", "x" * 300, "--", "true")
-    assert result.exit_code == 1
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert "File name too long" in result.stderr
-    assert result.stderr.count("\n") == 1
     assert list(folder.iterdir()) == []
 
 
 def test_check_without_a_file_is_refused(folder: Path) -> None:
     result = holdfast("config", "check")
-    assert (result.exit_code, result.stderr) == (
-        78,
-        "holdfast: holdfast.toml: No such file or directory: name a file with --config\n",
-    )
+    refusal = "holdfast: holdfast.toml: No such file or directory: name a file with --config\n"
+    assert (result.exit_code, result.stderr) == (78, refusal)
 
 
 def test_a_run_starts_from_a_file_alone(options: Callable[..., LocalRunOptions], folder: Path) -> None:

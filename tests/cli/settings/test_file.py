@@ -159,17 +159,23 @@ def test_the_fix_for_a_password_is_that_of_the_setting() -> None:
     assert "from the environment or from files" in refusal_of('checkpoints.location = "s3://key:hunter2@bucket"')
 
 
-def test_a_link_to_nothing_is_not_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder."""
     monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_link_to_nothing_is_not_ignored() -> None:
     Path("holdfast.toml").symlink_to("gone.toml")
     with pytest.raises(SettingsError, match=r"holdfast.toml: No such file"):
         read_file(None)
 
 
-def test_without_a_file_there_are_no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_without_a_file_there_are_no_settings(folder: Path) -> None:
     assert read_file(None) is None
-    (tmp_path / "holdfast.toml").write_text("[run]\nranks = 2\n")
+    (folder / "holdfast.toml").write_text("[run]\nranks = 2\n")
     found = read_file(None)
     assert found is not None
     assert (found.values, found.where("ranks")) == ({"ranks": 2}, "holdfast.toml:2")
@@ -197,10 +203,7 @@ SENSITIVE = {
 
 
 @pytest.mark.parametrize("key", SENSITIVE)
-def test_a_foreign_file_that_nobody_named_starts_no_program_and_reads_no_secret(
-    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_foreign_file_that_nobody_named_starts_no_program_and_reads_no_secret(key: str, folder: Path) -> None:
     file = Path("holdfast.toml")
     file.write_text(SENSITIVE[key])
     file.chmod(0o646)
@@ -213,8 +216,8 @@ def test_a_foreign_file_that_nobody_named_starts_no_program_and_reads_no_secret(
         assert read_file(file) is not None
 
 
-def test_harmless_keys_of_a_foreign_file_are_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("folder")
+def test_harmless_keys_of_a_foreign_file_are_obeyed() -> None:
     Path("holdfast.toml").write_text("[checkpoints]\nevery = 20\n")
     Path("holdfast.toml").chmod(0o666)
     found = read_file(None)
@@ -233,9 +236,8 @@ def test_harmless_keys_of_a_foreign_file_are_obeyed(tmp_path: Path, monkeypatch:
     ],
 )
 def test_a_file_is_foreign_if_another_user_owns_it_or_can_write_it(
-    owner: tuple[int, int], mode: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    owner: tuple[int, int], mode: int, expected: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("holdfast.toml").write_text(SENSITIVE["run.command"])
     status = os.stat_result((stat.S_IFREG | mode, 0, 0, 1, *owner, 0, 0, 0, 0))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

@@ -12,6 +12,11 @@ from holdfast_proto.v1.store_pb2 import LOSS_ACTION_STOP, HangAction, Mode, Pres
 from holdfast_proto.vocabulary import DEFAULTS, TIER_WORDS, rule_of
 
 
+def spec_of(**changes: Any) -> RunSpec:
+    options = LocalRunOptions(run="r", command=("x",), **changes)
+    return run_spec(options, nodes=1, checkpoints="c", created_unix_s=0.0, instance="i")
+
+
 def test_every_setting_has_a_key_or_is_for_one_start() -> None:
     without = {field for field, setting in schema().items() if not setting.key}
     assert without == {"from_scratch", "adopt", "continue_from", "notify_channels"}
@@ -43,30 +48,22 @@ def test_every_default_is_in_its_range() -> None:
 
 
 def test_the_loss_has_the_defaults_of_the_daemon() -> None:
-    options = LocalRunOptions(run="r", command=("x",))
-    said = run_spec(options, nodes=1, checkpoints="c", created_unix_s=0.0, instance="i")
     for tier in TIER_WORDS:
-        assert rule_of(said, tier) == rule_of(RunSpec(), tier)
+        assert rule_of(spec_of(), tier) == rule_of(RunSpec(), tier)
 
 
 def test_the_rules_of_the_loss_reach_the_spec() -> None:
     for word in DEFAULTS:
-        changed: dict[str, Any] = {f"loss_{word}": LossActionName.STOP, f"loss_{word}_budget": 7}
-        options = LocalRunOptions(run="r", command=("x",), **changed)
-        spec = run_spec(options, nodes=1, checkpoints="c", created_unix_s=0.0, instance="i")
+        spec = spec_of(**{f"loss_{word}": LossActionName.STOP, f"loss_{word}_budget": 7})
         stopping = {TIER_WORDS[tier] for tier in TIER_WORDS if rule_of(spec, tier) == (LOSS_ACTION_STOP, 7)}
         assert stopping == {word}
 
 
 def test_every_word_of_an_enumeration_reaches_the_spec() -> None:
     for field, kind in (("mode", Mode), ("preset", Preset), ("on_hang", HangAction)):
-        sent = []
-        for word in schema()[field].value_type:
-            changed: dict[str, Any] = {field: word}
-            options = LocalRunOptions(run="r", command=("x",), **changed)
-            spec = run_spec(options, nodes=1, checkpoints="c", created_unix_s=0.0, instance="i")
-            sent.append(enum_name(kind, getattr(spec, field)))
-        assert sent == [word.value for word in schema()[field].value_type] == list(enum_names(kind))
+        words = list(schema()[field].value_type)
+        sent = [enum_name(kind, getattr(spec_of(**{field: word}), field)) for word in words]
+        assert sent == [word.value for word in words] == list(enum_names(kind))
 
 
 @dataclass(frozen=True)

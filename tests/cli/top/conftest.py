@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from holdfast_cli.run_folder.run_processes import identify
 from holdfast_cli.top import poller
 from holdfast_cli.top.run_looks import LookSource
 from holdfast_cli.top.top_app import TopApp
 from holdfast_proto.v1 import control_pb2
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import StacksTaken
-from tests.cli.conftest import run_record
+from tests.cli.conftest import identity_of, run_record
 from tests.support.control_service import ChosenControl, served
 from tests.support.coroutines import pytest_pyfunc_call, until
 from tests.support.short_folder import folder
@@ -72,6 +71,11 @@ class Watching:
         """Wait until the terminal shows a text no more."""
         await until(lambda: text not in self.screen_text, f"{text!r} is gone")
 
+    async def first_look(self) -> None:
+        """Wait until the terminal shows the first state of the run."""
+        await until(lambda: self.app._look is not None, "the first look has arrived")
+        await self.pilot.pause()
+
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
         await self.pilot.pause()
@@ -106,13 +110,14 @@ async def watching_local(
     """Watch a run that `holdfast run` has started here, in the folder ``folder / status.run``."""
     socket, directory = folder / "d.sock", folder / status.run
     directory.mkdir(exist_ok=True)
-    me = identify(os.getpid())
-    assert me is not None
+    me = identity_of(os.getpid())
     identity = {"pid": me.pid, "start_ticks": me.start_ticks, "control": str(socket)}
     run_record(directory, run=status.run, **identity, **changes).save()
     control, app = TopControl(status), TopApp(LookSource(folder, None, None))
     async with served(control, socket), opened(app, size) as pilot:
-        yield Watching(app, pilot, control, socket, contextlib.AsyncExitStack())
+        top = Watching(app, pilot, control, socket, contextlib.AsyncExitStack())
+        await top.first_look()
+        yield top
 
 
 @pytest.fixture
@@ -126,6 +131,8 @@ def watch(folder: Path) -> Watch:
             daemon = await stack.enter_async_context(contextlib.AsyncExitStack())
             await daemon.enter_async_context(served(control, socket))
             pilot = await stack.enter_async_context(opened(app, size))
-            yield Watching(app, pilot, control, socket, daemon)
+            top = Watching(app, pilot, control, socket, daemon)
+            await top.first_look()
+            yield top
 
     return watching

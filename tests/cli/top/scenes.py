@@ -43,28 +43,15 @@ def hung(culprit: int = CULPRIT) -> control.RunStatus:
     waiters = [rank for rank in range(8, 12) if rank != culprit]
     waits = [store.WaitEdge(waiter=rank, awaited=culprit, group="mesh_tp", seq=96, op="all_reduce") for rank in waiters]
     status.incidents = 1
-    status.newest_incident.CopyFrom(
-        store.Incident(
-            id="0001-hung-collective",
-            run="llama-7b",
-            generation=2,
-            verdict=store.Verdict(
-                kind=store.VERDICT_KIND_HUNG_COLLECTIVE,
-                culprits=[culprit],
-                message=f"rank {culprit} on node-001 hangs in step 1204, in data: train.py:88 waits for a file",
-                waits=waits,
-                step=1204,
-                phase=PHASE_DATA,
-                group="mesh_tp",
-                seq=96,
-                op="all_reduce",
-                confidence_ratio=0.97,
-            ),
-            detected_unix_s=NOW - 12.0,
-            last_progress_unix_s=NOW - 21.4,
-            state=store.INCIDENT_STATE_STANDSTILL,
-            actions=[store.IncidentAction(unix_s=NOW - 11.6, what="gathered evidence of 32 ranks")],
-        )
-    )
+    verdict = store.Verdict(
+        kind=store.VERDICT_KIND_HUNG_COLLECTIVE, culprits=[culprit], waits=waits, step=1204, phase=PHASE_DATA,
+        group="mesh_tp", seq=96, op="all_reduce", confidence_ratio=0.97,
+        message=f"rank {culprit} on node-001 hangs in step 1204, in data: train.py:88 waits for a file",
+    )  # fmt: skip
+    found = store.Incident(id="0001-hung-collective", run="llama-7b", generation=2, verdict=verdict)
+    found.detected_unix_s, found.last_progress_unix_s = NOW - 12.0, NOW - 21.4
+    found.state = store.INCIDENT_STATE_STANDSTILL
+    found.actions.add(unix_s=NOW - 11.6, what="gathered evidence of 32 ranks")
+    status.newest_incident.CopyFrom(found)
     status.urgent_incident.CopyFrom(status.newest_incident)
     return status

@@ -8,12 +8,7 @@ import pytest
 from holdfast_checkpoint.format import keeping
 from holdfast_checkpoint.format.manifest import load_manifest
 from holdfast_checkpoint.format.shard_index import step_directory
-from holdfast_checkpoint.format.verification import (
-    Verification,
-    files_digest_in,
-    manifest_digest,
-    write_verification,
-)
+from holdfast_checkpoint.format.verification import Verification, files_digest_in, manifest_digest, write_verification
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from tests.cli.top.conftest import Watch, watching_local
 from tests.support.snapshots import Snapshots
@@ -37,7 +32,6 @@ async def test_a_kept_checkpoint_is_released_after_a_question(
 ) -> None:
     place = tmp_path / "checkpoints"
     async with watching_local(folder, healthy(), checkpoint_directory=str(place)) as top:
-        await top.shows("42 steps")
         await top.press("p")
         await top.shows("checkpoints: 3")
         await top.shows("history 1, from the seed")
@@ -64,7 +58,6 @@ async def test_new_checkpoints_are_seen_when_nodes_report_them(
     folder: Path, tmp_path: Path, checkpoints: CheckpointDirectory
 ) -> None:
     async with watching_local(folder, healthy(), checkpoint_directory=str(tmp_path / "checkpoints")) as top:
-        await top.shows("42 steps")
         await top.press("p")
         await top.shows("checkpoints: 3")
         Snapshots(tmp_path / "slots").commit(checkpoints, 40)
@@ -81,16 +74,9 @@ async def test_what_verify_has_found_is_shown(folder: Path, tmp_path: Path, chec
         manifest = load_manifest(directory)
         files = files_digest_in(place, manifest)
         assert files is not None
-        mark = Verification(
-            verified_unix_s=1.8e9,
-            manifest_digest=manifest_digest(manifest),
-            files_digest=files,
-            read_bytes=1,
-            damages=damages,
-        )
-        write_verification(directory, mark)
+        facts = {"manifest_digest": manifest_digest(manifest), "files_digest": files}
+        write_verification(directory, Verification(verified_unix_s=1.8e9, read_bytes=1, damages=damages, **facts))
     async with watching_local(folder, healthy(), checkpoint_directory=str(place)) as top:
-        await top.shows("42 steps")
         await top.press("p")
         await top.shows("checkpoints: 3")
         lines = {int(line.split()[1]): line for line in top.screen_text.splitlines() if "step " in line}
@@ -113,7 +99,6 @@ async def test_of_a_place_that_is_not_here_the_reported_steps_are_shown(watch: W
     status.settings.checkpoint_directory = location
     status.checkpoints.extend([19, 39])
     async with watch(status, size=(120, 24)) as top:
-        await top.shows("42 steps")
         await top.press("p")
         await top.shows(note)
         await top.shows("step 39  reported by nodes")
@@ -123,7 +108,6 @@ async def test_of_a_place_that_is_not_here_the_reported_steps_are_shown(watch: W
 
 async def test_a_checkpoint_is_requested_from_its_screen_too(watch: Watch) -> None:
     async with watch(healthy()) as top:
-        await top.shows("42 steps")
         await top.press("p")
         await top.shows("c:take one now")
         await top.press("c")

@@ -20,7 +20,6 @@ async def test_the_evidence_of_an_incident_is_read_by_keys_alone(folder: Path) -
     (evidence / "suspicion" / "node-local.system.txt").write_text("load 1.0\n")
     (evidence / "link.txt").symlink_to("/etc/passwd")
     async with watching_local(folder, status) as top:
-        await top.shows("42 steps")
         await top.press("i", "enter")
         await top.shows("f: files of evidence")
         await top.press("f")
@@ -37,7 +36,6 @@ async def test_the_evidence_of_an_incident_is_read_by_keys_alone(folder: Path) -
 
 async def test_without_the_folder_a_line_says_where_the_files_are(watch: Watch, folder: Path) -> None:
     async with watch(hung()) as top:
-        await top.shows("culprit: no")
         await top.press("i", "enter")
         await top.shows("f: files of evidence")
         await top.press("f")

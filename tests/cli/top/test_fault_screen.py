@@ -56,7 +56,6 @@ async def test_a_run_that_allows_no_faults_says_how_to_allow_them(watch: Watch) 
     status = healthy()
     status.settings.injection_allowed = False
     async with watch(status) as top:
-        await top.shows("42 steps")
         await top.press("x")
         await top.shows("the run allows no faults: start it with --allow-faults")
         assert "which?" not in top.screen_text

@@ -23,7 +23,6 @@ async def test_the_log_of_a_rank_is_shown_with_its_newest_lines(folder: Path) ->
     log.parent.mkdir(parents=True)
     log.write_text("".join(f"line {number}\n" for number in range(300)) + "\x1b[31mred\x1b[0m [b]tail\x1b[2J\n")
     async with watching_local(folder, killed(1)) as top:
-        await top.shows("dead: SIGKILL")
         await top.press("enter")
         await until(lambda: top.app.screen.query_one("#rank-log").size.height > 100, "the log is there")
         await top.press("end")
@@ -41,7 +40,6 @@ async def test_an_older_log_that_explains_a_death_is_chosen_by_keys(folder: Path
     status = with_incident(healthy(), recovered=True)
     status.newest_incident.generation = 1
     async with watching_local(folder, status, size=(80, 50)) as top:
-        await top.shows("42 steps")
         await top.press("down", "down", "enter")
         await top.shows("restarted")
         await top.shows("logs of generations 2, 1 (an incident names this rank)  g: older  G: newer")
@@ -84,7 +82,6 @@ async def test_the_newest_stack_of_the_evidence_is_shown_until_one_is_taken(fold
 
 async def test_a_stack_that_is_refused_says_why_in_one_line(watch: Watch) -> None:
     async with watch(healthy(), size=(100, 60)) as top:
-        await top.shows("42 steps")
         top.control.refusal = "run llama: another daemon leads it"
         await top.press("enter", "k")
         await top.shows("no stack could be taken: the daemon refused: run llama: another daemon leads it")
@@ -96,7 +93,6 @@ async def test_own_time_and_use_of_the_gpu_are_among_the_facts(watch: Watch) -> 
         rank.own_time_s, rank.own_steps, rank.gpu_use_sum, rank.gpu_use_samples = 50.0, 100, 30.0, 40
     status.ranks[0].own_time_s = 80.0
     async with watch(status, size=(100, 60)) as top:
-        await top.shows("42 steps")
         await top.press("enter")
         await top.shows("0.8 s (median of all ranks 0.5 s)")
         await top.shows("75% of the time")
@@ -105,7 +101,6 @@ async def test_own_time_and_use_of_the_gpu_are_among_the_facts(watch: Watch) -> 
 
 async def test_a_small_terminal_shows_the_keys_of_a_rank(watch: Watch) -> None:
     async with watch(killed(3)) as top:
-        await top.shows("dead: SIGKILL")
         await top.press("enter")
         await until(lambda: "k:stack" in top.screen_text, "the hints are there")
         assert top.screen_text.splitlines()[-1].endswith("end:newest")

@@ -67,7 +67,6 @@ async def test_the_ranks_stand_in_the_order_of_their_oddity(watch: Watch) -> Non
 
 async def test_a_filter_and_the_odd_ranks_are_shown_alone(watch: Watch) -> None:
     async with watch(killed(5, wide())) as top:
-        await top.shows("dead: SIGKILL")
         await top.press("slash", *"node-001")
         assert ranks_of(top) == list(range(8, 16))
         await top.press("enter")
@@ -86,7 +85,6 @@ async def test_a_filter_and_the_odd_ranks_are_shown_alone(watch: Watch) -> None:
 
 async def test_keys_typed_into_the_filter_do_nothing_else(watch: Watch) -> None:
     async with watch(wide()) as top:
-        await top.shows("32 ranks")
         await top.press("slash", *"ostq")
         assert ranks_of(top) == []
         assert top.app.is_running
@@ -109,7 +107,6 @@ async def test_the_list_is_sorted_by_each_column_and_reversed(watch: Watch) -> N
 
 async def test_the_cursor_stays_with_its_rank_when_the_order_changes(watch: Watch) -> None:
     async with watch(wide()) as top:
-        await top.shows("32 ranks")
         await top.press("down", "down", "down")
         table = top.app.screen.query_one(RankList)
         assert table.rank_at(table.cursor) == 3
@@ -120,7 +117,6 @@ async def test_the_cursor_stays_with_its_rank_when_the_order_changes(watch: Watc
 
 async def test_the_map_shows_health_phase_and_memory_by_characters(watch: Watch) -> None:
     async with watch(hung(), size=(100, 40)) as top:
-        await top.shows("culprit: no")
         await top.press("m")
         await top.shows("health: ! culprit 1  w waiting 31")
         lines = [line.removeprefix(">").strip() for line in top.screen_text.splitlines()]
@@ -142,11 +138,9 @@ async def test_the_map_shows_health_phase_and_memory_by_characters(watch: Watch)
 
 async def test_a_daemon_that_goes_away_is_shown_and_comes_back(watch: Watch) -> None:
     async with watch(healthy()) as top:
-        await top.shows("42 steps")
         await top.stop_daemon()
         await top.shows("not connected since")
-        assert "showing the last known state" in top.screen_text
-        assert "the daemon does not answer" in top.screen_text
+        assert "showing the last known state" in top.screen_text and "the daemon does not answer" in top.screen_text
         assert "42 steps" in top.screen_text
         status = healthy()
         status.newest_step = 99
@@ -202,10 +196,9 @@ async def test_a_loss_that_is_not_finite_is_bad_in_words_and_in_colour(watch: Wa
     async with watch(status) as top:
         await top.shows("loss not finite since step 1190")
         assert "nan" not in top.screen_text
-        word = "running" if phase == store.RUN_PHASE_RUNNING else "finished"
-        styles = styles_of(top, word)
-        assert styles
-        assert all(RED in style for style in [*styles, *styles_of(top, "loss not finite since step 1190")]), styles
+        for text in ("running" if phase == store.RUN_PHASE_RUNNING else "finished", "loss not finite since step 1190"):
+            styles = styles_of(top, text)
+            assert styles and all(RED in style for style in styles), styles
 
 
 def styles_of(top: Watching, text: str) -> list[str]:
@@ -232,7 +225,6 @@ async def test_the_map_shows_step_time_and_gpu_only_where_they_are_known(watch: 
         rank.gpu_use_sum, rank.gpu_use_samples = 84.0, 100
     status.ranks[CULPRIT].own_time_s, status.ranks[3].gpu_use_sum = 155.0, 12.0
     async with watch(status, size=(100, 40)) as top:
-        await top.shows("32 ranks")
         await top.press(*"mmmm")
         await top.shows("step time: tenths above the median of 1 s")
         await top.shows("0000 0000 0005 0000")
@@ -259,7 +251,7 @@ async def test_a_small_terminal_shows_verdict_and_culprit(watch: Watch, size: tu
         await top.shows("11  ")
         row = next(line for line in top.screen_text.splitlines() if line.startswith(">"))
         assert row.split()[1] == "11"
-        assert "culprit: no progress for" in row
+        assert "culprit: no progress" in row
         await until(lambda: "next:" in top.screen_text, "what comes next is on the screen too")
         assert max(map(len, top.screen_text.splitlines())) <= size[0]
 
@@ -268,22 +260,13 @@ async def test_without_colours_the_texts_say_all(watch: Watch, monkeypatch: pyte
     monkeypatch.setenv("NO_COLOR", "1")
     async with watch(hung()) as top:
         await top.shows("culprit: no progress")
+        no_colour = top.app._filters[-1]
+        assert type(no_colour).__name__ == "NoColor"
         strips = top.app.screen._compositor.render_strips(top.app.size)
-        filtered = [
-            strip.apply_filter(each, top.app.screen.background_colors[1])
-            for strip in strips
-            for each in top.app._filters[-1:]
-        ]
-        colours = {
-            colour.name
-            for strip in filtered
-            for segment in strip
-            if segment.style
-            for colour in (segment.style.color, segment.style.bgcolor)
-            if colour is not None
-        }
-        assert colours <= {"default"}
-        assert type(top.app._filters[-1]).__name__ == "NoColor"
+        filtered = [strip.apply_filter(no_colour, top.app.screen.background_colors[1]) for strip in strips]
+        styles = [segment.style for strip in filtered for segment in strip if segment.style]
+        colours = [colour for style in styles for colour in (style.color, style.bgcolor) if colour is not None]
+        assert {colour.name for colour in colours} <= {"default"}
 
 
 async def test_q_quits(watch: Watch) -> None:

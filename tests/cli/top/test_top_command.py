@@ -29,23 +29,20 @@ def test_without_a_terminal_it_says_what_to_use() -> None:
     assert result.stderr == "holdfast: holdfast top needs a terminal: use `holdfast status`, with --json for scripts\n"
 
 
-def test_without_the_extra_it_says_how_to_get_it() -> None:
-    code = (
-        "import sys; sys.modules['textual'] = None; sys.argv = ['holdfast', 'top']; "
-        "from holdfast_cli.main import main; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "holdfast: this needs textual: install it with `pip install 'holdfast-torch[top]'`\n"
-
-
-def test_its_help_needs_no_extra() -> None:
-    code = (
-        "import sys; sys.modules['textual'] = None; sys.argv = ['holdfast', 'top', '--help']; "
-        "from holdfast_cli.main import main; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["top"], 1, "holdfast: this needs textual: install it with `pip install 'holdfast-torch[top]'`\n"),
+        (["top", "--help"], 0, ""),
+    ],
+)
+def test_without_the_extra_it_says_how_to_get_it_and_still_has_a_help(
+    arguments: list[str], code: int, said: str
+) -> None:
+    script = f"import sys; sys.modules['textual'] = None; sys.argv = ['holdfast', *{arguments}]; "
+    script += "from holdfast_cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, said)
 
 
 def test_it_fails_as_status_does(opened: list[TopApp], tmp_path: Path) -> None:
