@@ -35,6 +35,12 @@ def check_published(command: Sequence[str]) -> None:
         raise SettingsError(problem)
 
 
+def trainer_flags(command: Sequence[str]) -> Sequence[str] | None:
+    """Return the flags that ``command`` gives our trainer; None: it starts another one."""
+    pairs = list(pairwise(command))
+    return command[pairs.index(_MODULE) + len(_MODULE) :] if _MODULE in pairs else None
+
+
 def check_configuration(command: Sequence[str], *, ranks: int, is_here: bool) -> None:
     """Raise SettingsError, in one line, if ``ranks`` ranks of our trainer would refuse the flags of ``command``.
 
@@ -42,14 +48,14 @@ def check_configuration(command: Sequence[str], *, ranks: int, is_here: bool) ->
     trainer's command is not checked. Nor is ours where the packages that read its configuration are not installed: the
     ranks check it then.
     """
-    if _MODULE not in pairwise(command):
+    flags = trainer_flags(command)
+    if flags is None:
         return
     try:
         from holdfast_trainer import config, start_checks
     except ModuleNotFoundError:
         return
 
-    flags = command[list(pairwise(command)).index(_MODULE) + len(_MODULE) :]
     try:
         settings = config.from_arguments(flags)
         config.expect_ranks(settings, ranks)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from holdfast_cli.views.plan_command import on_one_line, places_to_set
-from holdfast_cli.views.plan_view import size_unit
+from holdfast_cli.plans.start_command import on_one_line, places_to_set
+from holdfast_cli.plans.unit_text import duration_text, size_text
 from holdfast_trainer.config import from_arguments
 from holdfast_trainer.planning.settings import PRESETS
 from tests.cli.conftest import holdfast
@@ -104,22 +104,60 @@ def test_a_layout_that_does_not_fit_is_not_suggested() -> None:
 
 def test_a_small_model_is_shown_in_its_own_units_at_80_columns() -> None:
     text = plan("--parallel.dp", "4", columns=80).stdout
-    assert "all MB" in text and "fits: each rank needs 8.22 MB of 72.0 GB" in text and "…" not in text
+    assert "fits: each rank needs 8.22 MB of 72.0 GB" in text and "…" not in text
     assert not re.search(r"\de[-+]\d", text)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "printed"),
-    [
-        ([1.5e12, 2e9], ["1.50 TB", "<0.01 TB"]),
-        ([677e9, 13.5e9, 3.37e9, 0.0], ["677 GB", "13.5 GB", "3.37 GB", "0 GB"]),
-        ([8.2e6, 1e3], ["8.20 MB", "<0.01 MB"]),
-        ([512.0], ["0.51 KB"]),
-    ],
+    ("size", "printed"),
+    [(0.0, "0"), (512, "512 B"), (3.37e7, "33.7 MB"), (30e9, "30.0 GB"), (677e9, "677 GB"), (5.65e12, "5.65 TB")],
 )
-def test_sizes_of_one_table_share_the_unit_of_the_largest(sizes: list[float], printed: list[str]) -> None:
-    unit = size_unit(sizes)
-    assert [f"{unit.number(size)} {unit.name}" for size in sizes] == printed
+def test_a_size_has_the_unit_that_suits_it(size: float, printed: str) -> None:
+    assert size_text(size) == printed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "printed"),
+    [(8.4e-6, "8.40 µs"), (0.5, "500 ms"), (90, "90.0 s"), (3600, "60.0 min"), (7200, "2.00 h"), (8e6, "92.6 days")],
+)
+def test_a_duration_has_the_unit_that_suits_it(seconds: float, printed: str) -> None:
+    assert duration_text(seconds) == printed
+
+
+def test_a_run_over_tokens_is_explained_with_each_formula_and_its_numbers() -> None:
+    arguments = ("--model", "7b", "--parallel.dp", "16", "--tokens", "1e12", "--hardware.gpu_hour_price", "2")
+    result = plan(*arguments, "--explain", "--json")
+    assert result.exit_code == 0, result.stderr
+    printed = json.loads(result.stdout.splitlines()[-1])
+    assert printed["run"]["price"] == pytest.approx(16 * printed["run"]["duration_s"] / 3600 * 2)
+    assert {"name", "unit", "formula", "numbers", "value"} == set(printed["formulas"][0])
+    assert [row["gpus"] for row in printed["scaling"]] == [1, 2, 4, 8, 16]
+    assert "1e+12 tokens are 4.61e+22 operations" in result.stderr
+    for line in ("(3 + recomputed) * forward_flop", "all-reduce, tree of all ranks", "sqrt(2 * checkpoint_s * mtbf_s)"):
+        assert line in result.stderr
+
+
+def test_a_pipeline_that_the_trainer_refuses_is_planned_and_not_started() -> None:
+    text = plan("--model", "7b", "--parallel.pp", "32", "--parallel.microbatches", "8", "--explain").stdout
+    assert "the trainer refuses this layout: parallel.microbatches is 8, but 32 pipeline ranks" in text
+    assert re.search(r"1f1b +20\.5% +34\.0% +50\.8% +67\.4% +80\.5% +279", text)
+    assert "holdfast publish" not in text
+
+
+def test_a_layout_that_does_not_divide_or_fit_names_the_nearest_that_does() -> None:
+    refused = plan("--model", "7b", "--parallel.tp", "6")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (78, 1)
+    assert "parallel.tp = 6 does not divide" in refused.stderr
+    assert "the nearest layout of 6 GPUs that fits: --parallel" in refused.stderr
+    assert "the nearest layout of 4 GPUs that fits: --parallel.microbatches" in plan(
+        "--model", "7b", "--parallel.dp", "4"
+    ).stdout.replace("\n", " ")
+
+
+def test_a_search_says_why_and_what_the_next_best_costs() -> None:
+    text = plan("--model", "70b", "--gpus", "64").stdout
+    assert re.search(r"tp \d+: cuts each block, and sends .* within nodes", text.replace("\n", " "))
+    assert "slower" in text
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from holdfast_trainer import config_checks
 from holdfast_trainer.config_sections import (
     DataConfig,
     DistributedConfig,
+    HardwareConfig,
     MemoryConfig,
     ModelConfig,
     OptimizerConfig,
@@ -50,6 +51,7 @@ class TrainerConfig(BaseSettings):
     train: TrainConfig = TrainConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     distributed: DistributedConfig = DistributedConfig()
+    hardware: HardwareConfig = HardwareConfig()
 
     @classmethod
     def settings_customise_sources(
@@ -78,8 +80,25 @@ class TrainerConfig(BaseSettings):
     def _cross_check(self) -> "TrainerConfig":
         problems = config_checks.problems(self)
         if problems:
-            raise ValueError("\n".join(problems))
+            raise BrokenRulesError(self, problems)
         return self
+
+
+class BrokenRulesError(ValueError):
+    """The settings of a configuration do not go together. The text has one line for each problem."""
+
+    def __init__(self, config: TrainerConfig, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.config = config
+        self.problems = problems
+
+
+def broken_rules(error: ConfigurationError) -> BrokenRulesError | None:
+    """Return what is wrong between the settings, if that is why :func:`build` has raised ``error``."""
+    cause = error.__cause__
+    problems = cause.errors() if isinstance(cause, ValidationError) else []
+    found = (problem.get("ctx", {}).get("error") for problem in problems)
+    return next((one for one in found if isinstance(one, BrokenRulesError)), None)
 
 
 def load(arguments: Sequence[str], *, world_size: int) -> TrainerConfig:
@@ -112,12 +131,12 @@ def expect_ranks(config: TrainerConfig, world_size: int) -> None:
 def build(flags: Sequence[str], values: dict[str, Any]) -> TrainerConfig:
     """Return the configuration from ``values``, one mapping for each table, and from ``flags``, which override them.
 
-    Raises ConfigurationError with one line for each problem.
+    Raises ConfigurationError with one line for each problem. Its cause is pydantic's error, if there is one.
     """
     try:
         return TrainerConfig(_cli_parse_args=list(flags), **values)  # type: ignore[call-arg]
     except ValidationError as error:
-        raise ConfigurationError("\n".join(explain(error))) from None
+        raise ConfigurationError("\n".join(explain(error))) from error
     except SettingsError as error:
         raise ConfigurationError(str(error)) from None
 

@@ -1,54 +1,159 @@
 """``holdfast plan``: what a layout needs and costs, or which layouts fit."""
 
-from rich.console import Console
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
 from holdfast_cli.errors import CommandError, SettingsError
 from holdfast_cli.flags.planning import PlanFlags
+from holdfast_cli.plans.detail_tables import formula_lines, links_table, pipeline_table, precision_table, scaling_table
+from holdfast_cli.plans.layout_tables import assumption_lines, render_plan
+from holdfast_cli.plans.plan_object import costs_as_object, plan_as_object, search_as_object, terms_as_object
+from holdfast_cli.plans.run_comparison import (
+    compare_numbers,
+    comparison_as_object,
+    flags_of_run,
+    render_comparison,
+)
+from holdfast_cli.plans.search_table import left_out, render_search
+from holdfast_cli.plans.start_command import differences, start_command
+from holdfast_cli.reports.run_facts import find_source, read_facts
 from holdfast_cli.views.output import print_json
-from holdfast_cli.views.plan_command import start_command
-from holdfast_cli.views.plan_view import left_out, plan_as_json, render_plan, render_search, search_as_json
+from holdfast_core.texts.incident_lines import number_of
 from holdfast_hooks import ConfigurationError as RefusedConfiguration
-from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config import TrainerConfig, broken_rules, from_arguments
+from holdfast_trainer.planning.formulas import explaining
 from holdfast_trainer.planning.hardware import GPUS, Cluster
-from holdfast_trainer.planning.plan import make_plan, pipeline_places
-from holdfast_trainer.planning.search import search
-from holdfast_trainer.planning.settings import load_layout, load_search, write_settings
+from holdfast_trainer.planning.parameters import rank_parameters
+from holdfast_trainer.planning.pipeline_schedule import efficiencies
+from holdfast_trainer.planning.plan import Plan, by_precision, fits, make_plan, pipeline_places, place_cost
+from holdfast_trainer.planning.search import nearest, search
+from holdfast_trainer.planning.settings import load_layout, load_search, nearest_name, write_settings
+from holdfast_trainer.planning.state_memory import MASTER_BYTES
+from holdfast_trainer.planning.whole_run import failures, scaling, whole_run
 
 _BEST = 5
+_LAYOUT_SETTINGS = ("parallel.", "model.", "data.sequence", "train.global_batch")
+"""Beginnings of the lines about settings that another layout may suit."""
 
 
 def plan(flags: PlanFlags) -> None:
     """Plan one layout, or search many."""
     try:
-        if flags.gpus is None:
-            _plan_layout(flags, _cluster(flags))
+        if flags.context.args[:1] == ["compare"]:
+            _compare(flags)
+        elif flags.gpus is None:
+            _plan_layout(flags)
         else:
-            _search_layouts(flags, _cluster(flags), flags.gpus)
+            _search_layouts(flags, flags.gpus)
     except RefusedConfiguration as error:
         raise SettingsError("; ".join(str(error).splitlines())) from None
 
 
-def _cluster(flags: PlanFlags) -> Cluster:
+def _cluster(flags: PlanFlags, settings: TrainerConfig) -> Cluster:
+    """Return the machines: those of --gpu, with what [hardware] says instead, and flags before both."""
     if flags.gpu not in GPUS:
-        raise SettingsError(f"--gpu {flags.gpu}: not a known kind: take one of {', '.join(GPUS)}")
-    kind = GPUS[flags.gpu]
-    node_gbps, network_gbps = flags.node_gbps or kind.node_gbps, flags.network_gbps or kind.network_gbps
-    return Cluster(kind, flags.gpus_per_node, node_gbps, network_gbps)
+        near = nearest_name(flags.gpu, GPUS)
+        raise SettingsError(
+            f"--gpu {flags.gpu}: not a known kind, the nearest is {near}: take one of {', '.join(GPUS)}"
+        )
+    given = {
+        "gpus_per_node": flags.gpus_per_node,
+        "node_gbps": flags.node_gbps,
+        "network_gbps": flags.network_gbps,
+    }
+    changes = {key: value for key, value in given.items() if value}
+    cluster = Cluster.of(GPUS[flags.gpu], settings.hardware.model_copy(update=changes))
+    try:
+        cluster.peak_flops_per_s(settings.precision)
+    except ValueError as error:
+        raise SettingsError(f"--gpu: {error}: change --gpu or [precision]") from None
+    return cluster
 
 
-def _plan_layout(flags: PlanFlags, cluster: Cluster) -> None:
-    settings = load_layout(flags.config, flags.model, flags.context.args)
-    _expect_units(settings, cluster)
-    made = make_plan(settings, cluster, pipeline_places(settings))
+def _plan_layout(flags: PlanFlags) -> None:
+    settings, refusal = _layout(flags)
+    cluster = _cluster(flags, settings)
+    places = pipeline_places(settings)
+    made = make_plan(settings, cluster, places)
+    with explaining() as terms:
+        place_cost(settings, cluster, places[made.slowest], made.slowest)
+        costs = failures(made, cluster)
+        run = whole_run(made, cluster, tokens=flags.tokens, goodput=costs.goodput) if flags.tokens else None
+    pipeline = list(efficiencies(settings.parallel.pp)) if settings.parallel.pp > 1 else []
+    scales = list(scaling(made, cluster))
+    precisions = list(by_precision(settings, cluster))
     command = _command(flags, settings, cluster)
-    Console(stderr=flags.json).print(render_plan(made, cluster, command), crop=False)
+    lines = render_plan(made, cluster, command, costs=costs, run=run, refusal=refusal)
+    if not fits(made.memory, cluster):
+        lines.append(Text(_nearest(settings, cluster)))
+    if flags.explain:
+        lines += [precision_table(precisions), *_details(made, cluster)]
+        lines += [pipeline_table(pipeline)] if pipeline else []
+        lines += [*([scaling_table(scales)] if len(scales) > 1 else []), *formula_lines(terms)]
+    Console(stderr=flags.json).print(Group(*lines, *assumption_lines()), crop=False)
     if flags.json:
-        print_json(plan_as_json(made, cluster))
+        costed = costs_as_object(costs, run, precisions=precisions, pipeline=pipeline, scales=scales, refusal=refusal)
+        print_json({**plan_as_object(made, cluster), **costed, "formulas": terms_as_object(terms)})
 
 
-def _search_layouts(flags: PlanFlags, cluster: Cluster, gpus: int) -> None:
+def _layout(flags: PlanFlags) -> tuple[TrainerConfig, str]:
+    """Return the layout to plan, and why the trainer refuses it. An error names the nearest layout, if one is near."""
+    try:
+        return load_layout(flags.config, flags.model, flags.context.args)
+    except RefusedConfiguration as error:
+        broken = broken_rules(error)
+        if broken is None or not any(line.startswith(_LAYOUT_SETTINGS) for line in broken.problems):
+            raise
+        raise SettingsError(
+            f"{broken.problems[0]}; {_nearest(broken.config, _cluster(flags, broken.config))}"
+        ) from None
+
+
+def _nearest(settings: TrainerConfig, cluster: Cluster) -> str:
+    """Return the layout with as many GPUs that fits and differs least, or that there is none."""
+    gpus = settings.parallel.ranks
+    found = nearest(settings, cluster)
+    if found is None:
+        return f"no layout of {number_of(gpus, 'GPU')} fits: `holdfast plan --gpus {2 * gpus}` searches those of more"
+    return f"the nearest layout of {number_of(gpus, 'GPU')} that fits: {' '.join(differences(settings, found))}"
+
+
+def _details(made: Plan, cluster: Cluster) -> list[RenderableType]:
+    """Return the times of single calls: within a node and between all ranks, of 1 MB and of a block's gradients."""
+    per_node, ranks = cluster.gpus_per_node, made.config.parallel.ranks
+    groups = [("in a node", cluster.group(size=min(per_node, ranks), stride=1))]
+    groups += [("of all ranks", cluster.group(size=ranks, stride=1))] if ranks > per_node else []
+    block = rank_parameters(made.config, pipeline_places(made.config)[0]).block_elements
+    return [links_table(groups, [1e6, float(MASTER_BYTES * block)])] if ranks > 1 else []
+
+
+def _compare(flags: PlanFlags) -> None:
+    """Show a run next to the plan of the layout that flags describe, or else of the one that it was started with."""
+    names, given = _names_and_flags(flags.context.args[1:])
+    if len(names) != 1:
+        raise SettingsError("`holdfast plan compare` takes the name or the folder of one run")
+    facts = read_facts(find_source(flags.directory, names[0]))
+    has_layout = given or flags.model or flags.config
+    settings = load_layout(flags.config, flags.model, given)[0] if has_layout else from_arguments(flags_of_run(facts))
+    cluster = _cluster(flags, settings)
+    made = make_plan(settings, cluster, pipeline_places(settings))
+    rows = compare_numbers(made, facts)
+    Console(stderr=flags.json).print(render_comparison(made, rows, facts), crop=False)
+    if flags.json:
+        print_json(comparison_as_object(rows))
+
+
+def _names_and_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words before the first flag, and the rest."""
+    first = next((at for at, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    return list(arguments[:first]), list(arguments[first:])
+
+
+def _search_layouts(flags: PlanFlags, gpus: int) -> None:
     settings, parallel, memory = load_search(flags.config, flags.model, flags.context.args)
-    _expect_units(settings, cluster)
+    cluster = _cluster(flags, settings)
     found = search(settings, cluster, gpus=gpus, parallel=parallel, memory=memory, best=_BEST)
     if not found.best:
         raise CommandError(
@@ -58,7 +163,7 @@ def _search_layouts(flags: PlanFlags, cluster: Cluster, gpus: int) -> None:
     command = _command(flags, found.best[0].config, cluster)
     Console(stderr=flags.json).print(render_search(found, cluster, command), crop=False)
     if flags.json:
-        print_json(search_as_json(found, cluster, command))
+        print_json(search_as_object(found, cluster, command))
 
 
 def _command(flags: PlanFlags, settings: TrainerConfig, cluster: Cluster) -> list[str]:
@@ -67,10 +172,3 @@ def _command(flags: PlanFlags, settings: TrainerConfig, cluster: Cluster) -> lis
         return start_command(settings, cluster, flags.config)
     write_settings(settings, flags.write)
     return start_command(settings, cluster, flags.write)
-
-
-def _expect_units(settings: TrainerConfig, cluster: Cluster) -> None:
-    try:
-        cluster.peak_flops_per_s(settings.precision)
-    except ValueError as error:
-        raise SettingsError(f"--gpu: {error}: change --gpu or [precision]") from None

@@ -8,6 +8,7 @@ from holdfast_cli.reports.figures import time_use, wall_s
 from holdfast_cli.reports.markup import Markup, element, joined, table
 from holdfast_cli.reports.redaction import Redaction, without_receivers
 from holdfast_cli.reports.run_facts import RunFacts
+from holdfast_cli.trainer_command import trainer_flags
 from holdfast_cli.views.phrases import duration, short_number, size
 from holdfast_core.texts.incident_lines import enum_phrase, verdict_label, what_line
 from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source
@@ -123,11 +124,20 @@ def settings_section(facts: RunFacts, redaction: Redaction, *, show_arguments: b
     return (
         heading,
         element("p", "Command of a rank: ", element("code", command or "another launcher starts the ranks")),
+        *_plan_line(facts),
         table("Versions where the run was started", ("package", "version"), versions)
         if versions
         else element("p", "The versions of its packages are not known."),
         table("Settings", ("setting", "value"), settings),
     )
+
+
+def _plan_line(facts: RunFacts) -> Parts:
+    """Return how to see the plan of the run's layout, if our trainer has run."""
+    if trainer_flags([str(word) for word in facts.spec.get("command") or ()]) is None:
+        return ()
+    code = element("code", f"holdfast plan compare {facts.name}")
+    return (element("p", code, " shows memory, step time, MFU and bubble next to the plan of this layout."),)
 
 
 def _setting_text(name: str, value: object) -> str:

@@ -50,6 +50,7 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         grad_norm=telemetry.grad_norm,
         learning_rate=telemetry.learning_rate,
         tokens_per_s=tokens_per_s(state),
+        pipeline_bubble=telemetry.pipeline_bubble,
         faults=[event.fault_injected for event in state.newest_faults if event.HasField("fault_injected")],
         faults_refused=[event.fault_refused for event in state.newest_faults if event.HasField("fault_refused")],
         ranks=_rank_views(state, ranks),

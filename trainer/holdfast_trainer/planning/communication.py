@@ -1,93 +1,80 @@
-"""The bytes that one rank sends in a step, by purpose, and the time that the links need for them."""
+"""The calls between ranks in a step, by purpose: the bytes that one rank sends, and the time that the links need."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.model.stages import Stage
 from holdfast_trainer.planning.activations import microbatch_tokens
+from holdfast_trainer.planning.collectives import LinkedRanks, Operation
 from holdfast_trainer.planning.hardware import Cluster
-from holdfast_trainer.planning.parameters import ParameterGroup, RankParameters
+from holdfast_trainer.planning.parameters import RankParameters
 from holdfast_trainer.planning.pipeline_schedule import microbatches_in_flight
 from holdfast_trainer.planning.state_memory import MASTER_BYTES, adds_up_whole_gradients, compute_bytes
-
-LINK_EFFICIENCY = 0.8
-"""Share of a link's rate that large collectives reach."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """The bytes that one rank sends in a step for one purpose."""
+    """The calls of one rank in a step for one purpose."""
 
     kind: str
     """``dp all-gather``, ``dp reduce-scatter``, ``dp all-reduce``, ``tp``, ``cp``, ``pp`` or ``ep``."""
     sent_bytes: float
     duration_s: float
     """Seconds that the links need for it, whether or not computation hides them."""
+    calls: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """Equal calls."""
+
+    kind: str
+    operation: Operation
+    size: float
+    """Bytes, as :meth:`LinkedRanks.sent_bytes` counts them."""
+    number: float
+    group: LinkedRanks
 
 
 def step_traffic(
     config: TrainerConfig, cluster: Cluster, parameters: RankParameters, stages: Sequence[Stage], pp_index: int
 ) -> tuple[Traffic, ...]:
-    """Return the traffic of pipeline rank ``pp_index`` in a step, without kinds that send nothing.
-
-    Collectives count as rings. All-gather and reduce-scatter of B bytes over n ranks send (n - 1) / n B, and an
-    all-reduce sends twice that.
-    """
-    parallel = config.parallel
-    inner = {"tp": 1, "cp": parallel.tp, "ep": parallel.tp, "pp": parallel.tp * parallel.cp * parallel.dp}
-    sizes = {"tp": parallel.tp, "cp": parallel.cp, "ep": parallel.ep, "pp": 2 * (parallel.pp > 1)}
-    volumes = {
-        "tp": _tensor_parallel_bytes(config, stages),
-        "cp": _context_parallel_bytes(config, stages),
-        "pp": _pipeline_bytes(config, stages),
-        "ep": _expert_parallel_bytes(config, stages),
-    }
-    found = [*_data_parallel(config, cluster, parameters, pp_index)]
-    for kind, sent in volumes.items():
-        rate = cluster.group_bytes_per_s(size=sizes[kind], stride=inner[kind])
-        found.append(_traffic(kind, sent, rate))
-    return tuple(traffic for traffic in found if traffic.sent_bytes > 0)
-
-
-def _traffic(kind: str, sent_bytes: float, bytes_per_s: float) -> Traffic:
-    return Traffic(kind, sent_bytes, sent_bytes / (bytes_per_s * LINK_EFFICIENCY))
+    """Return the traffic of pipeline rank ``pp_index`` in a step, without kinds that send nothing."""
+    found: dict[str, Traffic] = {}
+    for calls in (*_data_parallel(config, cluster, parameters, pp_index), *_model_parallel(config, cluster, stages)):
+        sent_bytes = calls.number * calls.group.sent_bytes(calls.operation, calls.size)
+        if sent_bytes > 0:
+            what = calls.kind if calls.operation in calls.kind else f"{calls.kind} {calls.operation}"
+            duration_s = calls.number * calls.group.duration_s(calls.operation, calls.size, what)
+            before = found.get(calls.kind, Traffic(calls.kind, 0.0, 0.0))
+            found[calls.kind] = Traffic(
+                calls.kind, before.sent_bytes + sent_bytes, before.duration_s + duration_s, before.calls + calls.number
+            )
+    return tuple(found.values())
 
 
 def _data_parallel(
     config: TrainerConfig, cluster: Cluster, parameters: RankParameters, pp_index: int
-) -> tuple[Traffic, Traffic, Traffic]:
+) -> Iterator[_Calls]:
+    """Yield the calls for parameters and gradients: those of each block, and those of the rest of the model."""
     tp = config.parallel.tp
-    gathers, reduces = _gathers(config, pp_index), _reduces(config)
-    totals = {"dp all-gather": (0.0, 0.0), "dp reduce-scatter": (0.0, 0.0), "dp all-reduce": (0.0, 0.0)}
-
-    def add(kind: str, sent: float, *, size: int, stride: int) -> None:
-        traffic = _traffic(kind, sent, cluster.group_bytes_per_s(size=size, stride=stride))
-        before_bytes, before_s = totals[kind]
-        totals[kind] = (before_bytes + traffic.sent_bytes, before_s + traffic.duration_s)
-
+    gathers, reduces = gathers_in_step(config, pp_index), reduces_in_step(config)
     counted = [*((group, parameters.blocks) for group in parameters.block), (parameters.root, 1)]
     for group, times in counted:
         # The shards of experts are ep ranks apart, because ep is the inner part of the ranks that share state.
         is_of_experts = group.shards * group.replicas < config.parallel.dp * config.parallel.cp
         stride = tp * (config.parallel.ep if is_of_experts else 1)
-        ring = times * _ring(group.shards) * group.elements
-        add("dp all-gather", gathers * compute_bytes(config) * ring, size=group.shards, stride=stride)
-        add("dp reduce-scatter", reduces * MASTER_BYTES * ring, size=group.shards, stride=stride)
-        add("dp all-reduce", times * _all_reduce_bytes(group), size=group.replicas, stride=stride * group.shards)
-    gather, scatter, reduce = (Traffic(kind, *total) for kind, total in totals.items())
-    return gather, scatter, reduce
+        shards = cluster.group(size=group.shards, stride=stride)
+        replicas = cluster.group(size=group.replicas, stride=stride * group.shards)
+        weights, gradients = compute_bytes(config) * group.elements, MASTER_BYTES * group.elements
+        yield _Calls("dp all-gather", "all-gather", weights, times * gathers, shards)
+        yield _Calls("dp reduce-scatter", "reduce-scatter", gradients, times * reduces, shards)
+        yield _Calls("dp all-reduce", "all-reduce", MASTER_BYTES * group.sharded_elements, times, replicas)
 
 
-def _ring(ranks: int) -> float:
-    return (ranks - 1) / ranks
-
-
-def _all_reduce_bytes(group: ParameterGroup) -> float:
-    return 2 * _ring(group.replicas) * MASTER_BYTES * group.sharded_elements
-
-
-def _gathers(config: TrainerConfig, pp_index: int) -> float:
+def gathers_in_step(config: TrainerConfig, pp_index: int) -> float:
+    """Return how often each parameter is gathered in a step."""
     parallel = config.parallel
     if parallel.zero < 3:
         return 1
@@ -97,7 +84,8 @@ def _gathers(config: TrainerConfig, pp_index: int) -> float:
     return parallel.microbatches + microbatches_in_flight(parallel, pp_index)
 
 
-def _reduces(config: TrainerConfig) -> int:
+def reduces_in_step(config: TrainerConfig) -> int:
+    """Return how often each gradient is reduced in a step."""
     return 1 if adds_up_whole_gradients(config) else config.parallel.microbatches
 
 
@@ -110,33 +98,29 @@ def _block_passes(config: TrainerConfig, stages: Sequence[Stage]) -> int:
     return config.parallel.microbatches * sum(len(stage.layers) for stage in stages)
 
 
-def _tensor_parallel_bytes(config: TrainerConfig, stages: Sequence[Stage]) -> float:
-    """Return what tp sends: attention and feed-forward gather their input and reduce-scatter their output, both ways.
-
-    Without sequence parallelism they all-reduce instead, which sends the same number of bytes.
-    """
-    again = {"none": 0, "selective": 2, "full": 4}[config.memory.checkpointing]
-    return (8 + again) * _ring(config.parallel.tp) * _stream_bytes(config) * _block_passes(config, stages)
-
-
-def _context_parallel_bytes(config: TrainerConfig, stages: Sequence[Stage]) -> float:
-    """Return what cp sends: it gathers keys and values over the sequence, and reduce-scatters their gradients."""
-    model, parallel = config.model, config.parallel
-    passes = 3 if config.memory.checkpointing != "none" else 2
-    ours = microbatch_tokens(config) * 2 * model.kv_heads * model.head_width / parallel.tp
-    return passes * (parallel.cp - 1) * ours * compute_bytes(config) * _block_passes(config, stages)
-
-
-def _pipeline_bytes(config: TrainerConfig, stages: Sequence[Stage]) -> float:
-    """Return what pp sends: the stream of each microbatch to the next stage, and its gradient to the stage before."""
-    parallel = config.parallel
-    cut = parallel.tp if parallel.sequence_parallel else 1
-    sends = sum(int(not stage.is_last) + int(not stage.is_first) for stage in stages)
-    return sends * parallel.microbatches * _stream_bytes(config) / cut
-
-
-def _expert_parallel_bytes(config: TrainerConfig, stages: Sequence[Stage]) -> float:
-    """Return what ep sends: each token travels to its experts and back, and so do the gradients."""
-    passes = 6 if config.memory.checkpointing == "full" else 4
-    copies = config.model.experts_per_token * _ring(config.parallel.ep)
-    return passes * copies * _stream_bytes(config) * _block_passes(config, stages)
+def _model_parallel(config: TrainerConfig, cluster: Cluster, stages: Sequence[Stage]) -> Iterator[_Calls]:
+    """Yield the calls of tp, cp, pp and ep."""
+    parallel, model = config.parallel, config.model
+    stream, passes = _stream_bytes(config), _block_passes(config, stages)
+    checkpointing = config.memory.checkpointing
+    # Attention and feed-forward gather their input and reduce-scatter their output, in both passes. Without sequence
+    # parallelism they all-reduce instead, half as often, which sends the same number of bytes.
+    again = {"none": 0, "selective": 2, "full": 4}[checkpointing]
+    operation: Operation = "all-gather" if parallel.sequence_parallel else "all-reduce"
+    halves = 1 if parallel.sequence_parallel else 2
+    tensor = cluster.group(size=parallel.tp, stride=1)
+    yield _Calls("tp", operation, stream, (8 + again) * passes / halves, tensor)
+    # Keys and values are gathered over the sequence, and their gradients reduce-scattered.
+    ours = microbatch_tokens(config) * 2 * model.kv_heads * model.head_width / parallel.tp * compute_bytes(config)
+    context = cluster.group(size=parallel.cp, stride=parallel.tp)
+    yield _Calls("cp", "all-gather", parallel.cp * ours, (2 if checkpointing == "none" else 3) * passes, context)
+    # The stream of each microbatch goes to the next stage, and its gradient to the stage before.
+    if parallel.pp > 1:
+        sends = sum(int(not stage.is_last) + int(not stage.is_first) for stage in stages)
+        between = cluster.group(size=2, stride=parallel.tp * parallel.cp * parallel.dp)
+        cut = parallel.tp if parallel.sequence_parallel else 1
+        yield _Calls("pp", "send", stream / cut, sends * parallel.microbatches, between)
+    # Each token travels to its experts and back, and so do the gradients.
+    experts = cluster.group(size=parallel.ep, stride=parallel.tp)
+    trips = 6 if checkpointing == "full" else 4
+    yield _Calls("ep", "all-to-all", model.experts_per_token * stream, trips * passes, experts)

@@ -1,6 +1,6 @@
 """The plan of one layout: memory, communication and time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast_trainer import flops
@@ -80,6 +80,48 @@ def memory_plan(config: TrainerConfig, places: Places) -> tuple[PlannedMemory, .
     )
 
 
+@dataclass(frozen=True)
+class PrecisionNeeds:
+    """The needs of the largest rank of a layout in one precision."""
+
+    precision: str
+    """``fp32``, ``bf16`` or ``fp8``, with fp32 master weights and optimizer state in all three."""
+    state_bytes: float
+    activation_bytes: Mapping[str, float]
+    """Activation checkpointing (``none``, ``selective``, ``full``) -> bytes."""
+    compute_s: float | None
+    """Seconds of computation of the slowest rank; None: the GPU has no unit for it."""
+
+
+def by_precision(config: TrainerConfig, cluster: Cluster) -> Iterator[PrecisionNeeds]:
+    """Yield the needs of a layout in each precision. fp8 is for matrix products alone: it saves time, not memory."""
+    places = pipeline_places(config)
+    for name, changes in _PRECISIONS.items():
+        other = config.model_copy(update={"precision": config.precision.model_copy(update=changes)})
+        kept = {
+            checkpointing: largest(memory_plan(_with_checkpointing(other, checkpointing), places))
+            for checkpointing in ("none", "selective", "full")
+        }
+        rank = kept[config.memory.checkpointing]
+        try:
+            compute_s = make_plan(other, cluster, places).time.compute_s
+        except ValueError:
+            compute_s = None
+        activations = {checkpointing: memory.activations for checkpointing, memory in kept.items()}
+        yield PrecisionNeeds(name, rank.total - rank.activations, activations, compute_s)
+
+
+_PRECISIONS: Mapping[str, Mapping[str, object]] = {
+    "fp32": {"compute": "fp32", "fp8": False},
+    "bf16": {"compute": "bf16", "fp8": False},
+    "fp8": {"compute": "bf16", "fp8": True},
+}
+
+
+def _with_checkpointing(config: TrainerConfig, checkpointing: str) -> TrainerConfig:
+    return config.model_copy(update={"memory": config.memory.model_copy(update={"checkpointing": checkpointing})})
+
+
 def largest(memory: Sequence[PlannedMemory]) -> PlannedMemory:
     """Return the memory of the place that needs the most."""
     return max(memory, key=lambda rank: rank.total)
@@ -95,7 +137,7 @@ def make_plan(config: TrainerConfig, cluster: Cluster, places: Places) -> Plan:
 
     Raises ValueError if the GPU has no units for the configuration's data type.
     """
-    costs = [_place_cost(config, cluster, stages, pp_index) for pp_index, stages in enumerate(places)]
+    costs = [place_cost(config, cluster, stages, pp_index) for pp_index, stages in enumerate(places)]
     slowest = max(range(len(costs)), key=lambda index: costs[index][1].total_s)
     traffic, time = costs[slowest]
     tokens_per_s = config.train.global_batch * config.data.sequence / time.total_s
@@ -114,9 +156,10 @@ def make_plan(config: TrainerConfig, cluster: Cluster, places: Places) -> Plan:
     )
 
 
-def _place_cost(
+def place_cost(
     config: TrainerConfig, cluster: Cluster, stages: Sequence[Stage], pp_index: int
 ) -> tuple[tuple[Traffic, ...], StepTime]:
+    """Return traffic and time of a rank at one place of the pipeline. Raises ValueError as :func:`make_plan` does."""
     parameters = rank_parameters(config, stages)
     traffic = step_traffic(config, cluster, parameters, stages, pp_index)
-    return traffic, step_time(config, cluster, stages, parameters, traffic)
+    return traffic, step_time(config, cluster, stages, parameters, traffic, pp_index=pp_index)

@@ -1,7 +1,8 @@
 """The search for the layouts of a number of GPUs that fit, the fastest first."""
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast_trainer import config_checks
@@ -30,6 +31,19 @@ class Search:
     """Bytes of the largest rank in the layout that needs the least. None if the trainer refuses all layouts."""
     refused: Mapping[str, int]
     """Number of layouts that the trainer refuses, by the setting that its first reason names."""
+    choices: tuple["Choice", ...] = ()
+    """What each setting of the first layout gains."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One setting of the fastest layout, and the fastest layout with another value of it."""
+
+    setting: str
+    """``tp``, ``pp``, ``cp``, ``dp``, ``zero``, ``schedule`` or ``checkpointing``."""
+    value: str
+    other: Plan | None
+    """None: with no other value does any layout fit."""
 
 
 def search(
@@ -57,13 +71,50 @@ def search(
         needs.append(largest(needed).total)
         if fits(needed, cluster):
             plans.append(make_plan(candidate, cluster, places[cut]))
+    fastest = sorted(plans, key=lambda plan: plan.time.total_s)
     return Search(
-        best=tuple(sorted(plans, key=lambda plan: plan.time.total_s)[:best]),
+        best=tuple(fastest[:best]),
         fitting=len(plans),
         too_large=len(needs) - len(plans),
         smallest_bytes=min(needs, default=None),
         refused=refused,
+        choices=tuple(_choices_of(fastest)),
     )
+
+
+def _choices_of(fastest: Sequence[Plan]) -> Iterator[Choice]:
+    for setting in ("tp", "pp", "cp", "dp", "zero", "schedule", "checkpointing") if fastest else ():
+        value = value_of(fastest[0].config, setting)
+        yield Choice(setting, value, next((one for one in fastest if value_of(one.config, setting) != value), None))
+
+
+def value_of(config: TrainerConfig, setting: str) -> str:
+    """Return the value of a setting of [parallel] or [memory]. Without a pipeline, the schedule is ``none``."""
+    if setting == "checkpointing":
+        return config.memory.checkpointing
+    is_unused = setting == "schedule" and config.parallel.pp == 1
+    return "none" if is_unused else str(getattr(config.parallel, setting))
+
+
+def nearest(config: TrainerConfig, cluster: Cluster) -> TrainerConfig | None:
+    """Return the layout with as many GPUs as ``config`` that fits and differs least from it; None: none fits."""
+    best: tuple[float, TrainerConfig] | None = None
+    for candidate in candidates(config, config.parallel.ranks, cluster.gpus_per_node, {}, {}):
+        distance = _distance(config, candidate)
+        if (best is not None and distance >= best[0]) or config_checks.problems(candidate):
+            continue
+        if fits(memory_plan(candidate, pipeline_places(candidate)), cluster):
+            best = distance, candidate
+    return best[1] if best is not None else None
+
+
+def _distance(one: TrainerConfig, other: TrainerConfig) -> float:
+    """Return how different two layouts are: factors of two between the sizes of groups, and less for other settings."""
+    sizes = ("dp", "tp", "pp", "cp", "ep")
+    between = sum(abs(math.log2(getattr(one.parallel, key) / getattr(other.parallel, key))) for key in sizes)
+    others = sum(value_of(one, key) != value_of(other, key) for key in ("zero", "schedule", "checkpointing"))
+    fewer = abs(math.log2(one.parallel.microbatches / other.parallel.microbatches))
+    return between + 0.5 * others + 0.1 * fewer
 
 
 def candidates(
@@ -84,9 +135,13 @@ def _agrees(settings: Settings, given: Settings) -> bool:
 
 
 def _layouts(config: TrainerConfig, gpus: int, gpus_per_node: int) -> Iterator[Settings]:
-    """Yield settings of [parallel]. tp stays within a node: every block waits for its links, four times and more."""
+    """Yield settings of [parallel].
+
+    tp stays within a node, because every block waits for its links, four times and more. It also divides the node. So
+    ranks of the same place in their nodes form the groups between nodes: a rail, if its switches are wired like that.
+    """
     longest_cp = max(1, config.data.sequence // _SHORTEST_LOCAL_SEQUENCE)
-    for tp in _divisors(gpus, most=gpus_per_node):
+    for tp in _divisors(math.gcd(gpus, gpus_per_node), most=gpus_per_node):
         for pp in _divisors(gpus // tp, most=config.model.layers):
             for cp in _divisors(gpus // (tp * pp), most=longest_cp):
                 dp = gpus // (tp * pp * cp)

@@ -1,8 +1,10 @@
 """The settings of a plan: presets of well-known models, the trainer's file read and written, and flags."""
 
+import difflib
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.config import TrainerConfig, build, explain, read_file
+from holdfast_trainer.config import TrainerConfig, broken_rules, build, explain, read_file
 from holdfast_trainer.config_sections import ModelConfig, ParallelConfig
 from holdfast_trainer.planning.search import Settings
 
@@ -62,12 +64,19 @@ PRESETS = {
 }
 
 
-def load_layout(path: Path | None, preset: str | None, flags: Sequence[str]) -> TrainerConfig:
+def load_layout(path: Path | None, preset: str | None, flags: Sequence[str]) -> tuple[TrainerConfig, str]:
     """Return the configuration of a layout. The file overrides the preset, and flags override both.
 
-    Raises ConfigurationError with one line for each problem.
+    With it comes the line with which the trainer refuses a pipeline with fewer microbatches than ranks, or "": such a
+    layout can be planned all the same. Raises ConfigurationError with one line for each other problem.
     """
-    return build(flags, _values(path, preset))
+    try:
+        return build(flags, _values(path, preset)), ""
+    except ConfigurationError as error:
+        broken = broken_rules(error)
+        if broken is None or not all(line.startswith("parallel.microbatches is ") for line in broken.problems):
+            raise
+        return broken.config, broken.problems[0]
 
 
 def load_search(
@@ -89,12 +98,28 @@ def load_search(
     return config, parallel.model_dump(include=set(layout)), config.memory.model_dump(include=fixed)
 
 
+def nearest_name(name: str, known: Collection[str]) -> str:
+    """Return the one of ``known`` that is likely meant: the same first letter, the nearest number.
+
+    Without a number, or such a letter, it is the one that looks most alike.
+    """
+    number = re.search(r"\d+(\.\d+)?", name)
+    alike = [one for one in known if one[0] == name[:1].lower() or (one[0].isdigit() and name[:1].isdigit())]
+    if number is None or not alike:
+        return difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
+    wanted = max(float(number[0]), 1e-9)
+    return min(alike, key=lambda one: abs(math.log(int(re.findall(r"\d+", one)[0]) / wanted)))
+
+
 def _values(path: Path | None, preset: str | None) -> dict[str, Any]:
     values = read_file(path) if path else {}
     if preset is None:
         return values
     if preset not in PRESETS:
-        raise ConfigurationError(f"--model {preset}: there is no such preset: take one of {', '.join(PRESETS)}")
+        raise ConfigurationError(
+            f"--model {preset}: there is no such preset, the nearest is {nearest_name(preset, PRESETS)}: take one of "
+            f"{', '.join(PRESETS)}"
+        )
     known = PRESETS[preset]
     defaults: dict[str, dict[str, object]] = {
         "data": {"sequence": known.sequence},

@@ -62,6 +62,11 @@ def _whole_gradient_elements(config: TrainerConfig, parameters: RankParameters) 
     return parameters.elements + (config.parallel.tp - 1) * parameters.embedding
 
 
+def state_bytes_per_parameter(config: TrainerConfig) -> int:
+    """Return the bytes of a parameter and its optimizer state, which a checkpoint saves."""
+    return MASTER_BYTES * (1 + _moments(config))
+
+
 def _moments(config: TrainerConfig) -> int:
     if config.optimizer.name == "adamw":
         return 2

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.model.stages import Stage, block_cost, head_cost
 from holdfast_trainer.planning.activations import microbatch_tokens
-from holdfast_trainer.planning.communication import Traffic
+from holdfast_trainer.planning.communication import Traffic, gathers_in_step, reduces_in_step
+from holdfast_trainer.planning.formulas import Formula
 from holdfast_trainer.planning.hardware import Cluster
 from holdfast_trainer.planning.parameters import RankParameters
 from holdfast_trainer.planning.pipeline_schedule import bubble_share
@@ -21,6 +22,12 @@ _FLOPS_PER_MULTIPLY_ADD = 2
 _OPTIMIZER_BYTES = 28
 """Bytes read and written for each of Adam's parameters: master weight and moments both ways, the gradient one way."""
 
+_COMPUTATION = Formula("computation", "s", "(3 + recomputed) * forward_flop / (peak * efficiency)")
+_BUBBLE = Formula("bubble", "s", "busy_s * idle / (1 - idle)")
+_OPTIMIZER = Formula("optimizer", "s", f"{_OPTIMIZER_BYTES} * parameters / memory_rate")
+_STEP_OFFLOAD = Formula("offload of the optimizer", "s", "2 * 4 * parameters / host_rate")
+_STATE_OFFLOAD = Formula("offload of the parameters", "s", "max(0, gathers * 4 * parameters / host_rate - compute_s)")
+
 
 @dataclass(frozen=True)
 class StepTime:
@@ -31,11 +38,13 @@ class StepTime:
     """Seconds that computation waits: for all of tp, cp, ep and pp, and for the part of dp that it does not hide."""
     bubble_s: float
     optimizer_s: float
+    offload_s: float
+    """Seconds that a rank waits for copies between GPU and host."""
 
     @property
     def total_s(self) -> float:
         """Seconds of the whole step."""
-        return self.compute_s + self.communication_s + self.bubble_s + self.optimizer_s
+        return self.compute_s + self.communication_s + self.bubble_s + self.optimizer_s + self.offload_s
 
 
 def step_time(
@@ -44,22 +53,48 @@ def step_time(
     stages: Sequence[Stage],
     parameters: RankParameters,
     traffic: Sequence[Traffic],
+    *,
+    pp_index: int,
 ) -> StepTime:
     """Return the time of a step if every pipeline rank is as slow as this one.
 
     Raises ValueError if the GPU has no unit for the data type of the configuration.
     """
-    compute_s = _forward_flops(config, stages) * (3 + RECOMPUTATION[config.memory.checkpointing])
-    compute_s /= cluster.peak_flops_per_s(config.precision) * COMPUTE_EFFICIENCY
+    compute_s = _COMPUTATION(
+        recomputed=RECOMPUTATION[config.memory.checkpointing],
+        forward_flop=_forward_flops(config, stages),
+        peak=cluster.peak_flops_per_s(config.precision),
+        efficiency=COMPUTE_EFFICIENCY,
+    )
     durations = {part.kind: part.duration_s for part in traffic}
     inside_s = sum(durations.get(kind, 0.0) for kind in ("tp", "cp", "ep", "pp"))
-    idle = bubble_share(config.parallel)
+    on_host = config.memory.offload != "none"  # there the optimizer steps, too
+    memory_rate = cluster.host_memory_bytes_per_s if on_host else cluster.gpu.memory_bytes_per_s
     return StepTime(
         compute_s=compute_s,
         communication_s=inside_s + _exposed_data_parallel_s(config, durations, compute_s),
-        bubble_s=(compute_s + inside_s) * idle / (1 - idle),
-        optimizer_s=_OPTIMIZER_BYTES * parameters.sharded_elements / cluster.gpu.memory_bytes_per_s,
+        bubble_s=_BUBBLE(busy_s=compute_s + inside_s, idle=bubble_share(config.parallel)),
+        optimizer_s=_OPTIMIZER(parameters=parameters.sharded_elements, memory_rate=memory_rate),
+        offload_s=_offload_s(config, cluster, parameters, compute_s, pp_index),
     )
+
+
+def _offload_s(
+    config: TrainerConfig, cluster: Cluster, parameters: RankParameters, compute_s: float, pp_index: int
+) -> float:
+    """Return the seconds of copies that nothing hides.
+
+    With the optimizer on the host, the reduced gradients go there before its step, and new parameters come back after
+    it (Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", 2021). With all state on the host, each
+    gather brings the shards first, while the GPU computes; gradients go the other way at the same time.
+    """
+    numbers = {"parameters": parameters.sharded_elements, "host_rate": cluster.host_bytes_per_s}
+    if config.memory.offload == "optimizer":
+        return _STEP_OFFLOAD(**numbers)
+    if config.memory.offload == "parameters":
+        copies = max(gathers_in_step(config, pp_index), reduces_in_step(config))
+        return _STATE_OFFLOAD(gathers=copies, compute_s=compute_s, **numbers)
+    return 0.0
 
 
 def _forward_flops(config: TrainerConfig, stages: Sequence[Stage]) -> float:

@@ -74,5 +74,14 @@ def _flags(config: TrainerConfig, file: Path | None) -> list[str]:
     return flags
 
 
+def differences(config: TrainerConfig, other: TrainerConfig) -> list[str]:
+    """Return the flags of the layout of ``other`` that ``config`` does not have."""
+    flags: list[str] = []
+    for section in ("parallel", "memory"):
+        ours, theirs = (getattr(one, section).model_dump(mode="json") for one in (config, other))
+        flags += [f"--{section}.{key} {value}" for key, value in theirs.items() if value != ours[key]]
+    return flags
+
+
 def _quoted(word: str) -> str:
     return f'"{word}"' if word in _FOR_THE_SHELL else shlex.quote(word)

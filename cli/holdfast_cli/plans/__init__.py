@@ -1,0 +1,1 @@
+"""Plans of layouts, for people and for scripts."""

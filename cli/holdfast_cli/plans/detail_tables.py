@@ -1,0 +1,78 @@
+"""What --explain adds to a plan: the costs of collectives, of pipelines and of more GPUs, and each formula."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from holdfast_cli.plans.layout_tables import plain_table
+from holdfast_cli.plans.unit_text import duration_text, number_text, size_text, value_text
+from holdfast_trainer.planning.collectives import LinkedRanks
+from holdfast_trainer.planning.formulas import Term
+from holdfast_trainer.planning.pipeline_schedule import Efficiency
+from holdfast_trainer.planning.plan import PrecisionNeeds
+from holdfast_trainer.planning.whole_run import Scale
+
+
+def links_table(groups: Sequence[tuple[str, LinkedRanks]], sizes: Sequence[float]) -> Table:
+    """Return the time of one call of each operation, by group and by size in bytes."""
+    table = plain_table("one call", "ranks", "nodes", *map(size_text, sizes))
+    for name, group in groups:
+        rows = {
+            "all-reduce, ring": [group.all_reduce_s(size)["ring"] for size in sizes],
+            "all-reduce, tree": [group.all_reduce_s(size)["tree"] for size in sizes],
+            "all-gather": [group.duration_s("all-gather", size) for size in sizes],
+            "reduce-scatter": [group.duration_s("reduce-scatter", size) for size in sizes],
+            "all-to-all": [group.duration_s("all-to-all", size) for size in sizes],
+        }
+        for operation, times in rows.items():
+            table.add_row(f"{operation} {name}", str(group.ranks), str(group.nodes), *map(duration_text, times))
+    return table
+
+
+def precision_table(needs: Iterable[PrecisionNeeds]) -> Table:
+    """Return state, activations and computation of a layout in each precision."""
+    table = plain_table("precision", "state", "activ: none", "selective", "full", "computation")
+    for one in needs:
+        compute = "-" if one.compute_s is None else duration_text(one.compute_s)
+        table.add_row(
+            one.precision, size_text(one.state_bytes), *map(size_text, one.activation_bytes.values()), compute
+        )
+    return table
+
+
+def pipeline_table(rows: Iterable[Efficiency]) -> Table:
+    """Return the share of time in which ranks of a pipeline work, by schedule and number of microbatches."""
+    every = list(rows)
+    counts = [str(count) for count in every[0].shares] if every else []
+    table = plain_table("pipeline works", *(f"m = {count}" for count in counts), "90% from m =")
+    for row in every:
+        table.add_row(row.schedule, *(f"{share:.1%}" for share in row.shares.values()), str(row.count_for_most))
+    return table
+
+
+def scaling_table(scales: Iterable[Scale]) -> Table:
+    """Return the throughput of more and more replicas, with the same batch."""
+    table = plain_table("GPUs", "tokens/s", "tokens/s a GPU", "efficiency")
+    for one in scales:
+        per_gpu = one.tokens_per_s / one.gpus
+        table.add_row(f"{one.gpus:,}", f"{one.tokens_per_s:,.0f}", f"{per_gpu:,.0f}", f"{one.efficiency:.1%}")
+    return table
+
+
+def formula_lines(terms: Iterable[Term]) -> list[RenderableType]:
+    """Return each formula with its numbers filled in, each use once."""
+    lines: list[RenderableType] = [Text("formulas, with their numbers:", style="bold")]
+    for term in dict.fromkeys(
+        (term.name, term.formula, tuple(term.numbers.items()), term.value, term.unit) for term in terms
+    ):
+        name, formula, numbers, value, unit = term
+        filled = ", ".join(f"{key} = {number_text(number)}" for key, number in numbers)
+        lines += [
+            Text(f"{name} = {value_text(value, unit)}"),
+            Padding(Text(formula, style="green"), (0, 0, 0, 4), expand=False),
+            Padding(Text(filled, style="dim"), (0, 0, 0, 4), expand=False),
+        ]
+    return lines

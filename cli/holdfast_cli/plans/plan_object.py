@@ -1,0 +1,83 @@
+"""A plan as one object for scripts: bytes, seconds and shares."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from holdfast_cli.plans.layout_tables import ASSUMPTIONS, by_zero_stage
+from holdfast_cli.plans.start_command import on_one_line
+from holdfast_trainer.planning.formulas import Term
+from holdfast_trainer.planning.hardware import Cluster
+from holdfast_trainer.planning.parameters import parameter_count
+from holdfast_trainer.planning.pipeline_schedule import Efficiency
+from holdfast_trainer.planning.plan import Plan, PlannedMemory, PrecisionNeeds, fits
+from holdfast_trainer.planning.search import Search, value_of
+from holdfast_trainer.planning.whole_run import Failures, Scale, WholeRun
+
+
+def plan_as_object(plan: Plan, cluster: Cluster) -> dict[str, Any]:
+    """Return what one layout needs and costs."""
+    return {
+        "parameters": parameter_count(plan.config.model),
+        "parallel": plan.config.parallel.model_dump(),
+        "memory": plan.config.memory.model_dump(),
+        "fits": fits(plan.memory, cluster),
+        "ranks": [_memory(rank) for rank in plan.memory],
+        "largest_pp_index": plan.largest.pp_index,
+        "zero": {str(zero): _memory(rank) for zero, rank in by_zero_stage(plan.config).items()},
+        "bubble_share": plan.bubble_share,
+        "traffic": [asdict(traffic) for traffic in plan.traffic],
+        "time": {**asdict(plan.time), "total_s": plan.time.total_s},
+        "mfu": plan.mfu,
+        "assumptions": ASSUMPTIONS,
+    }
+
+
+def costs_as_object(
+    costs: Failures,
+    run: WholeRun | None,
+    *,
+    precisions: Iterable[PrecisionNeeds],
+    pipeline: Iterable[Efficiency],
+    scales: Iterable[Scale],
+    refusal: str,
+) -> dict[str, Any]:
+    """Return what a whole run of one layout costs."""
+    return {
+        "failures": asdict(costs),
+        "run": None if run is None else asdict(run),
+        "precisions": [asdict(one) for one in precisions],
+        "pipeline": [asdict(row) for row in pipeline],
+        "scaling": [asdict(one) for one in scales],
+        "refusal": refusal,
+    }
+
+
+def terms_as_object(terms: Iterable[Term]) -> list[dict[str, Any]]:
+    """Return each use of a formula."""
+    return [{**asdict(term), "numbers": dict(term.numbers)} for term in terms]
+
+
+def search_as_object(search: Search, cluster: Cluster, command: Sequence[str]) -> dict[str, Any]:
+    """Return what was found as plans, and counts of what was left out."""
+    return {
+        "best": [plan_as_object(plan, cluster) for plan in search.best],
+        "command": on_one_line(command),
+        "fitting": search.fitting,
+        "too_large": search.too_large,
+        "refused": dict(search.refused),
+        "choices": [
+            {
+                "setting": choice.setting,
+                "value": choice.value,
+                "next_value": None if choice.other is None else value_of(choice.other.config, choice.setting),
+                "next_step_s": None if choice.other is None else choice.other.time.total_s,
+            }
+            for choice in search.choices
+        ],
+    }
+
+
+def _memory(rank: PlannedMemory) -> dict[str, float]:
+    parts = asdict(rank.state)
+    return {"pp_index": rank.pp_index, **parts, "activations": rank.activations, "total": rank.total}
