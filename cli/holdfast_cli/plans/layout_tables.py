@@ -180,7 +180,7 @@ def _run_line(plan: Plan, run: WholeRun) -> str:
 
 def _failures_line(costs: Failures) -> str:
     every = f"{duration_text(costs.daly_s)} (by Daly; by Young {duration_text(costs.young_s)})"
-    saved = f"a checkpoint takes {duration_text(costs.checkpoint_s)}, best every {every}"
+    saved = f"a checkpoint stops training for {duration_text(costs.checkpoint_s)}, best every {every}"
     return f"failures: one in {duration_text(costs.mtbf_s)}; {saved}: goodput {costs.goodput:.1%}"
 
 
