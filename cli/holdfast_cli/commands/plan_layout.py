@@ -1,15 +1,23 @@
 """``holdfast plan``: what a layout needs and costs, or which layouts fit."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.text import Text
 
 from holdfast_cli.errors import CommandError, SettingsError
 from holdfast_cli.flags.planning import PlanFlags
-from holdfast_cli.plans.detail_tables import formula_lines, links_table, pipeline_table, precision_table, scaling_table
+from holdfast_cli.plans.detail_tables import (
+    call_times,
+    formula_lines,
+    links_table,
+    pipeline_table,
+    precision_table,
+    scaling_table,
+)
 from holdfast_cli.plans.layout_tables import assumption_lines, render_plan
-from holdfast_cli.plans.plan_object import costs_as_object, plan_as_object, search_as_object, terms_as_object
+from holdfast_cli.plans.plan_object import costs_as_object, plan_as_object, search_as_object
 from holdfast_cli.plans.run_comparison import (
     compare_numbers,
     comparison_as_object,
@@ -25,12 +33,10 @@ from holdfast_hooks import ConfigurationError as RefusedConfiguration
 from holdfast_trainer.config import TrainerConfig, broken_rules, from_arguments
 from holdfast_trainer.planning.formulas import explaining
 from holdfast_trainer.planning.hardware import GPUS, Cluster
-from holdfast_trainer.planning.parameters import rank_parameters
 from holdfast_trainer.planning.pipeline_schedule import efficiencies
-from holdfast_trainer.planning.plan import Plan, by_precision, fits, make_plan, pipeline_places, place_cost
+from holdfast_trainer.planning.plan import by_precision, fits, make_plan, pipeline_places, place_cost
 from holdfast_trainer.planning.search import nearest, search
 from holdfast_trainer.planning.settings import load_layout, load_search, nearest_name, write_settings
-from holdfast_trainer.planning.state_memory import MASTER_BYTES
 from holdfast_trainer.planning.whole_run import failures, scaling, whole_run
 
 _BEST = 5
@@ -83,19 +89,21 @@ def _plan_layout(flags: PlanFlags) -> None:
         run = whole_run(made, cluster, tokens=flags.tokens, goodput=costs.goodput) if flags.tokens else None
     pipeline = list(efficiencies(settings.parallel.pp)) if settings.parallel.pp > 1 else []
     scales = list(scaling(made, cluster))
-    precisions = list(by_precision(settings, cluster))
+    precisions, calls = list(by_precision(settings, cluster)), list(call_times(made, cluster))
     command = _command(flags, settings, cluster)
     lines = render_plan(made, cluster, command, costs=costs, run=run, refusal=refusal)
-    if not fits(made.memory, cluster):
-        lines.append(Text(_nearest(settings, cluster)))
+    near = "" if fits(made.memory, cluster) else _nearest(settings, cluster)
+    lines += [Text(near)] if near else []
     if flags.explain:
-        lines += [precision_table(precisions), *_details(made, cluster)]
+        lines += [precision_table(precisions), *([links_table(calls)] if calls else [])]
         lines += [pipeline_table(pipeline)] if pipeline else []
         lines += [*([scaling_table(scales)] if len(scales) > 1 else []), *formula_lines(terms)]
     Console(stderr=flags.json).print(Group(*lines, *assumption_lines()), crop=False)
     if flags.json:
-        costed = costs_as_object(costs, run, precisions=precisions, pipeline=pipeline, scales=scales, refusal=refusal)
-        print_json({**plan_as_object(made, cluster), **costed, "formulas": terms_as_object(terms)})
+        details: dict[str, Sequence[Any]] = {"precisions": precisions, "calls": calls, "pipeline": pipeline}
+        details |= {"scaling": scales, "formulas": terms}
+        costed = costs_as_object(costs, run, details, refusal=refusal, nearest=near)
+        print_json({**plan_as_object(made, cluster), **costed})
 
 
 def _layout(flags: PlanFlags) -> tuple[TrainerConfig, str]:
@@ -106,9 +114,8 @@ def _layout(flags: PlanFlags) -> tuple[TrainerConfig, str]:
         broken = broken_rules(error)
         if broken is None or not any(line.startswith(_LAYOUT_SETTINGS) for line in broken.problems):
             raise
-        raise SettingsError(
-            f"{broken.problems[0]}; {_nearest(broken.config, _cluster(flags, broken.config))}"
-        ) from None
+        near = _nearest(broken.config, _cluster(flags, broken.config))
+        raise SettingsError("; ".join([*broken.problems, near])) from None
 
 
 def _nearest(settings: TrainerConfig, cluster: Cluster) -> str:
@@ -118,15 +125,6 @@ def _nearest(settings: TrainerConfig, cluster: Cluster) -> str:
     if found is None:
         return f"no layout of {number_of(gpus, 'GPU')} fits: `holdfast plan --gpus {2 * gpus}` searches those of more"
     return f"the nearest layout of {number_of(gpus, 'GPU')} that fits: {' '.join(differences(settings, found))}"
-
-
-def _details(made: Plan, cluster: Cluster) -> list[RenderableType]:
-    """Return the times of single calls: within a node and between all ranks, of 1 MB and of a block's gradients."""
-    per_node, ranks = cluster.gpus_per_node, made.config.parallel.ranks
-    groups = [("in a node", cluster.group(size=min(per_node, ranks), stride=1))]
-    groups += [("of all ranks", cluster.group(size=ranks, stride=1))] if ranks > per_node else []
-    block = rank_parameters(made.config, pipeline_places(made.config)[0]).block_elements
-    return [links_table(groups, [1e6, float(MASTER_BYTES * block)])] if ranks > 1 else []
 
 
 def _compare(flags: PlanFlags) -> None:

@@ -1,6 +1,7 @@
 """What --explain adds to a plan: the costs of collectives, of pipelines and of more GPUs, and each formula."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -9,26 +10,52 @@ from rich.text import Text
 
 from holdfast_cli.plans.layout_tables import plain_table
 from holdfast_cli.plans.unit_text import duration_text, number_text, size_text, value_text
-from holdfast_trainer.planning.collectives import LinkedRanks
+from holdfast_trainer.planning.collectives import Operation
 from holdfast_trainer.planning.formulas import Term
+from holdfast_trainer.planning.hardware import Cluster
+from holdfast_trainer.planning.parameters import rank_parameters
 from holdfast_trainer.planning.pipeline_schedule import Efficiency
-from holdfast_trainer.planning.plan import PrecisionNeeds
+from holdfast_trainer.planning.plan import Plan, PrecisionNeeds, pipeline_places
+from holdfast_trainer.planning.state_memory import MASTER_BYTES
 from holdfast_trainer.planning.whole_run import Scale
 
 
-def links_table(groups: Sequence[tuple[str, LinkedRanks]], sizes: Sequence[float]) -> Table:
-    """Return the time of one call of each operation, by group and by size in bytes."""
-    table = plain_table("one call", "ranks", "nodes", *map(size_text, sizes))
-    for name, group in groups:
-        rows = {
-            "all-reduce, ring": [group.all_reduce_s(size)["ring"] for size in sizes],
-            "all-reduce, tree": [group.all_reduce_s(size)["tree"] for size in sizes],
-            "all-gather": [group.duration_s("all-gather", size) for size in sizes],
-            "reduce-scatter": [group.duration_s("reduce-scatter", size) for size in sizes],
-            "all-to-all": [group.duration_s("all-to-all", size) for size in sizes],
-        }
-        for operation, times in rows.items():
-            table.add_row(f"{operation} {name}", str(group.ranks), str(group.nodes), *map(duration_text, times))
+@dataclass(frozen=True)
+class CallTimes:
+    """The times of one call, for messages of several sizes."""
+
+    operation: str
+    where: str
+    ranks: int
+    nodes: int
+    duration_s: Mapping[float, float]
+    """Bytes -> seconds."""
+
+
+def call_times(plan: Plan, cluster: Cluster) -> Iterator[CallTimes]:
+    """Yield each operation within a node and between all ranks, for 1 MB and for the gradients of a block."""
+    per_node, ranks = cluster.gpus_per_node, plan.config.parallel.ranks
+    groups = {"in a node": min(per_node, ranks), "of all ranks": ranks}
+    block = rank_parameters(plan.config, pipeline_places(plan.config)[0]).block_elements
+    sizes = (1e6, float(MASTER_BYTES * block))
+    for where, size in groups.items():
+        if size == 1 or (where == "of all ranks" and ranks <= per_node):
+            continue
+        group = cluster.group(size=size, stride=1)
+        both = {nbytes: group.all_reduce_s(nbytes) for nbytes in sizes}
+        times = {f"all-reduce, {way}": {nbytes: both[nbytes][way] for nbytes in sizes} for way in ("ring", "tree")}
+        others: Sequence[Operation] = ("all-gather", "reduce-scatter", "all-to-all")
+        times |= {one: {nbytes: group.duration_s(one, nbytes) for nbytes in sizes} for one in others}
+        for operation, durations in times.items():
+            yield CallTimes(operation, where, group.ranks, group.nodes, durations)
+
+
+def links_table(calls: Sequence[CallTimes]) -> Table:
+    """Return the time of one call of each operation."""
+    table = plain_table("one call", "ranks", "nodes", *map(size_text, calls[0].duration_s))
+    for call in calls:
+        times = map(duration_text, call.duration_s.values())
+        table.add_row(f"{call.operation} {call.where}", str(call.ranks), str(call.nodes), *times)
     return table
 
 

@@ -1,18 +1,16 @@
 """A plan as one object for scripts: bytes, seconds and shares."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from holdfast_cli.plans.layout_tables import ASSUMPTIONS, by_zero_stage
 from holdfast_cli.plans.start_command import on_one_line
-from holdfast_trainer.planning.formulas import Term
 from holdfast_trainer.planning.hardware import Cluster
 from holdfast_trainer.planning.parameters import parameter_count
-from holdfast_trainer.planning.pipeline_schedule import Efficiency
-from holdfast_trainer.planning.plan import Plan, PlannedMemory, PrecisionNeeds, fits
+from holdfast_trainer.planning.plan import Plan, PlannedMemory, fits
 from holdfast_trainer.planning.search import Search, value_of
-from holdfast_trainer.planning.whole_run import Failures, Scale, WholeRun
+from holdfast_trainer.planning.whole_run import Failures, WholeRun
 
 
 def plan_as_object(plan: Plan, cluster: Cluster) -> dict[str, Any]:
@@ -34,28 +32,16 @@ def plan_as_object(plan: Plan, cluster: Cluster) -> dict[str, Any]:
 
 
 def costs_as_object(
-    costs: Failures,
-    run: WholeRun | None,
-    *,
-    precisions: Iterable[PrecisionNeeds],
-    pipeline: Iterable[Efficiency],
-    scales: Iterable[Scale],
-    refusal: str,
+    costs: Failures, run: WholeRun | None, details: Mapping[str, Sequence[Any]], *, refusal: str, nearest: str
 ) -> dict[str, Any]:
-    """Return what a whole run of one layout costs."""
+    """Return what a whole run of one layout costs, and all that --explain shows. ``details``: lists of dataclasses."""
     return {
         "failures": asdict(costs),
         "run": None if run is None else asdict(run),
-        "precisions": [asdict(one) for one in precisions],
-        "pipeline": [asdict(row) for row in pipeline],
-        "scaling": [asdict(one) for one in scales],
+        **{name: [asdict(one) for one in rows] for name, rows in details.items()},
         "refusal": refusal,
+        "nearest": nearest,
     }
-
-
-def terms_as_object(terms: Iterable[Term]) -> list[dict[str, Any]]:
-    """Return each use of a formula."""
-    return [{**asdict(term), "numbers": dict(term.numbers)} for term in terms]
 
 
 def search_as_object(search: Search, cluster: Cluster, command: Sequence[str]) -> dict[str, Any]:
