@@ -40,8 +40,6 @@ from holdfast_trainer.planning.settings import load_layout, load_search, nearest
 from holdfast_trainer.planning.whole_run import failures, scaling, whole_run
 
 _BEST = 5
-_LAYOUT_SETTINGS = ("parallel.", "model.", "data.sequence", "train.global_batch")
-"""Beginnings of the lines about settings that another layout may suit."""
 
 
 def plan(flags: PlanFlags) -> None:
@@ -92,7 +90,7 @@ def _plan_layout(flags: PlanFlags) -> None:
     precisions, calls = list(by_precision(settings, cluster)), list(call_times(made, cluster))
     command = _command(flags, settings, cluster)
     lines = render_plan(made, cluster, command, costs=costs, run=run, refusal=refusal)
-    near = "" if fits(made.memory, cluster) else _nearest(settings, cluster)
+    near = "" if fits(made.memory, cluster) else _nearest_text(settings, nearest(settings, cluster))
     lines += [Text(near)] if near else []
     if flags.explain:
         lines += [precision_table(precisions), *([links_table(calls)] if calls else [])]
@@ -112,16 +110,16 @@ def _layout(flags: PlanFlags) -> tuple[TrainerConfig, str]:
         return load_layout(flags.config, flags.model, flags.context.args)
     except RefusedConfiguration as error:
         broken = broken_rules(error)
-        if broken is None or not any(line.startswith(_LAYOUT_SETTINGS) for line in broken.problems):
+        if broken is None:
             raise
-        near = _nearest(broken.config, _cluster(flags, broken.config))
-        raise SettingsError("; ".join([*broken.problems, near])) from None
+        found = nearest(broken.config, _cluster(flags, broken.config))
+        near = [] if found is None else [_nearest_text(broken.config, found)]
+        raise SettingsError("; ".join([*broken.problems, *near])) from None
 
 
-def _nearest(settings: TrainerConfig, cluster: Cluster) -> str:
+def _nearest_text(settings: TrainerConfig, found: TrainerConfig | None) -> str:
     """Return the layout with as many GPUs that fits and differs least, or that there is none."""
     gpus = settings.parallel.ranks
-    found = nearest(settings, cluster)
     if found is None:
         return f"no layout of {number_of(gpus, 'GPU')} fits: `holdfast plan --gpus {2 * gpus}` searches those of more"
     return f"the nearest layout of {number_of(gpus, 'GPU')} that fits: {' '.join(differences(settings, found))}"

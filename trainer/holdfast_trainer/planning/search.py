@@ -99,7 +99,8 @@ def value_of(config: TrainerConfig, setting: str) -> str:
 def nearest(config: TrainerConfig, cluster: Cluster) -> TrainerConfig | None:
     """Return the layout with as many GPUs as ``config`` that fits and differs least from it; None: none fits."""
     best: tuple[float, TrainerConfig] | None = None
-    for candidate in candidates(config, config.parallel.ranks, cluster.gpus_per_node, {}, {}):
+    whole = config.model_copy(update={"parallel": config.parallel.model_copy(update={"dp_shard": 0})})
+    for candidate in candidates(whole, config.parallel.ranks, cluster.gpus_per_node, {}, {}):
         distance = _distance(config, candidate)
         if (best is not None and distance >= best[0]) or config_checks.problems(candidate):
             continue
