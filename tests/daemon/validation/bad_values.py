@@ -1,9 +1,13 @@
 """Values that the rules of messages refuse, and the spec of the run that the messages belong to."""
 
 from collections.abc import Callable
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from holdfast_proto.v1 import store_pb2 as store
 
+MessageT = TypeVar("MessageT", bound=Message)
 RUN = "r"
 HUGE = 2**63 - 1
 UNKNOWN = 99
@@ -18,7 +22,8 @@ def set_field(path: str, value: object) -> Callable[[object], None]:
         for parent in parents:
             message = message[int(parent)] if parent.isdecimal() else getattr(message, parent)  # type: ignore[index]
         if isinstance(value, list):
-            getattr(message, name)[:] = value
+            del getattr(message, name)[:]
+            getattr(message, name).extend(value)
         elif isinstance(value, dict):
             for key, item in value.items():
                 getattr(message, name)[key] = item
@@ -26,3 +31,11 @@ def set_field(path: str, value: object) -> Callable[[object], None]:
             setattr(message, name, value)
 
     return change
+
+
+def changed(good: MessageT, path: str, value: object) -> MessageT:
+    """Return a copy of a message with another value of one field."""
+    bad = type(good)()
+    bad.CopyFrom(good)
+    set_field(path, value)(bad)
+    return bad

@@ -11,7 +11,7 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
-from tests.daemon.validation.bad_values import HUGE, RUN, SPEC, UNKNOWN, set_field
+from tests.daemon.validation.bad_values import HUGE, RUN, SPEC, UNKNOWN, changed
 
 FAULT = Fault(kind="kill", rank=1, step=-1)
 SUMMARY = store.StepSummary(
@@ -21,7 +21,6 @@ SUMMARY = store.StepSummary(
     loss_count=2,
     tokens=100,
     duration_s=0.5,
-    ended_unix_s=1.7e9,
     phase_s={common.PHASE_DATA: 0.1},
     mfu=store.Mean(sum=1.0, count=2),
     nonfinite=[store.NonFinite(rank=1, quantity="loss")],
@@ -107,25 +106,16 @@ BAD_EVENTS = [
     ("stacks_taken", "stacks_taken.request", "../x"),
     ("stacks_taken", "stacks_taken.frames.0.function", "f\x1b[2J"),
     ("stacks_taken", "stacks_taken.frames.0.file", "x" * 5000),
-    ("stacks_taken", "stacks_taken.ranks.0.rank", 4),
-    ("stacks_taken", "stacks_taken.ranks.0.pid", 2**23),
-    ("stacks_taken", "stacks_taken.ranks.0.activity", UNKNOWN),
     ("stacks_taken", "stacks_taken.ranks.0.problem", "a\nb"),
     ("stacks_taken", "stacks_taken.ranks.0.threads.0.name", "a\nb"),
     ("stacks_taken", "stacks_taken.ranks.0.threads.0.id", 2**23),
     ("stacks_taken", "stacks_taken.ranks.0.threads.0.frames", [0, 1]),
     ("profile_taken", "profile_taken.request", "a/b"),
-    ("profile_taken", "profile_taken.rank", 4),
     ("profile_taken", "profile_taken.files", ["/a\x1b"]),
     ("profile_taken", "profile_taken.problem", "a\nb"),
-    ("profile_taken", "profile_taken.last_step", HUGE),
-    ("end_announced", "end_announced.within_s", math.nan),
-    ("end_announced", "end_announced.within_s", -1.0),
     ("launcher_end", "launcher_end.code", 256),
     ("numbers_logged", "numbers_logged.numbers.0.name", "a\nb"),
     ("numbers_logged", "numbers_logged.numbers.0.name", "x" * 101),
-    ("numbers_logged", "numbers_logged.numbers.0.step", HUGE),
-    ("numbers_logged", "numbers_logged.numbers.0.rank", 4),
     ("witness_words", "witness_words.witness", "a\x1b[2J"),
     ("witness_words", "witness_words.words.0.text", "a\nb"),
     ("witness_words", "witness_words.words.0.text", "x" * 401),
@@ -140,52 +130,27 @@ BAD_EVENTS = [
     ("rank_exited", "rank_exited.rank", 4),
     ("rank_exited", "rank_exited.exit.step", -2),
     ("rank_exited", "rank_exited.exit.phase", UNKNOWN),
-    ("rank_exited", "rank_exited.exit.steps_until", HUGE),
-    ("step_summary", "step_summary.step", -2),
     ("step_summary", "step_summary.step", HUGE),
-    ("step_summary", "step_summary.generation", HUGE),
     ("step_summary", "step_summary.loss_count", 2**31),
     ("step_summary", "step_summary.tokens", HUGE),
     ("step_summary", "step_summary.dropped_tokens", HUGE),
     ("step_summary", "step_summary.duration_s", math.nan),
     ("step_summary", "step_summary.duration_s", -1.0),
-    ("step_summary", "step_summary.ended_unix_s", math.inf),
     ("step_summary", "step_summary.phase_s", {UNKNOWN: 1.0}),
     ("step_summary", "step_summary.phase_s", {common.PHASE_DATA: math.nan}),
     ("step_summary", "step_summary.mfu.count", 2**31),
-    ("step_summary", "step_summary.nonfinite.0.rank", 4),
     ("step_summary", "step_summary.nonfinite.0.quantity", "soul"),
-    ("step_summary", "step_summary.nonfinite.0.unix_s", math.nan),
     ("step_summary", "step_summary.nonfinite.0.parameter", "x" * (2**20 + 1)),
-    ("step_summary", "step_summary.samples.0.rank", 4),
     ("step_summary", "step_summary.samples.0.fingerprint", b"x" * 100),
-    ("step_summary", "step_summary.replicas.0.ranks", [0, 4]),
-    ("step_summary", "step_summary.plain.0.ranks", [0, 4]),
-    ("step_summary", "step_summary.coverage.0.rank", 4),
-    ("step_summary", "step_summary.coverage.0.parameter_bytes", HUGE),
-    ("checkpoint_committed", "checkpoint_committed.step", -2),
-    ("checkpoint_committed", "checkpoint_committed.duration_s", math.nan),
-    ("checkpoint_failed", "checkpoint_failed.step", HUGE),
-    ("checkpoint_unreadable", "checkpoint_unreadable.reason", "x" * (2**20 + 1)),
     ("evidence_captured", "evidence_captured.incident", "../../etc"),
-    ("evidence_captured", "evidence_captured.incident", "a/b"),
     ("evidence_captured", "evidence_captured.suspicion", ".."),
     ("evidence_captured", "evidence_captured.files", ["/etc/passwd"]),
     ("evidence_captured", "evidence_captured.files", ["a/../../b"]),
     ("evidence_captured", "evidence_captured.files", [""]),
     ("evidence_captured", "evidence_captured.files", ["a\nb"]),
     ("evidence_captured", "evidence_captured.files", ["x" * 5000]),
-    ("evidence_captured", "evidence_captured.pending.0.rank", 4),
-    ("evidence_captured", "evidence_captured.places.0.rank", 4),
-    ("evidence_captured", "evidence_captured.places.0.step", HUGE),
-    ("evidence_captured", "evidence_captured.places.0.phase", 99),
     ("evidence_captured", "evidence_captured.pending.0.op", "x" * 300),
-    ("evidence_captured", "evidence_captured.stacks.0.rank", 4),
-    ("evidence_captured", "evidence_captured.stacks.0.activity", UNKNOWN),
     ("evidence_captured", "evidence_captured.stacks.0.frame", "x" * 5000),
-    ("evidence_captured", "evidence_captured.stacks.0.blocked_on.activity", UNKNOWN),
-    ("evidence_captured", "evidence_captured.stacks.0.blocked_on.party", UNKNOWN),
-    ("evidence_captured", "evidence_captured.stacks.0.blocked_on.pid", 2**23),
     ("evidence_captured", "evidence_captured.stacks.0.blocked_on.rank", 2**31),
     ("evidence_captured", "evidence_captured.stacks.0.blocked_on.path", "x" * 5000),
     ("evidence_captured", "evidence_captured.stacks.0.blocked_on.command", "a\nb"),
@@ -193,22 +158,16 @@ BAD_EVENTS = [
     ("evidence_captured", "evidence_captured.stacks.0.blocked_on.thread", "x" * 300),
     ("evidence_captured", "evidence_captured.stacks.0.blocked_on.next.path", "a\nb"),
     ("evidence_captured", "evidence_captured.stacks.0.blocked_on.next.next.pid", 1),
-    ("snapshot_memory_refused", "snapshot_memory_refused.directory", "x" * (2**20 + 1)),
-    ("fault_injected", "fault_injected.step", -2),
     ("fault_injected", "fault_injected.fault.kind", "Kill them all"),
-    ("fault_injected", "fault_injected.fault.phase", UNKNOWN),
     ("fault_injected", "fault_injected.fault.duration_s", math.nan),
     ("fault_refused", "fault_refused.fault.factor", -1.0),
-    ("fault_refused", "fault_refused.fault.step", -2),
 ]
 
 
 @pytest.mark.parametrize(("kind", "path", "value"), BAD_EVENTS, ids=lambda value: repr(value)[:40])
 def test_an_event_with_one_bad_value_is_refused(kind: str, path: str, value: object) -> None:
-    event = good_event(kind)
-    set_field(path, value)(event)
     with pytest.raises(RefusedError) as caught:
-        check_event(event, SPEC)
+        check_event(changed(good_event(kind), path, value), SPEC)
     assert "\n" not in str(caught.value)
 
 
