@@ -1,6 +1,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,15 +17,8 @@ PATIENCE_S = 60.0
 
 
 def message(number: int = 0, unix_s: float | None = None) -> Message:
-    notice = Notice(
-        event="incident",
-        status="open",
-        key=f"run/i/{number}",
-        what=f"what {number}",
-        next="next",
-        unix_s=1.0,
-        see="see",
-    )
+    key, what = f"run/i/{number}", f"what {number}"
+    notice = Notice(event="incident", status="open", key=key, what=what, next="next", unix_s=1.0, see="see")
     sent_unix_s = time.time() if unix_s is None else unix_s
     return Message(run="run", host="host", title=f"title {number}", sent_unix_s=sent_unix_s, notices=(notice,))
 
@@ -46,19 +40,25 @@ class Queue:
     ) -> None:
         self.counts = DeliveryCounts(["hook"])
         self.changes = 0
-        self.queue = DeliveryQueue(
-            "run",
-            "hook",
-            channel,
-            self.counts,
-            self._changed,
-            status_now=status_now,
-            unix_s=unix_s,
-            first_pause_s=0.01,
-        )
+        clocks: Any = {"status_now": status_now, "unix_s": unix_s, "first_pause_s": 0.01}
+        self.queue = DeliveryQueue("run", "hook", channel, self.counts, self._changed, **clocks)
 
     def _changed(self) -> None:
         self.changes += 1
+
+    def put(self, *messages: Message) -> None:
+        for one in messages:
+            self.queue.put(one)
+
+    def waiting(self) -> list[str]:
+        """Return the titles of the messages without an outcome."""
+        return [one.title for one in self.queue.waiting]
+
+    def sends(self, *messages: Message) -> dict[str, int]:
+        """Put messages, and return the outcomes once nothing waits."""
+        self.put(*messages)
+        assert self.queue.wait_idle(PATIENCE_S)
+        return self.outcomes()
 
     def outcomes(self) -> dict[str, int]:
         return {outcome: count for (_, outcome), count in self.counts.outcomes.items() if count}
@@ -74,62 +74,45 @@ def titles(service: Receiver) -> list[str]:
 
 def test_messages_arrive_in_order_and_are_counted(service: Receiver) -> None:
     queue = hook(service)
-    for number in range(5):
-        queue.queue.put(message(number))
-    assert queue.queue.wait_idle(PATIENCE_S)
+    assert queue.sends(*map(message, range(5))) == {"sent": 5}
     assert titles(service) == [f"title {number}" for number in range(5)]
-    assert queue.outcomes() == {"sent": 5}
-    assert queue.counts.attempts == {"hook": 5}
-    assert queue.changes == 5
+    assert (queue.counts.attempts, queue.changes) == ({"hook": 5}, 5)
 
 
 @pytest.mark.parametrize("answer", [Answer(500), Answer(503), Answer(408), Answer(429), Answer(closes=True)])
 def test_what_may_pass_is_tried_again(service: Receiver, answer: Answer) -> None:
     service.answers = [answer, answer, Answer()]
     queue = hook(service)
-    queue.queue.put(message())
-    assert queue.queue.wait_idle(PATIENCE_S)
-    assert len(service.received) == 3
-    assert queue.outcomes() == {"sent": 1}
-    assert queue.counts.attempts == {"hook": 3}
+    assert queue.sends(message()) == {"sent": 1}
+    assert (len(service.received), queue.counts.attempts) == (3, {"hook": 3})
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 301, 302, 307])
 def test_what_will_not_change_is_not_tried_again(service: Receiver, status: int) -> None:
     service.answers = [Answer(status, {"Location": "/elsewhere"}), Answer()]
-    queue = hook(service)
-    queue.queue.put(message(0))
-    queue.queue.put(message(1))
-    assert queue.queue.wait_idle(PATIENCE_S)
+    assert hook(service).sends(message(0), message(1)) == {"refused": 1, "sent": 1}
     assert titles(service) == ["title 0", "title 1"]
-    assert queue.outcomes() == {"refused": 1, "sent": 1}
 
 
 def test_retry_after_is_obeyed(service: Receiver) -> None:
     service.answers = [Answer(429, {"Retry-After": "1"}), Answer()]
-    queue = hook(service)
     began_s = time.monotonic()
-    queue.queue.put(message())
-    assert queue.queue.wait_idle(PATIENCE_S)
+    assert hook(service).sends(message()) == {"sent": 1}
     assert time.monotonic() - began_s >= 1.0
-    assert queue.outcomes() == {"sent": 1}
 
 
 def test_an_absurd_retry_after_is_bounded_by_the_age_of_the_message(service: Receiver) -> None:
     service.answers = [Answer(429, {"Retry-After": "1e18"})]
     now = time.time()
     queue = Queue(Webhook(service.url, None, None), unix_s=lambda: now)
-    queue.queue.put(message(unix_s=now - GIVE_UP_S + 100))
-    assert queue.queue.wait_idle(PATIENCE_S)
-    assert queue.outcomes() == {"gave_up": 1}
+    assert queue.sends(message(unix_s=now - GIVE_UP_S + 100)) == {"gave_up": 1}
 
 
 def test_a_message_is_given_up_after_an_hour(service: Receiver) -> None:
     service.answers = [Answer(500)]
     queue = Queue(Webhook(service.url, None, None), unix_s=lambda: 10_000.0)
-    queue.queue.put(message(unix_s=10_000.0 - GIVE_UP_S))
-    assert queue.queue.wait_idle(PATIENCE_S)
-    assert (len(service.received), queue.outcomes()) == (1, {"gave_up": 1})
+    assert queue.sends(message(unix_s=10_000.0 - GIVE_UP_S)) == {"gave_up": 1}
+    assert len(service.received) == 1
 
 
 class Stuck:
@@ -147,29 +130,25 @@ class Stuck:
 def test_a_dead_channel_delays_no_other_and_its_queue_is_bounded(service: Receiver) -> None:
     stuck = Stuck()
     dead, alive = Queue(stuck), hook(service)
-    for number in range(MOST_WAITING + 5):
-        dead.queue.put(message(number))
-        if number == 0:
-            assert stuck.entered.wait(PATIENCE_S)
-    alive.queue.put(message())
-    assert alive.queue.wait_idle(PATIENCE_S)
+    dead.put(message(0))
+    assert stuck.entered.wait(PATIENCE_S)
+    dead.put(*map(message, range(1, MOST_WAITING + 5)))
+    assert alive.sends(message()) == {"sent": 1}
     assert not dead.queue.wait_idle(0.0)
     assert dead.outcomes() == {"dropped": 5}
-    waiting = dead.queue.waiting
-    assert len(waiting) == MOST_WAITING
-    assert (waiting[0].title, waiting[1].title, waiting[-1].title) == ("title 0", "title 6", "title 104")
+    assert dead.waiting() == ["title 0", *(f"title {number}" for number in range(6, MOST_WAITING + 5))]
     stuck.release.set()
-    assert dead.queue.wait_idle(PATIENCE_S)
+    dead.sends()
 
 
 def test_a_closed_queue_keeps_what_has_no_outcome(service: Receiver) -> None:
     service.answers = [Answer(500)]
     queue = hook(service)
-    queue.queue.put(message(0))
+    queue.put(message(0))
     wait_until(lambda: service.received, "there was an attempt")
     queue.queue.close()
     wait_until(lambda: not [one for one in threading.enumerate() if one.name == "notify-hook"], "its thread has ended")
-    assert [one.title for one in queue.queue.waiting] == ["title 0"]
+    assert queue.waiting() == ["title 0"]
 
 
 def test_an_error_of_a_channel_ends_one_message_only(caplog: pytest.LogCaptureFixture) -> None:
@@ -178,21 +157,15 @@ def test_an_error_of_a_channel_ends_one_message_only(caplog: pytest.LogCaptureFi
             self.sent: list[str] = []
 
         def send(self, message: Message) -> None:
-            if not self.sent:
-                self.sent.append("")
-                raise ZeroDivisionError
-            if len(self.sent) == 1:
-                self.sent.append("")
-                raise DeliveryRefusedError("no")
             self.sent.append(message.title)
+            if len(self.sent) == 1:
+                raise ZeroDivisionError
+            if len(self.sent) == 2:
+                raise DeliveryRefusedError("no")
 
     channel = Faulty()
-    queue = Queue(channel)
-    for number in range(3):
-        queue.queue.put(message(number))
-    assert queue.queue.wait_idle(PATIENCE_S)
-    assert channel.sent == ["", "", "title 2"]
-    assert queue.outcomes() == {"refused": 2, "sent": 1}
+    assert Queue(channel).sends(*map(message, range(3))) == {"refused": 2, "sent": 1}
+    assert channel.sent == ["title 0", "title 1", "title 2"]
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -211,17 +184,15 @@ class Outage:
         """Let something happen to an incident, so long before the receiver is back."""
         event = "recovery" if status == "resolved" else "incident"
         what = f"{status} {number}"
-        notice = Notice(
-            event=event, status=status, key=f"run/i/{number}", kind="dead_rank", what=what, next="n", unix_s=1, see="s"
-        )
-        sent_unix_s = self.now - age_s
-        self.queue.queue.put(Message(run="run", host="host", title=what, sent_unix_s=sent_unix_s, notices=(notice,)))
+        sent = message(number, self.now - age_s)
+        notice = replace(sent.newest, event=event, status=status, kind="dead_rank", what=what)
+        self.queue.put(replace(sent, title=what, notices=(notice,)))
         wait_until(lambda: self.service.received, "the first attempt is on its way")
 
     def ends(self) -> list[dict[str, Any]]:
         """Let the receiver answer again; return the messages after the one that failed."""
         self.back.set()
-        assert self.queue.queue.wait_idle(PATIENCE_S)
+        self.queue.sends()
         return [request.json for request in self.service.received[1:]]
 
 
@@ -290,19 +261,15 @@ def test_of_late_messages_only_those_that_are_too_old_are_given_up(service: Rece
 def test_a_full_queue_drops_the_oldest_also_while_late_messages_are_on_their_way() -> None:
     stuck = Stuck()
     queue = Queue(stuck, lambda: 1e6)
-    queue.queue.put(message(0, unix_s=1e6))
+    queue.put(message(0, unix_s=1e6))
     assert stuck.entered.wait(PATIENCE_S)
-    for number in range(1, MOST_WAITING):
-        queue.queue.put(message(number, unix_s=1e6 - 600))
+    queue.put(*(message(number, unix_s=1e6 - 600) for number in range(1, MOST_WAITING)))
     stuck.entered.clear()
     stuck.release.set()
     stuck.release = threading.Event()
     assert stuck.entered.wait(PATIENCE_S)  # all that are left, as one message
-    for number in range(MOST_WAITING, MOST_WAITING + 11):
-        queue.queue.put(message(number, unix_s=1e6))
-    waiting = [one.title for one in queue.queue.waiting]
-    assert waiting == [f"title {number}" for number in range(11, MOST_WAITING + 11)]
+    queue.put(*(message(number, unix_s=1e6) for number in range(MOST_WAITING, MOST_WAITING + 11)))
+    assert queue.waiting() == [f"title {number}" for number in range(11, MOST_WAITING + 11)]
     assert queue.outcomes() == {"sent": 1, "dropped": 10}
     stuck.release.set()
-    assert queue.queue.wait_idle(PATIENCE_S)
-    assert queue.outcomes() == {"sent": MOST_WAITING + 1, "dropped": 10}
+    assert queue.sends() == {"sent": MOST_WAITING + 1, "dropped": 10}

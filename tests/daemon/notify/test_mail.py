@@ -67,16 +67,9 @@ def message(title: str = "a title", key: str = "run/i/0001-dead-rank") -> Messag
 
 
 def mail(port: int, **changes: Any) -> Mail:
-    fields: dict[str, Any] = {
-        "host": "127.0.0.1",
-        "port": port,
-        "security": "none",
-        "user": "",
-        "password_file": None,
-        "sender": "holdfast@example.com",
-        "to": ("a@example.com", "b@example.com"),
-    }
-    return Mail(**{**fields, **changes})
+    addresses = {"sender": "holdfast@example.com", "to": ("a@example.com", "b@example.com")}
+    login = {"security": "none", "user": "", "password_file": None}
+    return Mail(**{"host": "127.0.0.1", "port": port, **addresses, **login, **changes})
 
 
 def logs_in(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
