@@ -12,6 +12,7 @@ import redis
 from holdfast_proto import keys
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.running_daemons import running
 from tests.support.coroutines import PATIENCE_S, until
 from tests.support.daemons import DaemonProcess, daemon_process
 from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent
@@ -136,14 +137,12 @@ async def test_a_bad_event_is_passed_over_and_the_stream_continues_after_it(
     store_server: StoreServer, folder: Path, bad: dict[Any, Any]
 ) -> None:
     publish_spec(store_server)
-    async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
-        await train(it, agent)
+    async with running(folder, store_server) as (it, agent):
         with store_server.client() as client:
             for _ in range(3):
                 client.xadd(keys.events(RUN), bad)
         await train(it, agent)
         await until(lambda: it.shell.refusals.counts["event"] == 3, "the events are refused")
-        assert it.shell.state is not None
         newest = it.record.last_event_id
         await train(it, agent)
         await until(lambda: it.record.last_event_id > newest, "later events are read")
@@ -152,9 +151,7 @@ async def test_a_bad_event_is_passed_over_and_the_stream_continues_after_it(
 
 async def test_a_bad_state_of_a_node_is_no_lost_node(store_server: StoreServer, folder: Path) -> None:
     publish_spec(store_server)
-    async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
-        await train(it, agent)
-        await it.until_phase(store.RUN_PHASE_RUNNING)
+    async with running(folder, store_server) as (it, agent):
         agent.state.ranks[0].stalled_s = math.nan
         await until(lambda: it.shell.refusals.counts["node"] > 5, "its states are refused")
         assert it.shell.state is not None
@@ -168,9 +165,7 @@ async def test_a_node_whose_key_holds_another_type_for_a_moment_is_no_lost_node(
     store_server: StoreServer, folder: Path
 ) -> None:
     publish_spec(store_server)
-    async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
-        await train(it, agent)
-        await it.until_phase(store.RUN_PHASE_RUNNING)
+    async with running(folder, store_server) as (it, agent):
         await agent.die()
         with store_server.client() as client:
             client.delete(keys.node(RUN, NODE))
@@ -221,8 +216,7 @@ async def test_a_leader_whose_predecessor_left_junk_continues_from_the_states_of
 
 async def test_a_spec_that_ticks_bad_leaves_a_led_run_led(store_server: StoreServer, folder: Path) -> None:
     publish_spec(store_server)
-    async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
-        await train(it, agent)
+    async with running(folder, store_server) as (it, agent):
         with store_server.client() as client:
             client.set(keys.spec(RUN), JUNK)
         await train(it, agent, steps=3)

@@ -20,12 +20,12 @@ from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto import keys
 from holdfast_proto.v1 import control_pb2 as pb
-from holdfast_proto.v1 import control_pb2_grpc
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
+from tests.daemon.running_daemons import operating, running
 from tests.support.coroutines import PATIENCE_S, until
 from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent
-from tests.support.shells import daemon, options, publish_spec, train
+from tests.support.shells import Daemon, daemon, options, publish_spec, train
 from tests.support.store_server import StoreServer
 
 
@@ -35,16 +35,23 @@ def idle_shell(folder: Path, run: str = RUN) -> RunShell:
     return RunShell(connect(url), run, options(folder, url), Clock(), TickMetrics(CollectorRegistry()))
 
 
+def leading_shell(folder: Path) -> RunShell:
+    """A shell that leads and is never run."""
+    shell = idle_shell(folder)
+    shell.state, shell.leadership.leads, shell.store_up = coordinator.begin(SPEC), True, True
+    return shell
+
+
+def service(*shells: RunShell) -> ControlService:
+    return ControlService({shell.run_name: shell for shell in shells}, Clock())
+
+
 @contextlib.asynccontextmanager
-async def operating(folder: Path, *shells: RunShell) -> AsyncIterator[Any]:
-    """Yield an operator's stub of the service for these shells."""
-    socket = folder / "control.sock"
-    server = await control.serve(ControlService({shell.run_name: shell for shell in shells}, Clock()), socket)
-    try:
-        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-            yield control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
-    finally:
-        await server.stop(grace=None)
+async def operated(folder: Path, server: StoreServer, **options: Any) -> AsyncIterator[tuple[Daemon, Any, FakeAgent]]:
+    """Yield the daemon of a run that trains, an operator's stub of it, and the agent."""
+    publish_spec(server, injection_allowed=True)
+    async with running(folder, server, steps=3, **options) as (it, agent), operating(folder, service(it.shell)) as stub:
+        yield it, stub, agent
 
 
 @contextlib.contextmanager
@@ -55,7 +62,7 @@ def refused(code: grpc.StatusCode, reason: str) -> Any:
 
 
 async def test_the_socket_is_private(folder: Path) -> None:
-    async with operating(folder):
+    async with operating(folder, service()):
         assert (folder / "control.sock").stat().st_mode & 0o777 == 0o600
 
 
@@ -66,33 +73,33 @@ async def test_a_socket_that_cannot_be_had_names_the_setting(folder: Path) -> No
 
 async def test_an_unknown_run_is_answered_with_those_that_are_known(folder: Path) -> None:
     unknown = "no run 'c': this daemon knows a, b: use --run"
-    async with operating(folder, idle_shell(folder, "b"), idle_shell(folder, "a")) as stub:
-        with refused(grpc.StatusCode.NOT_FOUND, unknown):
-            await stub.GetStatus(pb.GetStatusRequest(run="c"))
-        with refused(grpc.StatusCode.NOT_FOUND, unknown):
-            await stub.ListIncidents(pb.ListIncidentsRequest(run="c"))
-        with refused(grpc.StatusCode.NOT_FOUND, unknown):
-            await stub.TakeCheckpoint(pb.TakeCheckpointRequest(run="c"))
-        with refused(grpc.StatusCode.NOT_FOUND, unknown):
-            await stub.StopRun(pb.StopRunRequest(run="c"))
+    async with operating(folder, service(idle_shell(folder, "b"), idle_shell(folder, "a"))) as stub:
+        for call, request in (
+            (stub.GetStatus, pb.GetStatusRequest(run="c")),
+            (stub.ListIncidents, pb.ListIncidentsRequest(run="c")),
+            (stub.TakeCheckpoint, pb.TakeCheckpointRequest(run="c")),
+            (stub.StopRun, pb.StopRunRequest(run="c")),
+        ):
+            with refused(grpc.StatusCode.NOT_FOUND, unknown):
+                await call(request)
 
 
 async def test_without_a_name_the_only_run_is_meant(folder: Path) -> None:
-    async with operating(folder, idle_shell(folder)) as stub:
+    async with operating(folder, service(idle_shell(folder))) as stub:
         assert (await stub.GetStatus(pb.GetStatusRequest())).run == RUN
 
 
 async def test_without_a_name_among_several_or_none_the_operator_is_asked_for_one(folder: Path) -> None:
-    async with operating(folder, idle_shell(folder, "b"), idle_shell(folder, "a")) as stub:
+    async with operating(folder, service(idle_shell(folder, "b"), idle_shell(folder, "a"))) as stub:
         with refused(grpc.StatusCode.NOT_FOUND, "name a run: this daemon knows a, b: use --run"):
             await stub.GetStatus(pb.GetStatusRequest())
-    async with operating(folder) as stub:
+    async with operating(folder, service()) as stub:
         with refused(grpc.StatusCode.NOT_FOUND, "name a run: this daemon knows none: use --run"):
             await stub.GetStatus(pb.GetStatusRequest())
 
 
 async def test_a_daemon_that_knows_nothing_yet_says_so(folder: Path) -> None:
-    async with operating(folder, idle_shell(folder)) as stub:
+    async with operating(folder, service(idle_shell(folder))) as stub:
         status = await stub.GetStatus(pb.GetStatusRequest())
         assert (status.run, status.leader, status.store_up) == (RUN, False, False)
         assert (status.newest_step, status.newest_checkpoint, status.newest_snapshot) == (-1, -1, -1)
@@ -104,7 +111,7 @@ async def test_a_standby_answers_questions_and_refuses_requests(folder: Path) ->
     shell.store_up = True
     shell.state = coordinator.begin(SPEC)
     reason = "run run: another daemon leads it: try again"
-    async with operating(folder, shell) as stub:
+    async with operating(folder, service(shell)) as stub:
         status = await stub.GetStatus(pb.GetStatusRequest())
         assert (status.leader, status.phase) == (False, store.RUN_PHASE_WAITING)
         with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
@@ -114,98 +121,86 @@ async def test_a_standby_answers_questions_and_refuses_requests(folder: Path) ->
 
 
 async def test_an_incident_is_acknowledged_and_one_that_is_unknown_refused(
-    store_server: StoreServer, tmp_path: Path, folder: Path
+    store_server: StoreServer, folder: Path
 ) -> None:
-    publish_spec(store_server)
-    async with daemon(tmp_path, store_server) as it, FakeAgent(store_server.url) as agent:
-        await train(it, agent)
-        async with operating(folder, it.shell) as stub:
-            assert it.shell.state is not None
-            known = store.Incident(id="0001-straggler", run=RUN, state=store.INCIDENT_STATE_NOTED)
-            it.shell.state = replace(it.shell.state, incidents={known.id: known})
-            with refused(grpc.StatusCode.NOT_FOUND, "run run has no incident '7': `holdfast incidents` lists them"):
-                await stub.AcknowledgeIncident(pb.AcknowledgeIncidentRequest(incident="7"))
-            await stub.AcknowledgeIncident(pb.AcknowledgeIncidentRequest(incident=known.id))
-            answer = await stub.ListIncidents(pb.ListIncidentsRequest())
-            assert answer.incidents[0].acknowledged_unix_s > 0.0
+    async with operated(folder, store_server) as (it, stub, _agent):
+        assert it.shell.state is not None
+        known = store.Incident(id="0001-straggler", run=RUN, state=store.INCIDENT_STATE_NOTED)
+        it.shell.state = replace(it.shell.state, incidents={known.id: known})
+        with refused(grpc.StatusCode.NOT_FOUND, "run run has no incident '7': `holdfast incidents` lists them"):
+            await stub.AcknowledgeIncident(pb.AcknowledgeIncidentRequest(incident="7"))
+        await stub.AcknowledgeIncident(pb.AcknowledgeIncidentRequest(incident=known.id))
+        answer = await stub.ListIncidents(pb.ListIncidentsRequest())
+        assert answer.incidents[0].acknowledged_unix_s > 0.0
 
 
 @pytest.mark.parametrize("reason", ["", "too late"])
 async def test_a_fault_is_answered_when_its_rank_has_answered(
-    store_server: StoreServer, tmp_path: Path, folder: Path, reason: str
+    store_server: StoreServer, folder: Path, reason: str
 ) -> None:
-    publish_spec(store_server, injection_allowed=True)
     fault = Fault(kind="kill", rank=1, step=-1)
-    async with daemon(tmp_path, store_server) as it, FakeAgent(store_server.url) as agent:
-        await train(it, agent)
-        async with operating(folder, it.shell) as stub:
-            asked = asyncio.ensure_future(stub.InjectFault(pb.InjectFaultRequest(fault=fault)))
-            await until(lambda: "inject_fault" in agent.kinds(), "the command has arrived")
-            assert not asked.done()
-            if reason:
-                agent.link.emit(store.Event(generation=1, fault_refused=store.FaultRefused(fault=fault, reason=reason)))
-                with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
-                    await asked
-            else:
-                agent.link.emit(store.Event(generation=1, fault_injected=store.FaultInjected(fault=fault)))
+    async with operated(folder, store_server) as (_it, stub, agent):
+        asked = asyncio.ensure_future(stub.InjectFault(pb.InjectFaultRequest(fault=fault)))
+        await until(lambda: "inject_fault" in agent.kinds(), "the command has arrived")
+        assert not asked.done()
+        if reason:
+            agent.link.emit(store.Event(generation=1, fault_refused=store.FaultRefused(fault=fault, reason=reason)))
+            with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
                 await asked
+        else:
+            agent.link.emit(store.Event(generation=1, fault_injected=store.FaultInjected(fault=fault)))
+            await asked
 
 
 async def test_stacks_are_answered_when_the_node_of_the_ranks_has_sent_them(
-    store_server: StoreServer, tmp_path: Path, folder: Path
+    store_server: StoreServer, folder: Path
 ) -> None:
-    publish_spec(store_server)
-    async with daemon(tmp_path, store_server) as it, FakeAgent(store_server.url) as agent:
-        await train(it, agent)
-        async with operating(folder, it.shell) as stub:
-            asked = asyncio.ensure_future(stub.TakeStacks(pb.TakeStacksRequest(ranks=[1, 1], native=True)))
-            await until(lambda: "take_stacks" in agent.kinds(), "the command has arrived")
-            assert not asked.done()
-            command = next(one.take_stacks for one in agent.commands if one.HasField("take_stacks"))
-            assert (list(command.ranks), command.native) == ([1], True)
-            taken = store.StacksTaken(request=command.request, ranks=[store.RankStacks(rank=1, problem="x")])
-            agent.link.emit(store.Event(generation=1, stacks_taken=taken))
-            [node] = (await asked).nodes
-            assert node.taken == taken
-            with pytest.raises(grpc.aio.AioRpcError, match="rank 99: no such rank is alive"):
-                await stub.TakeStacks(pb.TakeStacksRequest(ranks=[99]))
+    async with operated(folder, store_server) as (_it, stub, agent):
+        asked = asyncio.ensure_future(stub.TakeStacks(pb.TakeStacksRequest(ranks=[1, 1], native=True)))
+        await until(lambda: "take_stacks" in agent.kinds(), "the command has arrived")
+        assert not asked.done()
+        command = next(one.take_stacks for one in agent.commands if one.HasField("take_stacks"))
+        assert (list(command.ranks), command.native) == ([1], True)
+        taken = store.StacksTaken(request=command.request, ranks=[store.RankStacks(rank=1, problem="x")])
+        agent.link.emit(store.Event(generation=1, stacks_taken=taken))
+        [node] = (await asked).nodes
+        assert node.taken == taken
+        with pytest.raises(grpc.aio.AioRpcError, match="rank 99: no such rank is alive"):
+            await stub.TakeStacks(pb.TakeStacksRequest(ranks=[99]))
 
 
 @pytest.mark.parametrize("problem", ["", "rank 1: the disk is full"])
 async def test_a_profile_is_answered_when_its_files_are_written_or_refused(
-    store_server: StoreServer, tmp_path: Path, folder: Path, problem: str
+    store_server: StoreServer, folder: Path, problem: str
 ) -> None:
-    publish_spec(store_server)
-    async with daemon(tmp_path, store_server) as it, FakeAgent(store_server.url) as agent:
-        await train(it, agent)
-        async with operating(folder, it.shell) as stub:
-            for steps, patience_s, reason in (
-                (0, 9.0, "steps is 0: profile 1 to 100 steps"),
-                (101, 9.0, "steps is 101: profile 1 to 100 steps"),
-                (3, math.nan, "patience_s is nan: wait 1 to 3600 s"),
-            ):
-                with refused(grpc.StatusCode.INVALID_ARGUMENT, reason):
-                    await stub.TakeProfile(pb.TakeProfileRequest(rank=1, steps=steps, patience_s=patience_s))
-            asked = asyncio.ensure_future(stub.TakeProfile(pb.TakeProfileRequest(rank=1, steps=3, patience_s=60.0)))
-            await until(lambda: "take_profile" in agent.kinds(), "the command has arrived")
-            command = next(one.take_profile for one in agent.commands if one.HasField("take_profile"))
-            assert (command.rank, command.steps, command.patience_s) == (1, 3, 60.0)
-            taken = store.ProfileTaken(
-                request=command.request, rank=1, files=[] if problem else ["/a/b.json.gz"], problem=problem
-            )
-            agent.link.emit(store.Event(generation=1, profile_taken=taken))
-            if problem:
-                with refused(grpc.StatusCode.FAILED_PRECONDITION, problem):
-                    await asked
-            else:
-                assert (await asked).taken == taken
+    async with operated(folder, store_server) as (_it, stub, agent):
+        for steps, patience_s, reason in (
+            (0, 9.0, "steps is 0: profile 1 to 100 steps"),
+            (101, 9.0, "steps is 101: profile 1 to 100 steps"),
+            (3, math.nan, "patience_s is nan: wait 1 to 3600 s"),
+        ):
+            with refused(grpc.StatusCode.INVALID_ARGUMENT, reason):
+                await stub.TakeProfile(pb.TakeProfileRequest(rank=1, steps=steps, patience_s=patience_s))
+        asked = asyncio.ensure_future(stub.TakeProfile(pb.TakeProfileRequest(rank=1, steps=3, patience_s=60.0)))
+        await until(lambda: "take_profile" in agent.kinds(), "the command has arrived")
+        command = next(one.take_profile for one in agent.commands if one.HasField("take_profile"))
+        assert (command.rank, command.steps, command.patience_s) == (1, 3, 60.0)
+        taken = store.ProfileTaken(
+            request=command.request, rank=1, files=[] if problem else ["/a/b.json.gz"], problem=problem
+        )
+        agent.link.emit(store.Event(generation=1, profile_taken=taken))
+        if problem:
+            with refused(grpc.StatusCode.FAILED_PRECONDITION, problem):
+                await asked
+        else:
+            assert (await asked).taken == taken
 
 
 async def test_incidents_come_oldest_first(folder: Path) -> None:
     shell = idle_shell(folder)
     incidents = [store.Incident(id=name) for name in ("0010-hung", "0002-dead-rank", "0001-dead-rank")]
     shell.state = coordinator.begin(SPEC, None, {incident.id: incident for incident in incidents})
-    async with operating(folder, shell) as stub:
+    async with operating(folder, service(shell)) as stub:
         answer = await stub.ListIncidents(pb.ListIncidentsRequest())
         assert [incident.id for incident in answer.incidents] == ["0001-dead-rank", "0002-dead-rank", "0010-hung"]
         assert (await stub.GetStatus(pb.GetStatusRequest())).newest_incident.id == "0010-hung"
@@ -217,7 +212,7 @@ async def test_an_operator_sees_the_run_takes_a_checkpoint_and_stops_it(
     publish_spec(store_server)
     async with (
         daemon(folder, store_server) as it,
-        operating(folder, it.shell) as stub,
+        operating(folder, service(it.shell)) as stub,
         FakeAgent(store_server.url) as agent,
     ):
         await until(lambda: agent.state.ranks, "the ranks have started")
@@ -241,35 +236,15 @@ async def test_an_operator_sees_the_run_takes_a_checkpoint_and_stops_it(
         assert (status.phase, status.outcome) == (store.RUN_PHASE_FAILED, "stopped by an operator")
 
 
-async def test_while_the_store_is_unreachable_the_newest_known_checkpoint_is_shown(
+async def test_while_the_store_is_unreachable_what_is_known_is_shown_and_a_checkpoint_is_refused(
     store_server: StoreServer, folder: Path
 ) -> None:
-    publish_spec(store_server)
-    async with (
-        daemon(folder, store_server) as it,
-        operating(folder, it.shell) as stub,
-        FakeAgent(store_server.url) as agent,
-    ):
-        await train(it, agent, steps=3)
-        await it.until_phase(store.RUN_PHASE_RUNNING)
+    async with operated(folder, store_server) as (it, stub, _agent):
         store_server.kill()
         await until(lambda: not it.shell.store_up, "the daemon knows that the store is unreachable")
         status = await stub.GetStatus(pb.GetStatusRequest())
         assert (status.store_up, status.phase, status.newest_step) == (False, store.RUN_PHASE_RUNNING, 2)
         assert len(status.ranks) == 2
-
-
-async def test_while_the_store_is_unreachable_a_checkpoint_is_refused(store_server: StoreServer, folder: Path) -> None:
-    publish_spec(store_server)
-    async with (
-        daemon(folder, store_server) as it,
-        operating(folder, it.shell) as stub,
-        FakeAgent(store_server.url) as agent,
-    ):
-        await train(it, agent, steps=3)
-        await it.until_phase(store.RUN_PHASE_RUNNING)
-        store_server.kill()
-        await until(lambda: not it.shell.store_up, "the daemon knows that the store is unreachable")
         with refused(grpc.StatusCode.FAILED_PRECONDITION, "run run: the store is unreachable: try again"):
             await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=PATIENCE_S)
 
@@ -277,14 +252,7 @@ async def test_while_the_store_is_unreachable_a_checkpoint_is_refused(store_serv
 async def test_an_operator_who_waits_for_a_checkpoint_gets_an_error_when_another_daemon_takes_over(
     store_server: StoreServer, folder: Path
 ) -> None:
-    publish_spec(store_server)
-    async with (
-        daemon(folder, store_server, lease_s=600.0) as it,
-        operating(folder, it.shell) as stub,
-        FakeAgent(store_server.url) as agent,
-    ):
-        await train(it, agent, steps=3)
-        await it.until_phase(store.RUN_PHASE_RUNNING)
+    async with operated(folder, store_server, lease_s=600.0) as (it, stub, _agent):
         with store_server.client() as operator:
             operator.set(keys.leader(RUN), "usurper")  # in one step: the leader would take a free lease again
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -294,9 +262,7 @@ async def test_an_operator_who_waits_for_a_checkpoint_gets_an_error_when_another
 
 
 async def test_the_daemon_says_how_it_is_itself(folder: Path) -> None:
-    shell = idle_shell(folder)
-    shell.state, shell.leadership.leads, shell.store_up = coordinator.begin(SPEC), True, True
-    clock, shells = Clock(), {shell.run_name: shell}
+    clock, shells = Clock(), {RUN: leading_shell(folder)}
     watched = WatchedDaemon(
         options=options(folder, "unix:///none"),
         runs=shells,
@@ -305,14 +271,8 @@ async def test_the_daemon_says_how_it_is_itself(folder: Path) -> None:
         loop=asyncio.get_running_loop(),
         started_unix_s=clock.now() - 5.0,
     )
-    socket = folder / "control.sock"
-    server = await control.serve(ControlService(shells, clock, watched), socket)
-    try:
-        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-            stub = control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
-            seen = await stub.GetDaemon(pb.GetDaemonRequest())
-    finally:
-        await server.stop(grace=None)
+    async with operating(folder, ControlService(shells, clock, watched)) as stub:
+        seen = await stub.GetDaemon(pb.GetDaemonRequest())
     assert (seen.store_up, list(seen.leader_of), seen.ticks) == (True, [RUN], 0)
     assert seen.uptime_s >= 5.0
     assert {one.name for one in seen.detectors} >= {"straggler", "silent_corruption"}
@@ -329,28 +289,20 @@ class Broken(dict[str, RunShell]):
 async def test_a_request_that_raises_is_answered_in_one_line_and_harms_no_other(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    socket = folder / "control.sock"
-    server = await control.serve(ControlService(Broken(), Clock()), socket)
-    try:
-        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-            stub = control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
-            reason = "GetStatus failed in the daemon (ValueError: a bug of two lines): see the daemon's log"
-            for _ in range(2):
-                with refused(grpc.StatusCode.INTERNAL, reason):
-                    await stub.GetStatus(pb.GetStatusRequest(run="x"))
-            with pytest.raises(grpc.aio.AioRpcError):
-                await stub.StopRun(pb.StopRunRequest(run="x"))
-    finally:
-        await server.stop(grace=None)
+    reason = "GetStatus failed in the daemon (ValueError: a bug of two lines): see the daemon's log"
+    async with operating(folder, ControlService(Broken(), Clock())) as stub:
+        for _ in range(2):
+            with refused(grpc.StatusCode.INTERNAL, reason):
+                await stub.GetStatus(pb.GetStatusRequest(run="x"))
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.StopRun(pb.StopRunRequest(run="x"))
     failed = [record for record in caplog.records if "GetStatus failed" in record.getMessage()]
     assert [bool(record.exc_info) for record in failed] == [True, False]
 
 
 @pytest.mark.parametrize("grace_s", [float("nan"), float("inf"), -1.0])
 async def test_a_stop_within_an_impossible_time_is_refused(folder: Path, grace_s: float) -> None:
-    shell = idle_shell(folder)
-    shell.state, shell.leadership.leads, shell.store_up = coordinator.begin(SPEC), True, True
-    async with operating(folder, shell) as stub:
+    async with operating(folder, service(leading_shell(folder))) as stub:
         with refused(grpc.StatusCode.INVALID_ARGUMENT, f"grace_s is {grace_s:g} s"):
             await stub.StopRun(pb.StopRunRequest(grace_s=grace_s))
 
@@ -368,9 +320,7 @@ async def test_a_stop_within_an_impossible_time_is_refused(folder: Path, grace_s
     ids=str,
 )
 async def test_an_impossible_fault_is_refused(folder: Path, fault: Fault) -> None:
-    shell = idle_shell(folder)
-    shell.state, shell.leadership.leads, shell.store_up = coordinator.begin(SPEC), True, True
-    async with operating(folder, shell) as stub:
+    async with operating(folder, service(leading_shell(folder))) as stub:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.InjectFault(pb.InjectFaultRequest(fault=fault))
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -380,13 +330,7 @@ async def test_an_impossible_fault_is_refused(folder: Path, fault: Fault) -> Non
 async def test_requests_on_which_the_core_fails_are_answered_with_an_error(
     store_server: StoreServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish_spec(store_server, injection_allowed=True)
-    async with (
-        daemon(folder, store_server) as it,
-        operating(folder, it.shell) as stub,
-        FakeAgent(store_server.url) as agent,
-    ):
-        await train(it, agent)
+    async with operated(folder, store_server) as (it, stub, agent):
         step = coordinator.step
 
         def fragile(state: Any, now: float, observation: Any, *rest: Any) -> Any:
@@ -396,12 +340,13 @@ async def test_requests_on_which_the_core_fails_are_answered_with_an_error(
 
         monkeypatch.setattr(coordinator, "step", fragile)
         reason = "the daemon failed on this request: its log says why"
-        with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
-            await stub.TakeCheckpoint(pb.TakeCheckpointRequest())
-        with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
-            await stub.StopRun(pb.StopRunRequest())
-        with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
-            await stub.InjectFault(pb.InjectFaultRequest(fault=Fault(kind="kill", step=-1)))
+        for call, request in (
+            (stub.TakeCheckpoint, pb.TakeCheckpointRequest()),
+            (stub.StopRun, pb.StopRunRequest()),
+            (stub.InjectFault, pb.InjectFaultRequest(fault=Fault(kind="kill", step=-1))),
+        ):
+            with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
+                await call(request)
         await train(it, agent)
         kept = folder / "failures" / RUN
         await until((kept / "core.json").exists, "what the core failed on is kept")

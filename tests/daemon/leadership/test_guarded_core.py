@@ -59,6 +59,10 @@ def begun() -> CoreState:
     return state
 
 
+def fences(state: CoreState) -> dict[str, int]:
+    return {name: node.fence for name, node in state.nodes.items()}
+
+
 def test_a_tick_that_does_not_raise_is_taken_once(core: Fragile) -> None:
     state = begun()
     core.steps = 0
@@ -72,9 +76,8 @@ def test_an_event_that_raises_is_passed_over_alone(core: Fragile, place: int) ->
     events.insert(place, committed(RAISES))
     stepped = GuardedCore("r").step(begun(), 2.0, Observation(nodes=nodes(fence=1), events=tuple(events)))
     assert isinstance(stepped.error, ValueError)
-    assert stepped.state.totals.checkpoints == 4
-    assert stepped.state.totals.last_checkpoint_unix_s == 4.0
-    assert {node.fence for node in stepped.state.nodes.values()} == {1}
+    assert (stepped.state.totals.checkpoints, stepped.state.totals.last_checkpoint_unix_s) == (4, 4.0)
+    assert fences(stepped.state) == dict.fromkeys(NODES, 1)
     assert stepped.failed_requests == ()
 
 
@@ -84,16 +87,14 @@ def test_of_many_events_that_raise_as_many_are_found_as_time_allows(core: Fragil
     events = tuple(committed(RAISES if number % 2 else 4) for number in range(512))
     stepped = GuardedCore("r").step(state, 2.0, Observation(nodes=nodes(fence=1), events=events))
     assert core.steps <= MOST_TRIES + 1
-    assert {node.fence for node in stepped.state.nodes.values()} == {1}
+    assert fences(stepped.state) == dict.fromkeys(NODES, 1)
 
 
 @pytest.mark.parametrize("bad", [("a",), ("d",), ("b", "c"), NODES], ids=str)
 def test_nodes_that_raise_keep_their_old_states(core: Fragile, bad: tuple[str, ...]) -> None:
     stepped = GuardedCore("r").step(begun(), 2.0, Observation(nodes=nodes(*bad, fence=1), events=(committed(4),)))
     assert isinstance(stepped.error, KeyError)
-    assert {name: node.fence for name, node in stepped.state.nodes.items()} == {
-        name: int(name not in bad) for name in NODES
-    }
+    assert fences(stepped.state) == {name: int(name not in bad) for name in NODES}
     assert stepped.state.totals.checkpoints == 1
 
 
@@ -103,18 +104,16 @@ def test_a_node_that_raised_is_not_tried_again_for_a_while(core: Fragile) -> Non
     core.steps = 0
     stepped = guarded.step(state, 3.0, Observation(nodes=nodes("b", fence=2)))
     assert (core.steps, stepped.error) == (1, None)
-    assert {name: node.fence for name, node in stepped.state.nodes.items()} == {"a": 2, "b": 0, "c": 2, "d": 2}
+    assert fences(stepped.state) == {"a": 2, "b": 0, "c": 2, "d": 2}
     late = guarded.step(stepped.state, 2.0 + DISTRUST_S, Observation(nodes=nodes(fence=3)))
-    assert {node.fence for node in late.state.nodes.values()} == {3}
+    assert fences(late.state) == dict.fromkeys(NODES, 3)
 
 
 def test_a_request_that_raises_fails_alone(core: Fragile) -> None:
     bad, good = FaultRequest(Fault(kind="kill")), CheckpointRequest()
     stepped = GuardedCore("r").step(begun(), 2.0, Observation(nodes=nodes(), requests=(bad, good)))
     assert stepped.failed_requests == (bad,)
-    assert [type(action) for action in stepped.actions if isinstance(action, CheckpointAnswered)] == [
-        CheckpointAnswered
-    ]
+    assert len([action for action in stepped.actions if isinstance(action, CheckpointAnswered)]) == 1
 
 
 def test_a_state_that_raises_is_kept_and_no_request_is_dropped_silently(core: Fragile) -> None:

@@ -12,6 +12,7 @@ from holdfast_daemon.leadership.run_store import RunStore
 from holdfast_daemon.replay.replaying import replay
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.running_daemons import running
 from tests.support.coroutines import PATIENCE_S, until
 from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent
 from tests.support.memory_store import MemoryStore
@@ -20,10 +21,16 @@ from tests.support.store_server import StoreServer
 from tests.support.virtual_time import on_virtual_time
 
 
+def published() -> MemoryStore:
+    """Return a store that has the spec of the run."""
+    made = MemoryStore()
+    publish_spec(made)
+    return made
+
+
 @on_virtual_time
 async def test_a_run_is_started_trains_and_ends(folder: Path) -> None:
-    memory = MemoryStore()
-    publish_spec(memory)
+    memory = published()
     async with daemon(folder, memory) as it, FakeAgent(memory) as agent:
         await until(lambda: agent.state.generation == 1, "the generation has started")
         (start,) = agent.commands
@@ -32,7 +39,6 @@ async def test_a_run_is_started_trains_and_ends(folder: Path) -> None:
         )
         assert start.id
         assert start.fence > 0
-        assert start.instance == SPEC.instance
         await train(it, agent, steps=2)
         await it.until_phase(store.RUN_PHASE_RUNNING)
         record = stored_record(memory)
@@ -52,11 +58,8 @@ async def test_a_run_is_started_trains_and_ends(folder: Path) -> None:
 
 @on_virtual_time
 async def test_a_killed_rank_is_an_incident_and_the_run_comes_back(folder: Path) -> None:
-    memory = MemoryStore()
-    publish_spec(memory)
-    async with daemon(folder, memory) as it, FakeAgent(memory) as agent:
-        await train(it, agent, steps=3)
-        await it.until_phase(store.RUN_PHASE_RUNNING)
+    memory = published()
+    async with running(folder, memory, steps=3) as (it, agent):
         agent.end(1, signal=9)
         await until(lambda: agent.state.generation == 2, "the next generation has started")
         assert agent.kinds() == ["start", "gather_evidence", "stop", "start"]
@@ -67,13 +70,11 @@ async def test_a_killed_rank_is_an_incident_and_the_run_comes_back(folder: Path)
         await until(lambda: stored_incidents(memory)[0].state == store.INCIDENT_STATE_RECOVERED, "it is over")
     (incident,) = stored_incidents(memory)
     assert incident.id == "0001-dead-rank"
-    assert list(incident.verdict.culprits) == [1]
+    assert (list(incident.verdict.culprits), list(incident.evidence)) == ([1], ["a"])
     assert (incident.generation, incident.reached_step, incident.resumed_step) == (1, 2, 2)
-    assert list(incident.evidence) == ["a"]
     lines = [json.loads(line) for line in (folder / f"incidents-{RUN}.jsonl").read_text().splitlines()]
     assert {line["id"] for line in lines} == {"0001-dead-rank"}
-    assert lines[0]["state"] == "open"
-    assert lines[-1]["state"] == "recovered"
+    assert (lines[0]["state"], lines[-1]["state"]) == ("open", "recovered")
     recorded = read_recording(folder / "incidents" / RUN / incident.id)
     assert recorded.incident.state == store.INCIDENT_STATE_RECOVERED
     assert replay(recorded).agrees
@@ -81,11 +82,8 @@ async def test_a_killed_rank_is_an_incident_and_the_run_comes_back(folder: Path)
 
 @on_virtual_time
 async def test_a_store_that_comes_back_empty_gets_the_record_and_the_incidents_again(folder: Path) -> None:
-    memory = MemoryStore()
-    publish_spec(memory)
-    async with daemon(folder, memory) as it, FakeAgent(memory) as agent:
-        await train(it, agent, steps=2)
-        await it.until_phase(store.RUN_PHASE_RUNNING)
+    memory = published()
+    async with running(folder, memory, steps=2) as (it, agent):
         agent.refuse_checkpoint(1)
         await until(lambda: stored_incidents(memory), "the incident is kept")
         before = stored_record(memory)
@@ -108,11 +106,9 @@ async def test_a_store_that_comes_back_empty_gets_the_record_and_the_incidents_a
     assert agent.kinds() == ["start"]
 
 
-async def take_over(folder: Path, server: Store, place: MemoryStore | str) -> None:
+async def take_over(folder: Path, server: Store) -> None:
     publish_spec(server)
-    async with daemon(folder, server, "a") as first, FakeAgent(place) as agent:
-        await train(first, agent, steps=2)
-        await first.until_phase(store.RUN_PHASE_RUNNING)
+    async with running(folder, server, steps=2, name="a") as (first, agent):
         agent.refuse_checkpoint(1)
         await until(lambda: stored_incidents(server), "the incident is kept")
         async with daemon(folder, server, "b") as second:
@@ -132,17 +128,17 @@ async def take_over(folder: Path, server: Store, place: MemoryStore | str) -> No
 @on_virtual_time
 async def test_a_standby_takes_over_from_a_leader_that_died(folder: Path) -> None:
     memory = MemoryStore()
-    await take_over(folder, memory, memory)
+    await take_over(folder, memory)
 
 
 async def test_a_standby_takes_over_by_the_leases_of_a_real_server(store_server: StoreServer, folder: Path) -> None:
-    await take_over(folder, store_server, store_server.url)
+    await take_over(folder, store_server)
 
 
 @on_virtual_time
 async def test_a_standby_leads_when_the_lease_has_lapsed_and_not_before(folder: Path) -> None:
-    memory, time_s = MemoryStore(), asyncio.get_running_loop().time
-    publish_spec(memory)
+    memory = published()
+    time_s = asyncio.get_running_loop().time
     async with daemon(folder, memory, "a") as first, daemon(folder, memory, "b") as second:
         await asyncio.sleep(10 * LEASE_S)
         assert (first.shell.leads, second.shell.leads) == (True, False)
@@ -155,8 +151,7 @@ async def test_a_standby_leads_when_the_lease_has_lapsed_and_not_before(folder: 
 
 @on_virtual_time
 async def test_a_leader_that_stands_down_lets_the_standby_in_immediately(folder: Path) -> None:
-    memory = MemoryStore()
-    publish_spec(memory)
+    memory = published()
     async with daemon(folder, memory, "a", lease_s=600.0) as first:
         await until(lambda: first.shell.leads, "the first leads")
         async with daemon(folder, memory, "b", lease_s=0.5) as second:
@@ -168,8 +163,7 @@ async def test_a_leader_that_stands_down_lets_the_standby_in_immediately(folder:
 
 @on_virtual_time
 async def test_a_leader_that_stood_down_does_not_take_the_lease_again(folder: Path) -> None:
-    memory = MemoryStore()
-    publish_spec(memory)
+    memory = published()
     async with daemon(folder, memory) as it:
         await until(lambda: it.shell.leads, "it leads")
         await it.shell.stand_down()
@@ -179,11 +173,8 @@ async def test_a_leader_that_stood_down_does_not_take_the_lease_again(folder: Pa
 
 @on_virtual_time
 async def test_a_leader_whose_lease_was_taken_stands_by_and_returns_with_what_its_successor_left(folder: Path) -> None:
-    memory = MemoryStore()
-    publish_spec(memory)
-    async with daemon(folder, memory) as it, FakeAgent(memory) as agent:
-        await train(it, agent)
-        await it.until_phase(store.RUN_PHASE_RUNNING)
+    memory = published()
+    async with running(folder, memory) as (it, _agent):
         usurper = RunStore(memory.connect(), RUN, "usurper")
         memory.delete(keys.leader(RUN))
         assert await usurper.acquire(600.0, 0)
@@ -209,8 +200,7 @@ async def test_a_shell_that_is_cancelled_ends_whatever_it_is_doing(store_server:
 
 @on_virtual_time
 async def test_an_operators_stop_ends_the_run(folder: Path) -> None:
-    memory = MemoryStore()
-    publish_spec(memory)
+    memory = published()
     async with daemon(folder, memory) as it, FakeAgent(memory) as agent:
         await train(it, agent)
         it.shell.requests.stop()
@@ -221,8 +211,7 @@ async def test_an_operators_stop_ends_the_run(folder: Path) -> None:
 
 @on_virtual_time
 async def test_an_operators_checkpoint_is_set_for_a_step_that_no_rank_has_reached(folder: Path) -> None:
-    memory = MemoryStore()
-    publish_spec(memory)
+    memory = published()
     async with daemon(folder, memory) as it, FakeAgent(memory) as agent:
         await until(lambda: agent.state.ranks, "the ranks have started")
         early = await it.shell.requests.checkpoint()
@@ -236,11 +225,8 @@ async def test_an_operators_checkpoint_is_set_for_a_step_that_no_rank_has_reache
 
 @on_virtual_time
 async def test_an_operators_checkpoint_is_refused_while_no_rank_is_known(folder: Path) -> None:
-    memory = MemoryStore()
-    publish_spec(memory)
-    async with daemon(folder, memory) as it, FakeAgent(memory) as agent:
-        await train(it, agent)
-        await it.until_phase(store.RUN_PHASE_RUNNING)
+    memory = published()
+    async with running(folder, memory) as (it, agent):
         await agent.die()
         await until(lambda: it.shell.state and not it.shell.state.nodes, "its lease has lapsed")
         request = asyncio.ensure_future(it.shell.requests.checkpoint())
@@ -264,8 +250,7 @@ async def test_a_run_that_is_listed_before_its_spec_is_there_waits_for_it(folder
 
 @on_virtual_time
 async def test_a_lease_is_held_while_it_is_renewed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = MemoryStore()
-    publish_spec(memory)
+    memory = published()
     seen: list[tuple[int, bool]] = []
     acquire = RunStore.acquire
 
@@ -284,8 +269,7 @@ async def test_a_lease_is_held_while_it_is_renewed(folder: Path, monkeypatch: py
 
 @on_virtual_time
 async def test_a_store_that_fails_while_a_daemon_becomes_leader_is_asked_again(folder: Path) -> None:
-    memory = MemoryStore()
-    publish_spec(memory)
+    memory = published()
     memory.refused.add("hgetall")  # incidents cannot be read
     async with daemon(folder, memory) as it:
         await until(lambda: it.task.done() or it.shell.counters.failures > 1, "it has tried")
@@ -296,8 +280,7 @@ async def test_a_store_that_fails_while_a_daemon_becomes_leader_is_asked_again(f
 
 @on_virtual_time
 async def test_a_store_that_fails_when_a_run_retires_does_not_end_the_daemon(folder: Path) -> None:
-    memory = MemoryStore()
-    publish_spec(memory)
+    memory = published()
     async with daemon(folder, memory) as it, FakeAgent(memory) as agent:
         await train(it, agent)
         it.shell.requests.stop()
@@ -316,8 +299,7 @@ async def test_a_store_that_fails_when_a_run_retires_does_not_end_the_daemon(fol
 async def test_a_daemon_that_is_back_within_its_lease_sends_commands_that_are_not_taken_for_old_ones(
     folder: Path,
 ) -> None:
-    memory = MemoryStore()
-    publish_spec(memory)
+    memory = published()
     async with FakeAgent(memory) as agent:
         async with daemon(folder, memory, lease_s=60.0) as first:
             await train(first, agent)

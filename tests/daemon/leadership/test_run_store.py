@@ -41,7 +41,7 @@ async def daemons(server: Store, *names: str) -> AsyncIterator[list[RunStore]]:
 
 
 async def wins(daemon: RunStore, lease_s: float = LONG_S) -> None:
-    """Acquire the lease as soon as that of another daemon has lapsed."""
+    """Acquire the lease as soon as the one before has lapsed."""
     while not await daemon.acquire(lease_s, 0):
         await asyncio.sleep(0.01)
 
@@ -208,17 +208,16 @@ async def test_events_are_read_in_order_and_none_twice(store_server: Store) -> N
     async with daemons(store_server, "a") as (a,):
         with store_server.client() as client:
             client.sadd(keys.nodes(RUN), "node0")
-            for number in range(3):
-                event = store.Event(node="node0", generation=number, command_refused=store.CommandRefused())
+            made = [store.Event(node="node0", generation=number, command_refused={}) for number in range(4)]
+            for event in made[:3]:
                 client.xadd(keys.events(RUN), {"event": event.SerializeToString()})
             last_id, events = await a.events("0", 10)
-            assert [event.generation for event in events] == [0, 1, 2]
+            assert events == made[:3]
             assert await a.events(last_id, 10) == (last_id, [])
-            newer = store.Event(node="node0", generation=3, command_refused=store.CommandRefused())
-            client.xadd(keys.events(RUN), {"event": newer.SerializeToString()})
+            client.xadd(keys.events(RUN), {"event": made[3].SerializeToString()})
         newer_id, events = await a.events(last_id, 10)
         assert newer_id > last_id
-        assert [event.generation for event in events] == [3]
+        assert events == made[3:]
 
 
 async def test_only_nodes_whose_lease_is_alive_are_there(store_server: Store) -> None:
@@ -228,10 +227,8 @@ async def test_only_nodes_whose_lease_is_alive_are_there(store_server: Store) ->
             client.sadd(keys.nodes(RUN), "node1", "node0", "node2")
             for name in ("node0", "node2"):
                 client.set(keys.node(RUN, name), store.NodeState(run=RUN, node=name).SerializeToString(), px=60_000)
-            assert [(name, state.node) for name, state in (await a.nodes()).items()] == [
-                ("node0", "node0"),
-                ("node2", "node2"),
-            ]
+            found = [(name, state.node) for name, state in (await a.nodes()).items()]
+            assert found == [("node0", "node0"), ("node2", "node2")]
             client.delete(keys.node(RUN, "node0"))
         assert list(await a.nodes()) == ["node2"]
 
@@ -248,12 +245,7 @@ async def test_an_ended_run_is_off_the_list_and_its_keys_expire(store_server: St
                 client.xadd(keys.commands(RUN, node), {"command": b""})
             await a.retire(["node"])
             assert client.smembers(keys.RUNS) == {b"another"}
-            for key in (
-                keys.spec(RUN),
-                keys.state(RUN),
-                keys.fence(RUN),
-                keys.commands(RUN, "node"),
-                keys.commands(RUN, "spare"),
-            ):
+            commands = keys.commands(RUN, "node"), keys.commands(RUN, "spare")
+            for key in (keys.spec(RUN), keys.state(RUN), keys.fence(RUN), *commands):
                 remaining_s: Any = client.ttl(key)
                 assert 0 < remaining_s <= ENDED_RUN_TTL_S

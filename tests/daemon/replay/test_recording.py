@@ -19,6 +19,7 @@ from holdfast_daemon.replay.recording import STRETCH_S, Excerpt, Recording
 from holdfast_daemon.replay.replaying import replay
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.validation.bad_values import changed
 from tests.support.core_world import World
 from tests.support.coroutines import until
 
@@ -59,6 +60,13 @@ def hang(world: World) -> store.Incident:
     return world.incidents[-1]
 
 
+def hung(watch: Watch, recording: Recording | None = None) -> tuple[store.Incident, Recording]:
+    """Return the incident of a hang, and its recording."""
+    recording = recording or Recording()
+    watch(recording)
+    return hang(trained()), recording
+
+
 def write(folder: Path, incident: store.Incident, recording: Recording) -> None:
     incident_folder.write_story(folder, incident)
     incident_folder.write_recording(folder, kept(recording), incident.verdict, dropped_ticks=0)
@@ -84,46 +92,24 @@ def test_a_recording_leads_to_the_verdict_again(watch: Watch, tmp_path: Path, wa
     write(tmp_path, world.incidents[-1], recording)
     ticks = len(kept(recording).ticks)
     result = replay(read_recording(tmp_path))
-    assert result.agrees
-    assert result.replayed == world.incidents[-1].verdict
-    assert result.ticks == ticks
+    assert (result.agrees, result.replayed, result.ticks) == (True, world.incidents[-1].verdict, ticks)
 
 
-def test_a_story_that_the_ticks_do_not_lead_to_is_not_agreed_with(watch: Watch, tmp_path: Path) -> None:
-    recording = Recording()
-    watch(recording)
-    incident = hang(trained())
-    write(tmp_path, incident, recording)
-    other = store.Incident()
-    other.CopyFrom(incident)
-    other.verdict.culprits[:] = [0]
-    incident_folder.write_story(tmp_path, other)
+@pytest.mark.parametrize(
+    ("path", "value", "agrees"),
+    [
+        ("culprits", [0], False),
+        ("hang.ranks.0.activity", common.ACTIVITY_GIL_HELD, False),
+        ("message", "rank 2 has been hung up", True),  # a text is no verdict
+    ],
+)
+def test_a_replay_agrees_if_the_ticks_lead_to_the_data_of_the_verdict(
+    watch: Watch, tmp_path: Path, path: str, value: object, agrees: bool
+) -> None:
+    incident, recording = hung(watch)
+    write(tmp_path, changed(incident, f"verdict.{path}", value), recording)
     result = replay(read_recording(tmp_path))
-    assert not result.agrees
-    assert result.replayed is not None
-    assert list(result.replayed.culprits) == [2]
-
-
-def test_a_verdict_whose_data_the_ticks_do_not_lead_to_is_not_agreed_with(watch: Watch, tmp_path: Path) -> None:
-    recording = Recording()
-    watch(recording)
-    incident = hang(trained())
-    other = store.Incident()
-    other.CopyFrom(incident)
-    other.verdict.hang.ranks[0].activity = common.ACTIVITY_GIL_HELD
-    write(tmp_path, other, recording)
-    assert not replay(read_recording(tmp_path)).agrees
-
-
-def test_a_verdict_with_another_text_is_agreed_with(watch: Watch, tmp_path: Path) -> None:
-    recording = Recording()
-    watch(recording)
-    incident = hang(trained())
-    other = store.Incident()
-    other.CopyFrom(incident)
-    other.verdict.message = "rank 2 has been hung up"
-    write(tmp_path, other, recording)
-    assert replay(read_recording(tmp_path)).agrees
+    assert (result.agrees, result.replayed) == (agrees, incident.verdict)
 
 
 def test_a_tick_names_only_nodes_that_have_changed_and_those_that_are_gone(watch: Watch) -> None:
@@ -159,10 +145,7 @@ def test_a_recording_holds_the_last_half_minute_and_not_much_more_than_one(watch
 def test_what_does_not_fit_is_dropped_from_the_old_end_counted_and_the_rest_still_replays(
     watch: Watch, tmp_path: Path
 ) -> None:
-    recording = Recording(room_bytes=8_000)
-    watch(recording)
-    world = trained()
-    incident = hang(world)
+    incident, recording = hung(watch, Recording(room_bytes=8_000))
     ticks = kept(recording).ticks
     assert sum(map(len, ticks)) <= 8_000
     assert recording.dropped_ticks_total > 0
@@ -171,9 +154,7 @@ def test_what_does_not_fit_is_dropped_from_the_old_end_counted_and_the_rest_stil
 
 
 def test_an_archive_is_read_without_being_unpacked(watch: Watch, tmp_path: Path) -> None:
-    recording = Recording()
-    watch(recording)
-    incident = hang(trained())
+    incident, recording = hung(watch)
     write(tmp_path / incident.id, incident, recording)
     with tarfile.open(tmp_path / "it.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / incident.id, incident.id)
@@ -183,10 +164,7 @@ def test_an_archive_is_read_without_being_unpacked(watch: Watch, tmp_path: Path)
 def test_what_is_no_recording_is_refused_in_one_line(watch: Watch, tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="name an incident's folder or exported archive"):
         read_recording(tmp_path / "nothing")
-    recording = Recording()
-    watch(recording)
-    incident = hang(trained())
-    write(tmp_path, incident, recording)
+    write(tmp_path, *hung(watch))
     (tmp_path / incident_folder.STATE).write_text('{"state": {}}')
     with pytest.raises(RecordingError, match=r"another version of Holdfast, or damaged: core.json names no format"):
         read_recording(tmp_path)
@@ -196,9 +174,7 @@ def test_what_is_no_recording_is_refused_in_one_line(watch: Watch, tmp_path: Pat
 def test_a_recording_without_the_state_or_the_verdict_is_refused_in_one_line(
     watch: Watch, tmp_path: Path, name: str
 ) -> None:
-    recording = Recording()
-    watch(recording)
-    write(tmp_path, hang(trained()), recording)
+    write(tmp_path, *hung(watch))
     data = json.loads((tmp_path / incident_folder.STATE).read_text())
     del data[name]
     (tmp_path / incident_folder.STATE).write_text(json.dumps(data))
@@ -232,8 +208,7 @@ async def test_the_archive_writes_the_recording_of_a_new_verdict_once_and_the_st
     written = (folder / incident_folder.STATE).stat().st_mtime_ns
     world.until("starting")
     archive.keep(world.incidents[-1])
-    assert archive.attempts_total == 3
-    assert archive.failures_total == 0
+    assert (archive.attempts_total, archive.failures_total) == (3, 0)
     assert (folder / incident_folder.STATE).stat().st_mtime_ns == written
     assert len(read_recording(folder).incident.actions) == len(world.incidents[-1].actions)
 
@@ -252,9 +227,8 @@ async def test_a_leader_that_took_over_after_the_verdict_leaves_its_recording_al
 
 
 async def test_the_folder_of_an_earlier_run_of_the_same_name_is_set_aside(tmp_path: Path) -> None:
-    IncidentArchive(tmp_path, "r").keep(store.Incident(id="0001-dead-rank", detected_unix_s=1000.0))
-    IncidentArchive(tmp_path, "r").keep(store.Incident(id="0001-dead-rank", detected_unix_s=2000.0))
-    IncidentArchive(tmp_path, "r").keep(store.Incident(id="0001-dead-rank", detected_unix_s=2000.0))
+    for detected_unix_s in (1000.0, 2000.0, 2000.0):
+        IncidentArchive(tmp_path, "r").keep(store.Incident(id="0001-dead-rank", detected_unix_s=detected_unix_s))
     names = sorted(path.name for path in (tmp_path / "incidents" / "r").iterdir())
     assert names == ["0001-dead-rank", "0001-dead-rank.1000"]
 
