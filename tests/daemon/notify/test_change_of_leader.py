@@ -44,8 +44,13 @@ def publish(server: Store, service: Receiver) -> None:
         client.sadd(keys.RUNS, RUN)
 
 
-async def reported(folders: tuple[Path, Path], server: Store, place: MemoryStore | str, kind: type[RunNotifier]) -> str:
+async def reported(
+    folder: Path, next_folder: Path, server: Store, place: MemoryStore | str, kind: type[RunNotifier]
+) -> str:
     """Return what is reported of an incident that is open when the leader dies, one word for each message."""
+    folders = folder, next_folder
+    for each in folders:
+        each.mkdir(exist_ok=True)
     with receiver() as service:
 
         def statuses() -> list[str]:
@@ -75,17 +80,11 @@ async def test_the_next_leader_repeats_an_open_incident_if_it_does_not_know_what
     tmp_path: Path, second: str, expected: str
 ) -> None:
     memory = MemoryStore()
-    folders = tmp_path / "one", tmp_path / second
-    for folder in folders:
-        folder.mkdir(exist_ok=True)
-    assert await reported(folders, memory, memory, PromptNotifier) == expected
+    assert await reported(tmp_path / "one", tmp_path / second, memory, memory, PromptNotifier) == expected
 
 
 async def test_with_a_real_server_an_open_incident_is_repeated_at_most_once(
     store_server: StoreServer, tmp_path: Path
 ) -> None:
-    folders = tmp_path / "one", tmp_path / "another"
-    for folder in folders:
-        folder.mkdir()
-    said = await reported(folders, store_server, store_server.url, RunNotifier)
+    said = await reported(tmp_path / "one", tmp_path / "another", store_server, store_server.url, RunNotifier)
     assert said in ("open resolved", "open open resolved")

@@ -55,10 +55,7 @@ EMBED = closed(
     color={"type": "integer", "minimum": 0, "maximum": 0xFFFFFF},
 )
 DISCORD = closed(
-    "embeds",
-    content=text(2000),
-    allowed_mentions=closed(parse=items(0, {}, least=0)),
-    embeds=items(10, EMBED, least=0),
+    "embeds", content=text(2000), allowed_mentions=closed(parse=items(0, {}, least=0)), embeds=items(10, EMBED, least=0)
 )
 PLAIN = Notice(
     event="incident",
@@ -155,8 +152,7 @@ def test_what_a_rank_said_mentions_nobody_and_makes_no_link_in_discord() -> None
 
 
 def test_an_escape_is_not_cut_in_two() -> None:
-    payload = slack_payload(message(title="&" * 1100))
-    assert payload["text"].rstrip("…").replace("&amp;", "") == ""
+    assert slack_payload(message(title="&" * 1100))["text"].rstrip("…").replace("&amp;", "") == ""
     content = discord_payload(message(title="*" * 1899 + "*" * 100))["content"]
     assert content.rstrip("…").replace("\\*", "") == ""
 

@@ -27,8 +27,7 @@ def test_a_program_gets_the_message_on_stdin_and_in_short_in_its_environment(tmp
     sent = message(3)
     program(KEEP, str(tmp_path / "got"), "$(touch x); *").send(sent)
     got = json.loads((tmp_path / "got").read_text())
-    assert got["in"] == json.loads(json.dumps(as_json(sent)))
-    assert got["env"]["HOLDFAST_NOTIFY_STATUS"] == "open"
+    assert (got["in"], got["env"]["HOLDFAST_NOTIFY_STATUS"]) == (json.loads(json.dumps(as_json(sent))), "open")
     assert got["env"]["HOLDFAST_NOTIFY_KEY"] == "run/i/3"
     assert got["argv"] == ["$(touch x); *"]  # no shell has read it
 

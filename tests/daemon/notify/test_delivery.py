@@ -33,10 +33,7 @@ class Queue:
     """A queue of one channel, and how its deliveries ended."""
 
     def __init__(
-        self,
-        channel: Channel,
-        unix_s: Callable[[], float] = time.time,
-        status_now: Callable[[str], str] = lambda _: "",
+        self, channel: Channel, unix_s: Callable[[], float] = time.time, status_now: Callable[[str], str] = lambda _: ""
     ) -> None:
         self.counts = DeliveryCounts(["hook"])
         self.changes = 0

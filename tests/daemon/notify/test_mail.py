@@ -101,8 +101,7 @@ def test_a_mail_arrives_and_two_about_one_incident_are_one_conversation() -> Non
         mail(port).send(message("[resolved] run"))
         mail(port).send(message(key="another"))
     first, second, other = box.mails
-    assert first["Subject"] == "[open] run: rank 3 was killed"
-    assert first["From"] == "holdfast@example.com"
+    assert (first["Subject"], first["From"]) == ("[open] run: rank 3 was killed", "holdfast@example.com")
     assert box.recipients[0] == ["a@example.com", "b@example.com"]
     assert first.get_content().splitlines()[:2] == ["what", "Next: next"]
     assert first["References"] == second["References"] != other["References"]
@@ -153,22 +152,19 @@ def test_a_server_without_starttls_gets_nothing() -> None:
 
 
 def test_answers_of_the_server_decide_about_a_retry() -> None:
-    box = Mailbox()
+    box, both = Mailbox(), {"a@example.com", "b@example.com"}
     with smtp_server(box) as port:
-        box.answer = f"451 later, {PASSWORD}"
-        with pytest.raises(DeliveryDelayedError) as delayed:
-            mail(port).send(message())
-        assert PASSWORD not in str(delayed.value)
-        box.answer = "554 never"
-        with pytest.raises(DeliveryRefusedError, match="554"):
-            mail(port).send(message())
-        box.answer, box.refused = "250 taken", {"b@example.com"}
-        with pytest.raises(DeliveryRefusedError, match="1 of 2 recipients"):
-            mail(port).send(message())
-        assert box.recipients == [["a@example.com"]]
-        box.refused = {"a@example.com", "b@example.com"}
-        with pytest.raises(DeliveryRefusedError, match="all recipients"):
-            mail(port).send(message())
+        for answer, refused, error, text in (
+            (f"451 later, {PASSWORD}", set(), DeliveryDelayedError, "451"),
+            ("554 never", set(), DeliveryRefusedError, "554"),
+            ("250 taken", {"b@example.com"}, DeliveryRefusedError, "1 of 2 recipients"),
+            ("250 taken", both, DeliveryRefusedError, "all recipients"),
+        ):
+            box.answer, box.refused = answer, refused
+            with pytest.raises(error, match=text) as raised:
+                mail(port).send(message())
+            assert PASSWORD not in str(raised.value)
+    assert box.recipients == [["a@example.com"]]
 
 
 def test_no_server_is_worth_another_attempt() -> None:

@@ -19,8 +19,7 @@ def test_only_the_newest_incidents_are_remembered_and_older_ones_are_not_new() -
     reported = Reported("i")
     for number in range(1, 1501):
         reported.note(f"{number:04}-straggler", "noted")
-    assert len(reported.statuses) == 1000
-    assert reported.forgotten == 500
+    assert (len(reported.statuses), reported.forgotten) == (1000, 500)
     assert reported.knows("0001-straggler")
     assert reported.knows("0501-straggler")
     assert not reported.knows("1501-straggler")

@@ -51,6 +51,8 @@ class Story:
         self.token = folder / "token"
         self.token.write_text(TOKEN)
         self.token.chmod(0o600)
+        self.heartbeat = folder / "heartbeat"
+        self.heartbeat.write_text(f"{service.url}/ping/x")
         self.notifier = RunNotifier(RUN, folder, host="head")
 
     def state(
@@ -66,9 +68,7 @@ class Story:
             channels=[store.NotifyChannel(name="webhook", webhook=hook)],
         )
         if heartbeat:
-            file = self.folder / "heartbeat"
-            file.write_text(f"{self.service.url}/ping/x")
-            notify.heartbeat.CopyFrom(store.Heartbeat(url_file=str(file), every_s=10.0))
+            notify.heartbeat.CopyFrom(store.Heartbeat(url_file=str(self.heartbeat), every_s=10.0))
         spec = store.RunSpec(
             run=RUN, nodes=1, ranks_per_node=2, instance=instance, command=["x"], mode=store.MODE_ACT, notify=notify
         )
