@@ -44,10 +44,7 @@ async def test_of_two_daemons_of_one_name_one_leads_and_the_other_takes_over(
     store_server: StoreServer, folder: Path
 ) -> None:
     publish_spec(store_server)
-    with (
-        daemon_process(folder, store_server, label="a") as one,
-        daemon_process(folder, store_server, label="b") as two,
-    ):
+    with daemon_process(folder, store_server, label="a") as one, daemon_process(folder, store_server, label="b") as two:
         async with FakeAgent(store_server.url) as agent:
             await until(lambda: agent.state.ranks, "the ranks have started")
             stubs = {it: it.stub() for it in (one, two)}

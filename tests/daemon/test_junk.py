@@ -149,18 +149,6 @@ async def test_a_bad_event_is_passed_over_and_the_stream_continues_after_it(
         assert it.shell.refusals.counts["event"] == 3
 
 
-async def test_a_bad_state_of_a_node_is_no_lost_node(store_server: StoreServer, folder: Path) -> None:
-    publish_spec(store_server)
-    async with running(folder, store_server) as (it, agent):
-        agent.state.ranks[0].stalled_s = math.nan
-        await until(lambda: it.shell.refusals.counts["node"] > 5, "its states are refused")
-        assert it.shell.state is not None
-        assert list(it.shell.state.nodes) == [NODE]
-        agent.state.ranks[0].stalled_s = 0.0
-        await train(it, agent)
-        assert agent.kinds() == ["start"]
-
-
 async def test_a_node_whose_key_holds_another_type_for_a_moment_is_no_lost_node(
     store_server: StoreServer, folder: Path
 ) -> None:

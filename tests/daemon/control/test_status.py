@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,14 @@ from holdfast_proto.vocabulary import TIME_USES
 from tests.support.core_world import World
 
 
+def trained(steps: int = 3, *, nodes: int = 1, **pace: Any) -> World:
+    """Return a run of two ranks a node that has done some steps."""
+    world = World(nodes=nodes, ranks_per_node=2)
+    world.until("starting")
+    world.train(steps, **pace)
+    return world
+
+
 def status(world: World) -> RunStatus:
     return status_of(world.state, world.now, store_up=True)
 
@@ -22,8 +31,7 @@ def test_the_uses_of_time_sum_to_the_wall_time_and_the_end_stops_both() -> None:
     world.train(3, step_s=0.5, tick_s=0.5)
     seen = status(world)
     assert tuple(sorted(seen.time_use_s)) == tuple(sorted(TIME_USES))
-    assert seen.time_use_s["productive"] == pytest.approx(1.5)
-    assert seen.wall_s == pytest.approx(world.now - 999_990.0)
+    assert (seen.time_use_s["productive"], seen.wall_s) == pytest.approx((1.5, world.now - 999_990.0))
     world.tick(StopRequest())
     ended_s = status(world).wall_s
     world.stand(5.0)
@@ -31,26 +39,11 @@ def test_the_uses_of_time_sum_to_the_wall_time_and_the_end_stops_both() -> None:
 
 
 def test_a_start_from_the_seed_has_resumed_nothing() -> None:
-    world = World(nodes=1, ranks_per_node=2)
-    world.until("starting")
-    world.train(3)
-    assert not status(world).HasField("resumed_step")
-
-
-def test_the_end_of_the_loop_is_shown_once_a_rank_has_told_it() -> None:
-    world = World(nodes=1, ranks_per_node=2)
-    world.until("starting")
-    world.train(1)
-    assert not status(world).HasField("planned_steps")
-    world.rank(1).planned_steps = 500
-    world.train(1)
-    assert status(world).planned_steps == 500
+    assert not status(trained()).HasField("resumed_step")
 
 
 def test_a_restart_shows_the_step_after_which_it_continued() -> None:
-    world = World(nodes=1, ranks_per_node=2)
-    world.until("starting")
-    world.train(3)
+    world = trained()
     world.until("running")
     world.end(0, signal=9)
     world.until("gathering")
@@ -59,9 +52,7 @@ def test_a_restart_shows_the_step_after_which_it_continued() -> None:
 
 
 def test_a_step_that_a_restart_has_undone_is_not_the_newest_until_it_is_repeated() -> None:
-    world = World(nodes=1, ranks_per_node=2)
-    world.until("starting")
-    world.train(3)
+    world = trained()
     world.train(5, snapshot=False)
     lost = status(world).newest_step
     world.end(0, signal=9)
@@ -80,24 +71,19 @@ def test_a_step_that_a_restart_has_undone_is_not_the_newest_until_it_is_repeated
     assert shown[-1] == world.state.record.newest_step == lost + 1
 
 
-def test_each_rank_has_its_memory_and_its_limit() -> None:
-    world = World(nodes=1, ranks_per_node=2)
-    world.until("starting")
+def test_each_rank_has_its_memory_its_limit_and_the_way_in_which_its_own_time_is_measured() -> None:
+    world = trained(0)
     world.rank(1).memory.allocated_bytes, world.rank(1).memory.limit_bytes = 3 << 30, 8 << 30
-    world.train(1)
-    views = status(world).ranks
-    assert [(view.memory_bytes, view.memory_limit_bytes) for view in views] == [(0, 0), (3 << 30, 8 << 30)]
-
-
-def test_each_rank_has_the_way_in_which_its_own_time_is_measured() -> None:
-    world = World(nodes=1, ranks_per_node=2)
-    world.until("starting")
     for number, source in enumerate((OWN_TIME_SOURCE_NONE, OWN_TIME_SOURCE_HOST)):
         world.rank(number).own_time_source = source
     world.rank(0).own_time_reason = "it sends messages"
     world.train(1)
-    views = [(view.own_time_source, view.own_time_reason) for view in status(world).ranks]
-    assert views == [(OWN_TIME_SOURCE_NONE, "it sends messages"), (OWN_TIME_SOURCE_HOST, "")]
+    views = status(world).ranks
+    assert [(view.memory_bytes, view.memory_limit_bytes) for view in views] == [(0, 0), (3 << 30, 8 << 30)]
+    assert [(view.own_time_source, view.own_time_reason) for view in views] == [
+        (OWN_TIME_SOURCE_NONE, "it sends messages"),
+        (OWN_TIME_SOURCE_HOST, ""),
+    ]
 
 
 def ended(world: World, number: int, how: RankExit) -> None:
@@ -114,9 +100,7 @@ def shown_dead(world: World) -> list[int]:
 
 
 def test_only_the_rank_that_died_is_shown_dead_while_the_others_are_stopped_for_the_restart() -> None:
-    world = World(nodes=2, ranks_per_node=2)
-    world.until("starting")
-    world.train(3)
+    world = trained(nodes=2)
     world.until("running")
     world.end(0, signal=9)
     world.until("gathering")
@@ -130,9 +114,7 @@ def test_only_the_rank_that_died_is_shown_dead_while_the_others_are_stopped_for_
 
 
 def test_a_hung_rank_is_not_shown_dead_because_the_restart_has_killed_it() -> None:
-    world = World(nodes=2, ranks_per_node=2)
-    world.until("starting")
-    world.train(3)
+    world = trained(nodes=2)
     world.until("running")
     world.hang(1)
     world.until("stopping")
@@ -140,14 +122,14 @@ def test_a_hung_rank_is_not_shown_dead_because_the_restart_has_killed_it() -> No
     assert shown_dead(world) == []
 
 
-def test_the_time_left_is_known_once_a_rank_has_told_the_end_of_its_loop() -> None:
-    world = World(nodes=1, ranks_per_node=2)
-    world.until("starting")
-    world.train(5, step_s=0.5, tick_s=0.5)
+def test_the_end_of_the_loop_and_the_time_left_are_known_once_a_rank_has_told_it() -> None:
+    world = trained(5, step_s=0.5, tick_s=0.5)
+    assert not status(world).HasField("planned_steps")
     assert not status(world).HasField("time_left_s")
     world.rank(1).planned_steps = 500
     world.train(5, step_s=0.5, tick_s=0.5)
     seen = status(world)
+    assert seen.planned_steps == 500
     assert seen.time_left_s == pytest.approx(0.5 * (499 - seen.newest_step), rel=0.2)
 
 
@@ -161,9 +143,7 @@ def test_the_settings_say_what_holdfast_may_do_to_the_run() -> None:
 
 
 def test_terminals_learn_which_incident_is_urgent_and_that_a_bad_loss_is_acknowledged() -> None:
-    world = World(nodes=1, ranks_per_node=2)
-    world.until("starting")
-    world.train(3)
+    world = trained()
     world.state.record.loss_counts.nonfinite_since = 3
     noted = store.Incident(id="0001-non-finite", state=store.INCIDENT_STATE_NOTED, loss_tier=store.LOSS_TIER_NON_FINITE)
     noted.verdict.step = 3

@@ -1,34 +1,18 @@
 """A daemon in a process of its own, killed at moments that are hard for its successor."""
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.coroutines import until
+from tests.support.daemons import daemon_process
 from tests.support.fake_agent import FakeAgent
 from tests.support.shells import publish_spec, stored_incidents
 from tests.support.store_server import StoreServer
 
 pytestmark = pytest.mark.system
-
-
-@contextlib.contextmanager
-def leader(folder: Path, server: StoreServer) -> Iterator[None]:
-    """Yield a daemon and end it by SIGKILL. The next one leads when the lease has lapsed."""
-    options = {"--name": "leader", "--redis": server.url, "--directory": folder, "--control": folder / "leader.sock"}
-    words = [str(word) for option in options.items() for word in option]
-    with (folder / "leader.log").open("ab") as log:
-        command = [sys.executable, "-m", "holdfast_cli", "daemon", *words, "--metrics-port", "0"]
-        process = subprocess.Popen(command, stderr=log)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 @contextlib.contextmanager
@@ -61,17 +45,17 @@ async def test_an_outage_of_checkpoints_is_one_incident_whenever_the_leader_is_k
 ) -> None:
     publish_spec(store_server)
     async with FakeAgent(store_server.url) as agent:
-        with incidents_refused(store_server), leader(folder, store_server):
+        with incidents_refused(store_server), daemon_process(folder, store_server):
             agent.fail_checkpoint(49)
             await until(lambda: has_refused(store_server), "the incident is about to be kept")
         agent.fail_checkpoint(99)
-        with leader(folder, store_server):
+        with daemon_process(folder, store_server):
             await until(lambda: (found := stories(store_server)) and found[0][1:], "both failures are reported")
             agent.commit_checkpoint(149)
             await until(lambda: len(stories(store_server)[0]) == 3, "the first commit is reported")
         agent.commit_checkpoint(199)
         agent.fail_checkpoint(249)
-        with leader(folder, store_server):
+        with daemon_process(folder, store_server):
             await until(lambda: len(stories(store_server)) == 2, "the outage was over, so this is another one")
     assert stories(store_server) == [
         [
