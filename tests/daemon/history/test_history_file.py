@@ -7,11 +7,15 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast_core.model import CoreState
 from holdfast_daemon.history import history_file, history_tables, thinning
 from holdfast_daemon.history.history_file import HistoryFile, StartRows
 from holdfast_daemon.history.history_reader import RunHistory
@@ -26,6 +30,24 @@ def trained(steps: int = 3) -> World:
     world.until("starting")
     world.train(steps)
     return world
+
+
+def write_state(directory: Path, state: CoreState, unix_s: float = 5.0) -> RunHistory:
+    """Keep the status of a run, and return the history."""
+    HistoryFile(directory, "r").write([("i", StartRows(state=state, state_unix_s=unix_s))])
+    return RunHistory(run_files.history(directory, "r"))
+
+
+def final(history: RunHistory) -> Mapping[str, Any]:
+    """Return the status that is kept."""
+    found = history.final("i")
+    assert found is not None
+    return found
+
+
+def damage(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"not a database " * 100)
 
 
 def test_the_file_is_private(tmp_path: Path) -> None:
@@ -49,21 +71,18 @@ def test_a_new_run_of_the_same_name_has_rows_of_its_own(tmp_path: Path) -> None:
 
 
 def test_settings_and_status_come_back_as_plain_fields(tmp_path: Path) -> None:
-    state = trained().state
-    HistoryFile(tmp_path, "r").write([("i", StartRows(state=state, state_unix_s=5.0))])
-    history = RunHistory(run_files.history(tmp_path, "r"))
+    history = write_state(tmp_path, trained().state)
     (start,) = history.starts()
     assert (start.spec["mode"], start.spec["preset"], start.spec["world_size"]) == ("act", "fast", 4)
-    final = history.final("i")
-    assert final is not None
-    assert (final["phase"], final["newest_step"], final["history_unix_s"]) == ("running", 2, 5.0)
-    assert "ranks" not in final
+    kept = final(history)
+    assert (kept["phase"], kept["newest_step"], kept["history_unix_s"]) == ("running", 2, 5.0)
+    assert "ranks" not in kept
 
 
 def test_the_settings_fill_in_a_start_of_which_only_steps_were_known(tmp_path: Path) -> None:
     history = write_steps(tmp_path, [counted(0, loss=1.0)])
     assert history.starts()[0].spec == {}
-    HistoryFile(tmp_path, "r").write([("i", StartRows(state=trained().state, state_unix_s=5.0))])
+    write_state(tmp_path, trained().state)
     write_steps(tmp_path, [counted(1, loss=1.0)])
     (start,) = history.starts()
     assert start.spec["run"] == "r"
@@ -76,12 +95,9 @@ def test_the_slowest_ranks_are_named(tmp_path: Path) -> None:
     node.CopyFrom(state.nodes[name])
     for rank in node.ranks:
         rank.device_own_s, rank.device_steps = 10.0 + rank.rank, 10
-    state = replace(state, nodes={name: node})
-    HistoryFile(tmp_path, "r").write([("i", StartRows(state=state, state_unix_s=5.0))])
-    final = RunHistory(run_files.history(tmp_path, "r")).final("i")
-    assert final is not None
-    assert [one["rank"] for one in final["slowest_ranks"]] == [3, 2, 1, 0]
-    assert final["slowest_ranks"][0]["own_step_s"] == 1.3
+    slowest = final(write_state(tmp_path, replace(state, nodes={name: node})))["slowest_ranks"]
+    assert [one["rank"] for one in slowest] == [3, 2, 1, 0]
+    assert slowest[0]["own_step_s"] == 1.3
 
 
 def test_a_status_that_cannot_be_made_costs_no_row(
@@ -101,21 +117,16 @@ def test_the_status_of_an_ended_run_is_not_replaced_by_a_later_one(tmp_path: Pat
     record = store.CoordinatorState()
     record.CopyFrom(state.record)
     record.phase, record.outcome = store.RUN_PHASE_FINISHED, "finished"
-    file, ended = HistoryFile(tmp_path, "r"), replace(state, record=record)
-    file.write([("i", StartRows(state=state, state_unix_s=1.0))])
-    file.write([("i", StartRows(state=ended, state_unix_s=2.0))])
-    file.write([("i", StartRows(state=replace(ended, nodes={}), state_unix_s=3.0))])
-    final = RunHistory(run_files.history(tmp_path, "r")).final("i")
-    assert final is not None
-    assert (final["outcome"], final["history_unix_s"]) == ("finished", 2.0)
+    ended = replace(state, record=record)
+    for unix_s, one in ((1.0, state), (2.0, ended), (3.0, replace(ended, nodes={}))):
+        history = write_state(tmp_path, one, unix_s)
+    assert (final(history)["outcome"], final(history)["history_unix_s"]) == ("finished", 2.0)
 
 
 def test_a_foreign_file_is_set_aside_and_a_new_one_begins(tmp_path: Path) -> None:
     path = run_files.history(tmp_path, "r")
-    path.parent.mkdir()
-    path.write_bytes(b"not a database " * 100)
-    history = write_steps(tmp_path, [counted(0, loss=1.0)])
-    assert history.curve("i", "loss").mean == [1.0]
+    damage(path)
+    assert write_steps(tmp_path, [counted(0, loss=1.0)]).curve("i", "loss").mean == [1.0]
     (other,) = path.parent.glob("r.damaged-*.sqlite")
     assert run_files.is_set_aside_history(other)
     assert other.read_bytes().startswith(b"not a database")
@@ -124,9 +135,8 @@ def test_a_foreign_file_is_set_aside_and_a_new_one_begins(tmp_path: Path) -> Non
 def test_a_database_of_somebody_else_is_set_aside(tmp_path: Path) -> None:
     path = run_files.history(tmp_path, "r")
     path.parent.mkdir()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE steps (mine)")
-    connection.close()
     assert write_steps(tmp_path, [counted(0, loss=1.0)]).curve("i", "loss").mean == [1.0]
     assert len(list(path.parent.glob("r.damaged-*.sqlite"))) == 1
 
@@ -136,9 +146,8 @@ def test_the_history_of_another_version_is_set_aside_under_what_it_is(
 ) -> None:
     path = run_files.history(tmp_path, "r")
     write_steps(tmp_path, [counted(0, loss=1.0)])
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 7")
-    connection.close()
     assert write_steps(tmp_path, [counted(0, loss=2.0)]).curve("i", "loss").mean == [2.0]
     (other,) = (one for one in path.parent.iterdir() if one != path)
     assert other.name.startswith("r.version-7-")
@@ -154,25 +163,20 @@ def test_the_history_of_another_version_is_set_aside_under_what_it_is(
 
 def test_a_disk_that_damages_every_file_does_not_fill_up(tmp_path: Path) -> None:
     file, path = HistoryFile(tmp_path, "r"), run_files.history(tmp_path, "r")
-    for _ in range(3):
+    for _ in range(4):
         file.write([("i", StartRows(steps=[counted(0, loss=1.0)]))])
-        path.write_bytes(b"not a database " * 100)
-    file.write([("i", StartRows(steps=[counted(0, loss=1.0)]))])
-    path.write_bytes(b"not a database " * 100)
+        damage(path)
     with pytest.raises(sqlite3.DatabaseError):
         file.write([("i", StartRows(steps=[counted(0, loss=1.0)]))])
     assert len(list(path.parent.glob("r.damaged-*.sqlite"))) == 3
 
 
-def test_two_daemons_that_create_the_file_together_set_nothing_aside(
-    tmp_path: Path,
-) -> None:
+def test_two_daemons_that_create_the_file_together_set_nothing_aside(tmp_path: Path) -> None:
     path = run_files.history(tmp_path, "r")
     write_steps(tmp_path, [counted(0, loss=1.0)])
     # What a daemon does that saw the empty file just before another one created the tables.
-    with sqlite3.connect(path, isolation_level=None) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(f"BEGIN EXCLUSIVE; {history_tables._TABLES} COMMIT;")
-    connection.close()
     assert write_steps(tmp_path, [counted(1, loss=1.0)]).curve("i", "loss").step == [0, 1]
     assert not list(path.parent.glob("*.damaged-*"))
 
@@ -200,8 +204,7 @@ def test_a_killed_writer_leaves_all_that_it_had_written(tmp_path: Path) -> None:
     newest = max([written, *map(int, rest)])
     history = write_steps(tmp_path, [counted(newest + 5, loss=1.0)])
     steps = [one.step for one in history.steps_after("i", -1)]
-    assert steps[: newest + 1] == list(range(newest + 1))
-    assert steps[-1] == newest + 5
+    assert (steps[: newest + 1], steps[-1]) == (list(range(newest + 1)), newest + 5)
 
 
 def test_an_unfinished_commit_of_a_killed_writer_is_undone_by_the_next_reader(tmp_path: Path) -> None:
@@ -236,11 +239,10 @@ def test_old_steps_become_buckets_and_the_curve_stays_the_same(tmp_path: Path) -
             for step in range(begin, begin + 100)
         ]
         history = write_steps(tmp_path, steps)
-    with sqlite3.connect(history.path) as connection:
+    with closing(sqlite3.connect(history.path)) as connection:
         (kept,) = connection.execute("SELECT count(*) FROM steps").fetchone()
         (counter,) = connection.execute("SELECT kept_steps FROM starts").fetchone()
         (buckets,) = connection.execute("SELECT count(*) FROM thinned").fetchone()
-    connection.close()
     assert kept == counter <= 1400
     assert buckets == (10_000 - kept) / thinning.BUCKET_STEPS
     curve = history.curve("i", "loss", points=10)
@@ -256,8 +258,7 @@ def test_earlier_starts_keep_less_and_the_oldest_go(tmp_path: Path) -> None:
     for step in range(900, 910):
         write_steps(tmp_path, [counted(step, loss=1.0)], instance="third")
     assert [start.instance for start in history.starts()] == ["second", "third"]
-    with sqlite3.connect(history.path) as connection:
+    with closing(sqlite3.connect(history.path)) as connection:
         rows = connection.execute("SELECT start, count(*) FROM steps GROUP BY start").fetchall()
-    connection.close()
     assert rows == [(2, 500), (3, 910)]
     assert history.curve("second", "loss", points=5).mean == [1.0] * 5

@@ -27,11 +27,19 @@ def summary(step: int, generation: int = 1) -> store.StepSummary:
 
 
 def steps(directory: Path, run: str = "r", instance: str = "i") -> list[int]:
-    return [one.step for one in RunHistory(run_files.history(directory, run)).steps_after(instance, -1)]
+    return [one.step for one in RunHistory(run_files.history(directory, run)).steps_after(instance, -1, limit=10_000)]
 
 
-def steps_written(directory: Path) -> int:
-    return len(RunHistory(run_files.history(directory, "r")).steps_after("i", -1, limit=10_000))
+def add_steps(queue: HistoryQueue, *steps: int) -> None:
+    for step in steps:
+        queue.add_step("i", summary(step))
+
+
+def log(world: World, step: int, value: float = 1.0) -> None:
+    """Let the script log a number at a step."""
+    logged = [common.LoggedNumber(name="kl", value=value, step=step)]
+    world.events.append(store.Event(node="node0", generation=1, numbers_logged=store.NumbersLogged(numbers=logged)))
+    world.tick()
 
 
 def by_hand(directory: Path) -> HistoryQueue:
@@ -94,15 +102,14 @@ def test_rows_wait_for_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.M
         assert queue.write_failures_total == 1
         filler.unlink()
         queue.write()
-        assert steps_written(disk) == 5000
+        assert steps(disk) == list(range(5000))
         assert queue.dropped_total == 0
 
 
 def test_a_leader_and_its_successor_may_write_the_same_steps(tmp_path: Path) -> None:
     leaders = [HistoryWriter(tmp_path), HistoryWriter(tmp_path)]
     for first, leader in zip((0, 5), leaders, strict=True):
-        for step in range(first, first + 10):
-            leader.queue("r").add_step("i", summary(step))
+        add_steps(leader.queue("r"), *range(first, first + 10))
     for leader in leaders:
         leader.close()
     assert steps(tmp_path) == list(range(15))
@@ -134,9 +141,7 @@ def test_what_the_script_logs_leaves_room_for_the_steps(tmp_path: Path, monkeypa
     world.until("starting")
     world.train(1)
     for step in range(9):
-        logged = [common.LoggedNumber(name="kl", value=1.0, step=step)]
-        world.events.append(store.Event(node="node0", generation=1, numbers_logged=store.NumbersLogged(numbers=logged)))
-        world.tick()
+        log(world, step)
         queue.see_state(world.state, 1_000.0)
     for step in range(9):
         queue.add_step("i", summary(step))
@@ -188,11 +193,7 @@ def test_new_values_of_what_the_script_logs_are_kept_and_memory_now_and_then(tmp
     for number in range(4):
         world.rank(number).memory.allocated_bytes = 100 + number
     for at, (step, value) in enumerate([(0, 0.5), (0, 0.5), (1, math.nan), (1, math.nan), (-1, 3.0)]):
-        logged = [common.LoggedNumber(name="kl", value=value, step=step)]
-        world.events.append(
-            store.Event(node="node0", generation=1, numbers_logged=store.NumbersLogged(numbers=logged)),
-        )
-        world.tick()
+        log(world, step, value)
         queue.see_state(world.state, 1_000.0 + at)
     queue.add_step("i", summary(1))
     queue.write()

@@ -1,5 +1,4 @@
 import json
-import logging
 from pathlib import Path
 
 import pytest
@@ -25,10 +24,9 @@ def test_every_version_is_one_line_with_the_names_of_the_contract(tmp_path: Path
     recovered.state = store.INCIDENT_STATE_RECOVERED
     IncidentLog(tmp_path, "run").append(recovered)  # of the next daemon
     first, second = map(json.loads, (tmp_path / "incidents-run.jsonl").read_text().splitlines())
-    assert (first["id"], first["state"]) == ("0001-hung-collective", "open")
-    assert first["verdict"]["kind"] == "hung_collective"
-    assert (first["verdict"]["culprits"], first["verdict"]["message"]) == ([2], "rank 2 …\nsecond line")
-    assert first["detected_unix_s"] == 1_700_000_000.25
+    assert (first["id"], first["state"], first["detected_unix_s"]) == (INCIDENT.id, "open", 1_700_000_000.25)
+    verdict = {"kind": "hung_collective", "culprits": [2], "message": "rank 2 …\nsecond line"}
+    assert first["verdict"] | verdict == first["verdict"]
     assert (second["id"], second["state"]) == ("0001-hung-collective", "recovered")
 
 
@@ -42,9 +40,8 @@ def test_a_file_that_cannot_be_written_stops_nothing_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = IncidentLog(tmp_path / "none", "run")
-    with caplog.at_level(logging.ERROR):
-        for _ in range(3):
-            log.append(INCIDENT)
+    for _ in range(3):
+        log.append(INCIDENT)
     assert log.failures_total == 3
     (message,) = caplog.messages
     assert "incidents-run.jsonl" in message

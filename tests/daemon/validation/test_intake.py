@@ -47,8 +47,7 @@ def test_one_state_of_a_node_is_one_object() -> None:
 
 def test_of_two_nodes_that_claim_a_rank_the_one_in_its_place_has_it() -> None:
     intake = Intake(RUN)
-    found = {"a": node("a", 0), "b": node("b", 0)}
-    assert list(intake.nodes(found, SPEC, ["b", "a"])) == ["b"]
+    assert list(intake.nodes({"a": node("a", 0), "b": node("b", 0)}, SPEC, ["b", "a"])) == ["b"]
     assert intake.refusals.counts["node"] == 1
     assert list(intake.nodes({"a": node("a", 1), "b": node("b", 0)}, SPEC, ["b", "a"])) == ["a", "b"]
 
