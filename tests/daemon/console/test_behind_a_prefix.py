@@ -9,10 +9,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.support.console_browser import chromium, new_context, watched_page
-from tests.support.console_server import SimulatedConsole, simulated_console
+from tests.daemon.console.conftest import OpenPage
+from tests.support.console_server import SimulatedConsole
 
 pytestmark = pytest.mark.system
 
@@ -64,19 +64,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Write nothing."""
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def console(tmp_path: Path) -> Iterator[SimulatedConsole]:
-    with simulated_console(tmp_path, ranks=8) as it:
-        it.on_loop(lambda: it.run.advance(5.0))
-        yield it
-
-
 @pytest.fixture
 def proxy(console: SimulatedConsole) -> Iterator[PrefixProxy]:
     with PrefixProxy(console.port) as server:
@@ -88,15 +75,10 @@ def proxy(console: SimulatedConsole) -> Iterator[PrefixProxy]:
 
 
 @pytest.fixture
-def page(browser: Browser, console: SimulatedConsole, proxy: PrefixProxy) -> Iterator[Page]:
+def page(open_page: OpenPage, console: SimulatedConsole, proxy: PrefixProxy) -> Iterator[Page]:
     """A page of an operator, who has logged in through the proxy."""
-    context = new_context(browser)
-    opened, watch = watched_page(context, f"http://127.0.0.1:{proxy.server_port}")
-    opened.goto(f"http://127.0.0.1:{proxy.server_port}{PREFIX}/#token={console.operator}")
-    expect(opened.get_by_role("heading", name="Runs")).to_be_visible()
-    yield opened
-    context.close()
-    watch.expect_nothing()
+    with open_page(f"http://127.0.0.1:{proxy.server_port}{PREFIX}/#token={console.operator}") as (opened, _):
+        yield opened
     assert proxy.refused in ([], ["/favicon.ico"])
 
 
@@ -128,19 +110,14 @@ def test_every_page_works_below_the_path_of_a_proxy(page: Page, console: Simulat
         expect(page.locator(sign).first).to_be_visible()
 
 
-def test_behind_a_proxy_that_changes_host_the_page_says_what_to_set(browser: Browser, proxy: PrefixProxy) -> None:
+def test_behind_a_proxy_that_changes_host_the_page_says_what_to_set(open_page: OpenPage, proxy: PrefixProxy) -> None:
     proxy.keeps_host = False
-    context = new_context(browser)
-    page, watch = watched_page(context, f"http://127.0.0.1:{proxy.server_port}")
-    watch.expects_refusals = True
-    page.goto(f"http://127.0.0.1:{proxy.server_port}{PREFIX}/")
-    text = page.get_by_text("could not be loaded")
-    # It is held back while the script loads, so that a browser that runs the script does not show it.
-    assert text.evaluate("it => getComputedStyle(it).animation").startswith("3s")
-    expect(text).to_be_visible()
-    expect(text.locator("code")).to_have_text(["Host", "--console-host https://NAME"])
-    context.close()
-    watch.expect_nothing()
+    with open_page(f"http://127.0.0.1:{proxy.server_port}{PREFIX}/", expects_refusals=True) as (page, _):
+        text = page.get_by_text("could not be loaded")
+        # It is held back while the script loads, so that a browser that runs the script does not show it.
+        assert text.evaluate("it => getComputedStyle(it).animation").startswith("3s")
+        expect(text).to_be_visible()
+        expect(text.locator("code")).to_have_text(["Host", "--console-host https://NAME"])
 
 
 def test_the_session_is_one_of_the_path_and_ends_with_the_logout(page: Page) -> None:

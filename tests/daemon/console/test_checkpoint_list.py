@@ -10,12 +10,7 @@ from holdfast_checkpoint.format import keeping
 from holdfast_checkpoint.format.history import FIRST, MARKER, HistoryRecord, record_name
 from holdfast_checkpoint.format.manifest import MANIFEST, load_manifest
 from holdfast_checkpoint.format.shard_index import shard_path, step_directory
-from holdfast_checkpoint.format.verification import (
-    Verification,
-    files_digest_in,
-    manifest_digest,
-    write_verification,
-)
+from holdfast_checkpoint.format.verification import Verification, files_digest_in, manifest_digest, write_verification
 from holdfast_checkpoint.store.histories import FolderPlace, Histories
 from holdfast_daemon.history.history_file import HistoryFile, StartRows
 from holdfast_daemon.history.rows import CheckpointRow
@@ -63,6 +58,14 @@ def note(folder: Path, step: int, *damages: str) -> Verification:
     return mark
 
 
+def begin_history(folder: Path) -> Histories[int]:
+    """Begin a second history after step 10."""
+    histories = Histories(FolderPlace(folder), lambda number: number)
+    histories.refresh()
+    histories.begin(HistoryRecord(number=FIRST + 1, run="llama-7b", parent=FIRST, parent_step=10))
+    return histories
+
+
 def pin(console: SimulatedConsole, step: int) -> None:
     """Let the core's record say that Holdfast has had a checkpoint kept in this start."""
 
@@ -101,7 +104,10 @@ def test_a_step_that_an_operator_released_elsewhere_is_not_offered(console: Simu
 def test_of_a_folder_elsewhere_only_what_holdfast_had_kept_is_known(console: SimulatedConsole, folder: Path) -> None:
     pin(console, 10)
     folder.rename(folder.with_name("elsewhere"))
+    note = console.get(f"{RUN}/checkpoints")["note"]
+    assert note == "this machine does not see the folder: the steps are those that nodes report"
     shown = listed(console)
+    assert list(shown) == [10, 20]
     assert (shown[10]["kept"], shown[10]["kept_for"]) == (True, "an incident, unless it was released since")
     assert [shown[20][name] for name in ("kept", "verified", "form")] == [None, None, ""]
 
@@ -131,14 +137,11 @@ def test_a_checkpoint_that_others_need_says_so(console: SimulatedConsole, folder
     manifest = load_manifest(step_directory(folder, 20))
     (step_directory(folder, 20) / MANIFEST).write_bytes(replace(manifest, bases=(10,)).encode())
     shown = listed(console)
-    assert (shown[10]["needed_by"], shown[20]["needed_by"]) == ([20], [])
-    assert shown[20]["base_step"] == 10
+    assert (shown[10]["needed_by"], shown[20]["needed_by"], shown[20]["base_step"]) == ([20], [], 10)
 
 
 def test_a_checkpoint_of_a_line_that_was_left_is_shown_as_such(console: SimulatedConsole, folder: Path) -> None:
-    histories = Histories(FolderPlace(folder), lambda number: number)
-    histories.refresh()
-    histories.begin(HistoryRecord(number=FIRST + 1, run="llama-7b", parent=FIRST, parent_step=10))
+    begin_history(folder)
     assert (folder / record_name(FIRST + 1)).exists()
     assert list(folder.rglob(MARKER))
     assert {step: one["left"] for step, one in listed(console).items()} == {10: False, 20: True}
@@ -149,9 +152,7 @@ def test_a_history_names_its_parent_and_the_first_has_none(console: SimulatedCon
         return [one["parent"] for one in console.get(f"{RUN}/checkpoints")["histories"]]
 
     assert parents() == [0]  # it has no record
-    histories = Histories(FolderPlace(folder), lambda number: number)
-    histories.refresh()
-    histories.begin(HistoryRecord(number=FIRST + 1, run="llama-7b", parent=FIRST, parent_step=10))
+    histories = begin_history(folder)
     histories.begin(HistoryRecord(number=FIRST + 2, run="llama-7b"))
     assert parents() == [0, FIRST, 0]
     folder.rename(folder.with_name("elsewhere"))

@@ -1,44 +1,18 @@
 """The page of the checkpoints and the dialog of a release in a real browser."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from holdfast_checkpoint.format import keeping
 from holdfast_checkpoint.format.shard_index import shard_path, step_directory
 from tests.daemon.console.test_checkpoint_list import note
-from tests.support.console_browser import PHONE, chromium, keep_screenshot, new_context, watched_page
-from tests.support.console_server import SimulatedConsole, simulated_console
+from tests.support.console_browser import PHONE, keep_screenshot
+from tests.support.console_server import SimulatedConsole
 
 pytestmark = pytest.mark.system
 
 RUN = "#/runs/llama-7b"
 REASON = "loss spike at step 12: 9.1, 40 deviations above the mean"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def console(tmp_path: Path) -> Iterator[SimulatedConsole]:
-    with simulated_console(tmp_path) as it:
-        yield it
-
-
-@pytest.fixture
-def page(browser: Browser, console: SimulatedConsole) -> Iterator[Page]:
-    context = new_context(browser)
-    opened, watch = watched_page(context, console.origin)
-    opened.goto(console.address())
-    expect(opened.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
-    yield opened
-    context.close()
-    watch.expect_nothing()
 
 
 @pytest.mark.gate

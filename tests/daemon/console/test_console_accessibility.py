@@ -4,13 +4,13 @@ With the environment variable HOLDFAST_CONSOLE_SCREENSHOTS, a picture of every p
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.support.console_browser import DESKTOP, PHONE, Theme, chromium, keep_screenshot, new_context, watched_page
+from tests.daemon.console.conftest import OpenPage
+from tests.support.console_browser import DESKTOP, PHONE, Theme, keep_screenshot
 from tests.support.console_server import SimulatedConsole, simulated_console
 from tests.support.console_story import tell_story
 
@@ -32,24 +32,14 @@ LOOKS: list[tuple[Theme, str, tuple[int, int]]] = [
 ]
 
 
-@dataclass
-class Hung:
-    """A console whose first run hangs."""
-
-    console: SimulatedConsole
-    incident: str
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
+Hung = tuple[SimulatedConsole, str]
 
 
 @pytest.fixture(scope="module")
 def hung(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hung]:
+    """A console whose first run hangs, and the incident."""
     with simulated_console(tmp_path_factory.mktemp("console"), ranks=64, runs=3) as console:
-        yield Hung(console, tell_story(console))
+        yield console, tell_story(console)
 
 
 def violations(page: Page) -> list[str]:
@@ -60,53 +50,41 @@ def violations(page: Page) -> list[str]:
 
 @pytest.mark.parametrize(("theme", "name", "size"), LOOKS)
 def test_every_page_can_be_read_by_everybody(
-    browser: Browser, hung: Hung, theme: Theme, name: str, size: tuple[int, int]
+    open_page: OpenPage, hung: Hung, theme: Theme, name: str, size: tuple[int, int]
 ) -> None:
-    context = new_context(browser, theme=theme, size=size)
-    page, watch = watched_page(context, hung.console.origin)
-    page.goto(hung.console.address())
-    found = {}
-    for title, (place, sign) in PAGES.items():
-        page.goto(f"{hung.console.origin}/{place.replace('INCIDENT', hung.incident)}")
-        expect(page.locator(sign).first).to_be_visible()
-        expect(page.locator(".loading")).to_have_count(0)
-        keep_screenshot(page, f"{title}-{theme}-{name}")
-        broken = violations(page)
-        if page.evaluate("document.documentElement.scrollWidth") > size[0]:
-            broken.append("the page scrolls sideways")
-        if broken:
-            found[title] = broken
-    context.close()
+    with open_page(hung[0].address(), theme=theme, size=size) as (page, _):
+        found = {}
+        for title, (place, sign) in PAGES.items():
+            page.goto(f"{hung[0].origin}/{place.replace('INCIDENT', hung[1])}")
+            expect(page.locator(sign).first).to_be_visible()
+            expect(page.locator(".loading")).to_have_count(0)
+            keep_screenshot(page, f"{title}-{theme}-{name}")
+            broken = violations(page)
+            if page.evaluate("document.documentElement.scrollWidth") > size[0]:
+                broken.append("the page scrolls sideways")
+            if broken:
+                found[title] = broken
     assert found == {}
-    watch.expect_nothing()
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_login_and_a_dialog_can_be_read_by_everybody(browser: Browser, hung: Hung, theme: Theme) -> None:
-    context = new_context(browser, theme=theme, size=PHONE)
-    page, watch = watched_page(context, hung.console.origin)
-    watch.expects_refusals = True
-    page.goto(hung.console.origin)
-    expect(page.get_by_label("Token")).to_be_visible()
-    keep_screenshot(page, f"login-{theme}-phone")
-    assert violations(page) == []
-    page.goto(hung.console.address())
-    expect(page.locator("table.runs")).to_be_visible()  # a second change of the hash must not overtake the token
-    page.goto(f"{hung.console.origin}/{RUN}")
-    page.get_by_role("button", name="Inject a fault").click()
-    expect(page.get_by_role("dialog")).to_be_visible()
-    keep_screenshot(page, f"dialog-{theme}-phone")
-    assert violations(page) == []
-    context.close()
-    watch.expect_nothing()
+def test_login_and_a_dialog_can_be_read_by_everybody(open_page: OpenPage, hung: Hung, theme: Theme) -> None:
+    with open_page(hung[0].origin, expects_refusals=True, theme=theme, size=PHONE) as (page, _):
+        expect(page.get_by_label("Token")).to_be_visible()
+        keep_screenshot(page, f"login-{theme}-phone")
+        assert violations(page) == []
+        page.goto(hung[0].address())
+        expect(page.locator("table.runs")).to_be_visible()  # a second change of the hash must not overtake the token
+        page.goto(f"{hung[0].origin}/{RUN}")
+        page.get_by_role("button", name="Inject a fault").click()
+        expect(page.get_by_role("dialog")).to_be_visible()
+        keep_screenshot(page, f"dialog-{theme}-phone")
+        assert violations(page) == []
 
 
-def test_axe_finds_what_is_wrong(browser: Browser, hung: Hung) -> None:
-    context = new_context(browser)
-    page, _ = watched_page(context, hung.console.origin)
-    page.goto(hung.console.origin)
-    expect(page.get_by_label("Token")).to_be_visible()
-    page.evaluate("document.querySelector('label').remove()")
-    assert any(line.startswith("label:") for line in violations(page))
-    context.close()
+def test_axe_finds_what_is_wrong(open_page: OpenPage, hung: Hung) -> None:
+    with open_page(hung[0].origin, expects_refusals=True) as (page, _):
+        expect(page.get_by_label("Token")).to_be_visible()
+        page.evaluate("document.querySelector('label').remove()")
+        assert any(line.startswith("label:") for line in violations(page))

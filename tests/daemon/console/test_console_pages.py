@@ -4,18 +4,20 @@ import math
 import re
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from holdfast_core.model import FaultRequest, Logged, StopRequest
 from holdfast_daemon.console.serving.streams import Feed
 from holdfast_proto import run_files
 from holdfast_proto.limits import STOP_GRACE_S
 from holdfast_proto.v1 import store_pb2 as store
-from tests.support.console_browser import Watch, chromium, new_context, note_text, noted_unix_s, watched_page
+from tests.daemon.console.conftest import OpenPage, advance
+from tests.support.console_browser import Watch, note_text, noted_unix_s, watched_page
 from tests.support.console_charts import drawn_axis, record_drawn_words
 from tests.support.console_server import SimulatedConsole, keep_evidence, simulated_console
 from tests.support.histories import counted, write_steps
@@ -28,28 +30,10 @@ NAMED_WITHIN_S = 2.0
 """Longest time between a verdict and the page that names the culprit: a limit that the product states."""
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[SimulatedConsole]:
     with simulated_console(tmp_path, ranks=8, runs=2) as it:
         yield it
-
-
-@pytest.fixture
-def page(browser: Browser, console: SimulatedConsole) -> Iterator[Page]:
-    """A page of an operator, who has logged in."""
-    context = new_context(browser)
-    opened, watch = watched_page(context, console.origin)
-    opened.goto(console.address())
-    expect(opened.get_by_role("heading", name="Runs")).to_be_visible()
-    yield opened
-    context.close()
-    watch.expect_nothing()
 
 
 def hang(console: SimulatedConsole, rank: int) -> tuple[str, float]:
@@ -81,43 +65,34 @@ def test_the_token_leaves_the_address_bar_and_opens_the_list(page: Page) -> None
     expect(page.get_by_text("operator")).to_be_visible()
 
 
-def test_without_a_session_the_page_says_where_the_token_is(browser: Browser, console: SimulatedConsole) -> None:
-    context = new_context(browser)
-    page, watch = watched_page(context, console.origin)
-    watch.expects_refusals = True
-    page.goto(f"{console.origin}/")
-    expect(page.get_by_text("holdfast console", exact=True)).to_be_visible()
-    page.get_by_label("Token").fill("wrong")
-    page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_role("alert")).to_contain_text("The daemon does not know this token")
-    page.get_by_label("Token").fill(console.viewer)
-    page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_text("viewer", exact=True)).to_be_visible()
-    context.close()
-    watch.expect_nothing()
+def test_without_a_session_the_page_says_where_the_token_is(open_page: OpenPage, console: SimulatedConsole) -> None:
+    with open_page(f"{console.origin}/", expects_refusals=True) as (page, _):
+        expect(page.get_by_text("holdfast console", exact=True)).to_be_visible()
+        page.get_by_label("Token").fill("wrong")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_contain_text("The daemon does not know this token")
+        page.get_by_label("Token").fill(console.viewer)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_text("viewer", exact=True)).to_be_visible()
 
 
 def test_a_tab_at_the_login_form_continues_once_another_tab_has_logged_in(
-    browser: Browser, console: SimulatedConsole
+    open_page: OpenPage, console: SimulatedConsole
 ) -> None:
-    context = new_context(browser)
-    waiting, watch = watched_page(context, console.origin)
-    typing, _ = watched_page(context, console.origin)
-    watch.expects_refusals = True
-    for page in (waiting, typing):
-        page.goto(f"{console.origin}/{RUN}")
-        expect(page.get_by_label("Token")).to_be_visible()
-    typing.get_by_label("Token").fill("half a tok")
-    other, _ = watched_page(context, console.origin)
-    other.goto(console.address())
-    expect(other.get_by_role("heading", name="Runs")).to_be_visible()
-    expect(waiting.locator(".progress-line")).to_be_visible()
-    with typing.expect_request("**/api/session"):
-        expect(typing.get_by_label("Token")).to_have_value("half a tok")
-        typing.get_by_label("Token").fill("")
-    expect(typing.locator(".progress-line")).to_be_visible()
-    context.close()
-    watch.expect_nothing()
+    with open_page(f"{console.origin}/{RUN}", expects_refusals=True) as (waiting, _):
+        typing, _ = watched_page(waiting.context, console.origin)
+        go(typing, console, RUN)
+        for page in (waiting, typing):
+            expect(page.get_by_label("Token")).to_be_visible()
+        typing.get_by_label("Token").fill("half a tok")
+        other, _ = watched_page(waiting.context, console.origin)
+        other.goto(console.address())
+        expect(other.get_by_role("heading", name="Runs")).to_be_visible()
+        expect(waiting.locator(".progress-line")).to_be_visible()
+        with typing.expect_request("**/api/session"):
+            expect(typing.get_by_label("Token")).to_have_value("half a tok")
+            typing.get_by_label("Token").fill("")
+        expect(typing.locator(".progress-line")).to_be_visible()
 
 
 @pytest.mark.gate
@@ -197,8 +172,7 @@ def test_a_hang_is_the_loudest_thing_and_names_the_culprit(page: Page, console: 
 def test_a_run_whose_loss_is_not_finite_stays_red_until_its_incident_is_acknowledged(
     page: Page, console: SimulatedConsole
 ) -> None:
-    console.on_loop(console.run.turn_nan)
-    console.on_loop(lambda: console.run.advance(3600.0))
+    advance(console, 3600.0, console.run.turn_nan)
     go(page, console, RUN)
     verdict = page.locator(".verdict.bad")
     expect(verdict.locator(".next")).to_contain_text("--continue-from 20")
@@ -418,49 +392,44 @@ def test_the_run_is_stopped_with_the_grace_of_the_dialog(page: Page, console: Si
     assert isinstance(request, StopRequest)
     assert request.grace_s == 7.0
     expect(page.locator(".state-line")).to_contain_text("stopped by an operator")
-    expect(page.get_by_role("button", name="Stop the run")).to_be_disabled()
-
-
-def test_an_action_that_cannot_be_done_says_why(page: Page, console: SimulatedConsole) -> None:
-    go(page, console, RUN)
-    console.on_loop(console.run.end)
-    console.on_loop(lambda: console.run.advance(0.5))
     stop = page.get_by_role("button", name="Stop the run")
     expect(stop).to_be_disabled()
     expect(stop).to_have_accessible_description("the run has ended")
 
 
 @pytest.mark.gate
-def test_a_viewer_has_no_actions(browser: Browser, console: SimulatedConsole) -> None:
-    context = new_context(browser)
-    page, watch = watched_page(context, console.origin)
-    page.goto(console.address(console.viewer))
-    go(page, console, RUN)
-    expect(page.get_by_text("You are logged in as a viewer")).to_be_visible()
-    expect(page.get_by_role("button", name="Stop the run")).to_have_count(0)
-    context.close()
-    watch.expect_nothing()
+def test_a_viewer_has_no_actions(open_page: OpenPage, console: SimulatedConsole) -> None:
+    with open_page(console.address(console.viewer)) as (page, _):
+        go(page, console, RUN)
+        expect(page.get_by_text("You are logged in as a viewer")).to_be_visible()
+        expect(page.get_by_role("button", name="Stop the run")).to_have_count(0)
+
+
+@pytest.fixture
+def outliving(open_page: OpenPage, tmp_path: Path) -> Iterator[tuple[ExitStack, SimulatedConsole, Page]]:
+    """What ends the console of a run, that console, and a page that stays."""
+    with ExitStack() as daemon:
+        console = daemon.enter_context(simulated_console(tmp_path, ranks=4))
+        with open_page(console.address(), expects_refusals=True) as (page, _):
+            yield daemon, console, page
 
 
 @pytest.mark.gate
-def test_a_daemon_that_is_gone_is_no_crash_and_its_return_needs_no_new_login(browser: Browser, tmp_path: Path) -> None:
-    context = new_context(browser)
-    with simulated_console(tmp_path, ranks=4) as before:
-        port = before.port
-        page, watch = watched_page(context, before.origin)
-        watch.expects_refusals = True
-        page.goto(before.address())
-        go(page, before, RUN)
-        expect(page.locator(".state-line")).to_contain_text("running")
-        expect(page.get_by_text("Not connected since")).to_have_count(0)
+def test_a_daemon_that_is_gone_is_no_crash_and_its_return_needs_no_new_login(
+    outliving: tuple[ExitStack, SimulatedConsole, Page], tmp_path: Path
+) -> None:
+    daemon, before, page = outliving
+    go(page, before, RUN)
+    expect(page.locator(".state-line")).to_contain_text("running")
+    expect(page.get_by_text("Not connected since")).to_have_count(0)
+    daemon.close()
     lost = page.get_by_role("status").filter(has_text="showing the last known state")
     expect(lost).to_contain_text("Not connected since")
     expect(page.locator(".state-line")).to_contain_text("running")
-    with simulated_console(tmp_path, ranks=4, with_files=False, console_port=port):
+    with simulated_console(tmp_path, ranks=4, with_files=False, console_port=before.port):
         expect(page.get_by_text("Not connected since")).to_have_count(0, timeout=30_000)
         expect(page.get_by_role("button", name="Stop the run")).to_be_enabled()
-        context.close()
-    watch.expect_nothing()
+        page.close()
 
 
 def expect_one_banner(page: Page, text: str) -> None:
@@ -475,21 +444,18 @@ def expect_one_banner(page: Page, text: str) -> None:
 
 @pytest.mark.parametrize("says_farewell", [True, False])
 def test_every_page_says_once_that_the_run_and_its_console_have_ended_and_what_shows_the_run_now(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says_farewell: bool
+    outliving: tuple[ExitStack, SimulatedConsole, Page], monkeypatch: pytest.MonkeyPatch, says_farewell: bool
 ) -> None:
     if not says_farewell:  # as a daemon that is killed
         end = Feed.end
         monkeypatch.setattr(Feed, "end", lambda feed, last=None: end(feed))
-    context = new_context(browser)
-    with simulated_console(tmp_path, ranks=4) as console:
-        page, watch = watched_page(context, console.origin)
-        watch.expects_refusals = True
-        page.goto(console.address())
-        go(page, console, RUN)
-        expect(page.locator(".state-line")).to_contain_text("running")
-        expect(page.locator(".disconnected")).to_have_count(0)
-        console.on_loop(lambda: console.run.end("failed: rank 3 was killed", store.RUN_PHASE_FAILED))
-        expect(page.locator(".state-line")).to_contain_text("failed")
+    daemon, console, page = outliving
+    go(page, console, RUN)
+    expect(page.locator(".state-line")).to_contain_text("running")
+    expect(page.locator(".disconnected")).to_have_count(0)
+    console.on_loop(lambda: console.run.end("failed: rank 3 was killed", store.RUN_PHASE_FAILED))
+    expect(page.locator(".state-line")).to_contain_text("failed")
+    daemon.close()
     expect_one_banner(page, "Run llama-7b has ended: failed: rank 3 was killed.")
     banner = page.locator(".disconnected")
     expect(banner).to_contain_text("The daemon ended at" if says_farewell else "The daemon has not answered since")
@@ -504,51 +470,42 @@ def test_every_page_says_once_that_the_run_and_its_console_have_ended_and_what_s
         page.evaluate("(place) => { location.hash = place; }", place)
         expect(page.get_by_text("before the connection was lost").first).to_be_visible()
         expect_one_banner(page, "Run llama-7b has ended: failed: rank 3 was killed.")
-    context.close()
-    watch.expect_nothing()
 
 
-def test_a_console_that_ends_while_its_run_trains_does_not_call_the_run_ended(browser: Browser, tmp_path: Path) -> None:
-    context = new_context(browser)
-    with simulated_console(tmp_path, ranks=4) as console:
-        page, watch = watched_page(context, console.origin)
-        watch.expects_refusals = True
-        page.goto(console.address())
-        go(page, console, f"{RUN}/incidents")
-        expect(page.locator("table.incidents")).to_be_visible()
-        page.get_by_role("link", name=re.compile("rank 3 is stopped")).click()
-        expect(page.get_by_role("heading", name="Evidence")).to_be_visible()
+def test_a_console_that_ends_while_its_run_trains_does_not_call_the_run_ended(
+    outliving: tuple[ExitStack, SimulatedConsole, Page],
+) -> None:
+    daemon, console, page = outliving
+    go(page, console, f"{RUN}/incidents")
+    expect(page.locator("table.incidents")).to_be_visible()
+    page.get_by_role("link", name=re.compile("rank 3 is stopped")).click()
+    expect(page.get_by_role("heading", name="Evidence")).to_be_visible()
+    daemon.close()
     expect_one_banner(page, "the daemon has ended, and this console with it")
     page.get_by_role("button", name="rank-00002.stack.txt").click()
     expect(page.get_by_role("region", name="Text of")).to_contain_text("before the connection was lost")
     expect(page.locator(".disconnected")).to_contain_text("The last that is known of run llama-7b: running.")
     expect(page.locator(".disconnected")).not_to_contain_text("has ended:")
     expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
-    context.close()
-    watch.expect_nothing()
 
 
-def test_a_second_run_is_laid_over_and_a_step_that_is_not_finite_is_named(browser: Browser, tmp_path: Path) -> None:
-    with simulated_console(tmp_path, ranks=2) as console:
-        steps = [counted(step, loss=5.0 / (1 + step)) for step in range(50)]
-        steps[20] = counted(20, nonfinite=("loss",))
-        write_steps(tmp_path, steps, run="llama-7b", instance="simulated")
-        write_steps(tmp_path, [counted(step, loss=4.0) for step in range(50)], run="older", instance="a")
-        context = new_context(browser)
-        page, watch = watched_page(context, console.origin)
-        page.goto(console.address())
-        go(page, console, RUN)
-        loss = page.locator(".chart").filter(has=page.get_by_role("heading", name="Loss", exact=True))
-        expect(loss.locator(".bad-text")).to_have_text("1 step not finite: 20")
-        page.get_by_label("Compare with").select_option(label=page.locator("option", has_text="older").inner_text())
-        plot = loss.get_by_role("application")
-        plot.focus()
-        expect(page.locator(".key.other")).to_be_visible()
-        for _ in range(3):
-            plot.press("ArrowLeft")
-        expect(loss.locator(".readout")).to_contain_text("other run 4")
-        context.close()
-        watch.expect_nothing()
+def test_a_second_run_is_laid_over_and_a_step_that_is_not_finite_is_named(
+    page: Page, console: SimulatedConsole
+) -> None:
+    steps = [counted(step, loss=5.0 / (1 + step)) for step in range(50)]
+    steps[20] = counted(20, nonfinite=("loss",))
+    write_steps(console.directory, steps, run="llama-7b", instance="simulated")
+    write_steps(console.directory, [counted(step, loss=4.0) for step in range(50)], run="older", instance="a")
+    go(page, console, RUN)
+    loss = page.locator(".chart").filter(has=page.get_by_role("heading", name="Loss", exact=True))
+    expect(loss.locator(".bad-text")).to_have_text("1 step not finite: 20")
+    page.get_by_label("Compare with").select_option(label=page.locator("option", has_text="older").inner_text())
+    plot = loss.get_by_role("application")
+    plot.focus()
+    expect(page.locator(".key.other")).to_be_visible()
+    for _ in range(3):
+        plot.press("ArrowLeft")
+    expect(loss.locator(".readout")).to_contain_text("other run 4")
 
 
 def with_curves(page: Page, console: SimulatedConsole) -> None:

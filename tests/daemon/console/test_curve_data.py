@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,32 +26,34 @@ def row(step: int, loss: float | None, norm: float | None = None) -> list[float 
     return [step, 0.0, loss, norm, None, 0.5, None, None]
 
 
+def event(*rows: list[float | None], undone_after: int | None = None, bad: Sequence[int] = ()) -> dict[str, Any]:
+    return {"rows": rows, "undone_after": undone_after, "nonfinite": {"loss": bad} if bad else {}}
+
+
 def appended(*events: dict[str, Any]) -> Any:
     calls = "".join(f"it.appendSteps(curves, {json.dumps(event)});" for event in events)
     return run(f"const curves = it.readCurves(null); {calls} out = curves")
 
 
 def test_a_step_without_a_loss_is_no_point_and_not_called_bad() -> None:
-    curves = appended({"rows": [row(1, None), row(2, 3.0)], "undone_after": None, "nonfinite": {}})
-    assert (curves["loss"]["step"], curves["loss"]["nonfinite"]) == ([2], [])
-    assert curves["step_s"]["step"] == [1, 2]
+    curves = appended(event(row(1, None), row(2, 3.0)))
+    assert (curves["loss"]["step"], curves["loss"]["nonfinite"], curves["step_s"]["step"]) == ([2], [], [1, 2])
 
 
 def test_a_loss_that_is_not_finite_is_a_gap_and_a_mark() -> None:
-    curves = appended({"rows": [row(1, 2.0), row(2, None)], "undone_after": None, "nonfinite": {"loss": [2]}})
+    curves = appended(event(row(1, 2.0), row(2, None), bad=[2]))
     assert (curves["loss"]["step"], curves["loss"]["mean"]) == ([1, 2], [2.0, None])
     assert curves["loss"]["nonfinite"] == [2]
 
 
 def test_what_a_restart_undid_is_taken_out() -> None:
-    rows = [row(step, float(step)) for step in range(5)]
-    first: dict[str, Any] = {"rows": rows, "undone_after": None, "nonfinite": {}}
-    curves = appended(first, {"rows": [row(3, 30.0)], "undone_after": 2, "nonfinite": {}})
+    first = event(*(row(step, float(step)) for step in range(5)))
+    curves = appended(first, event(row(3, 30.0), undone_after=2))
     assert curves["loss"]["mean"] == [0.0, 1.0, 2.0, 30.0]
 
 
 def test_steps_that_arrived_while_curves_were_fetched_stay() -> None:
-    shown = {"rows": [row(0, 1.0), row(1, None, 5.0), row(2, None)], "undone_after": None, "nonfinite": {"loss": [2]}}
+    shown = event(row(0, 1.0), row(1, None, 5.0), row(2, None), bad=[2])
     curves = run(
         f"const shown = it.readCurves(null); it.appendSteps(shown, {json.dumps(shown)});"
         "const fetched = it.readCurves({curves: {loss: {step: [0], mean: [1], low: [1], high: [1], nonfinite: []}}});"
@@ -80,8 +83,8 @@ def test_an_axis_has_ends_without_values_and_for_huge_ones() -> None:
 
 def test_the_newest_value_is_bad_only_if_it_was_reported_and_not_finite() -> None:
     def ends_bad(*rows: list[float | None], bad: list[int]) -> bool:
-        event = {"rows": rows, "undone_after": None, "nonfinite": {"loss": bad}}
-        script = f"const curves = it.readCurves(null); it.appendSteps(curves, {json.dumps(event)});"
+        newest = json.dumps(event(*rows, bad=bad))
+        script = f"const curves = it.readCurves(null); it.appendSteps(curves, {newest});"
         return bool(run(f"{script} out = it.endsBad(curves.loss)"))
 
     assert ends_bad(row(1, 2.0), row(2, None), bad=[2])

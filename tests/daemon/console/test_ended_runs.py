@@ -19,7 +19,8 @@ from holdfast_daemon.history.rows import MetricRow, checkpoint_row
 from holdfast_daemon.incidents.archive import IncidentLog
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
-from tests.support.console_browser import chromium, keep_screenshot, new_context, watched_page
+from tests.daemon.console.conftest import OpenPage
+from tests.support.console_browser import keep_screenshot
 from tests.support.histories import counted, write_steps
 from tests.support.simulated_run import SimulatedRun
 
@@ -58,11 +59,7 @@ def test_the_page_of_an_ended_run_is_that_of_its_last_moment(
     assert {name: after[name] for name in before if name not in NOT_KEPT} == {
         name: value for name, value in before.items() if name not in NOT_KEPT
     }
-    assert (after["state"], after["incidents"], after["telemetry"]["loss"]) == (
-        before["state"],
-        1,
-        before["telemetry"]["loss"],
-    )
+    assert (after["incidents"], after["telemetry"]["loss"]) == (1, before["telemetry"]["loss"])
 
 
 def test_a_run_that_was_cut_short_has_ended_with_its_newest_step(tmp_path: Path) -> None:
@@ -73,12 +70,10 @@ def test_a_run_that_was_cut_short_has_ended_with_its_newest_step(tmp_path: Path)
     keep(tmp_path, run)
     step = 10 * run.ranks
     write_steps(tmp_path, [counted(step, loss=1.25, step_s=0.5)], "r", INSTANCE)
-    ended = read_ended(tmp_path, "r", 2e9)
-    frame = run_frame(ended, RankReader(), 2e9)
+    frame = run_frame(read_ended(tmp_path, "r", 2e9), RankReader(), 2e9)
     assert (frame["state"], frame["health"], frame["step"], frame["telemetry"]["loss"]) == ("failed", "bad", step, 1.25)
     assert frame["outcome"].startswith("cut short after 20")
-    assert frame["rank_counts"]["exited"] == run.ranks
-    assert frame["incidents_list"][0]["state"] == "failed"
+    assert (frame["rank_counts"]["exited"], frame["incidents_list"][0]["state"]) == (run.ranks, "failed")
 
 
 def test_a_run_that_was_ended_before_its_daemon_knew_ends_as_it_was_left(tmp_path: Path) -> None:
@@ -135,10 +130,8 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.system
-def test_the_command_serves_the_pages_of_an_ended_run(address: str) -> None:
-    with chromium() as browser:
-        page, watch = watched_page(new_context(browser), address.partition("/#")[0])
-        page.goto(address)
+def test_the_command_serves_the_pages_of_an_ended_run(open_page: OpenPage, address: str) -> None:
+    with open_page(address) as (page, watch):
         page.get_by_role("link", name="r", exact=True).click()
         expect(page.get_by_role("heading", name="Rank 1 is stopped")).to_be_visible()
         for title, value in (("my/reward", "3.9"), ("Memory of the fullest rank (GiB)", "2")):

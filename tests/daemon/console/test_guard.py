@@ -27,6 +27,18 @@ async def begin(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"x"})
 
 
+async def answers(app: Any = begin, *hosts: str, dropped: list[Any] | None = None, **scope: Any) -> list[Any]:
+    """Return the messages that the guard of an application sends for a request."""
+    sent: list[Any] = []
+
+    async def keep(message: Any) -> None:
+        sent.append(message)
+
+    note = [].append if dropped is None else dropped.append
+    await Guard(app, hosts, note)({**SCOPE, **scope}, nothing, keep)
+    return sent
+
+
 async def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_guard, "SEND_PATIENCE_S", 0.01)
     dropped: list[Any] = []
@@ -39,33 +51,22 @@ async def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.Monkey
 
 
 async def test_an_answer_that_fails_after_its_beginning_is_cut_off() -> None:
-    sent: list[Any] = []
-    dropped: list[Any] = []
-
     async def fail(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         raise OSError("the disk is gone")
 
-    async def keep(message: Any) -> None:
-        sent.append(message)
-
-    await Guard(fail, (), dropped.append)(SCOPE, nothing, keep)
-    assert [message["type"] for message in sent] == ["http.response.start"]
+    dropped: list[Any] = []
+    assert [message["type"] for message in await answers(fail, dropped=dropped)] == ["http.response.start"]
     assert dropped == [SCOPE]
 
 
 async def test_one_that_fails_before_gets_one_line() -> None:
-    sent: list[Any] = []
-
     async def fail(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError("secret detail")
 
-    async def keep(message: Any) -> None:
-        sent.append(message)
-
-    await Guard(fail, (), lambda _: None)(SCOPE, nothing, keep)
-    assert sent[0]["status"] == 503
-    assert "secret" not in json.loads(sent[1]["body"])["error"]
+    start, body = await answers(fail)
+    assert start["status"] == 503
+    assert "secret" not in json.loads(body["body"])["error"]
 
 
 ORIGINS = ["https://watch.example", "http://watch.example", "https://127.0.0.1", "http://127.0.0.1"]
@@ -84,29 +85,23 @@ ORIGINS = ["https://watch.example", "http://watch.example", "https://127.0.0.1",
 )
 async def test_the_page_of_a_proxy_may_act_by_its_own_scheme_alone(hosts: tuple[str, ...], passing: list[str]) -> None:
     async def passes(origin: str) -> bool:
-        sent: list[Any] = []
-
-        async def keep(message: Any) -> None:
-            sent.append(message)
-
-        host = origin.partition("://")[2]
-        headers = [(b"host", host.encode()), (b"origin", origin.encode())]
-        await Guard(begin, hosts, lambda _: None)({**SCOPE, "method": "POST", "headers": headers}, nothing, keep)
-        return bool(sent[0]["status"] == 200)
+        headers = [(b"host", origin.partition("://")[2].encode()), (b"origin", origin.encode())]
+        start, *_ = await answers(begin, *hosts, method="POST", headers=headers)
+        return bool(start["status"] == 200)
 
     assert [origin for origin in ORIGINS if await passes(origin)] == passing
 
 
-async def test_a_further_name_is_allowed_and_any_address_is_no_name() -> None:
-    async def status_of(host: bytes, *hosts: str) -> int:
-        sent: list[Any] = []
-
-        async def keep(message: Any) -> None:
-            sent.append(message)
-
-        await Guard(begin, hosts, lambda _: None)({**SCOPE, "headers": [(b"host", host)]}, nothing, keep)
-        return int(sent[0]["status"])
-
-    assert await status_of(b"watch.example:443", "watch.example") == 200
-    assert await status_of(b"watch.example") == 403
-    assert await status_of(b"0.0.0.0:80", "0.0.0.0") == 403
+@pytest.mark.parametrize(
+    ("host", "hosts", "status"),
+    [
+        (b"watch.example:443", ("watch.example",), 200),
+        (b"watch.example", (), 403),
+        (b"0.0.0.0:80", ("0.0.0.0",), 403),
+    ],
+)
+async def test_a_further_name_is_allowed_and_any_address_is_no_name(
+    host: bytes, hosts: tuple[str, ...], status: int
+) -> None:
+    start, *_ = await answers(begin, *hosts, headers=[(b"host", host)])
+    assert start["status"] == status

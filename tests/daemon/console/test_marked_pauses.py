@@ -1,16 +1,17 @@
 """A healthy evaluation or save is shown as one: badge, cells and the list of odd ranks stay quiet until it is late."""
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from holdfast_daemon.console.ranks import rank_table
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_CHECKPOINT, PHASE_EVAL
+from tests.daemon.console.conftest import advance, change_state
+from tests.daemon.validation.bad_values import changed
 from tests.support.console_server import SimulatedConsole
 
+pytestmark = pytest.mark.usefixtures("each_state_is_looked_at")
 RUN = "/api/runs/llama-7b"
 EVERY = range(8)
 BEFORE_S, AFTER_S = 15.0, 25.0
@@ -21,12 +22,6 @@ MUCH_LATER_S = 180.0
 PHASES = pytest.mark.parametrize(
     ("phase", "does"), [(PHASE_EVAL, "evaluates"), (PHASE_CHECKPOINT, "saves a checkpoint of its own")]
 )
-
-
-@pytest.fixture(autouse=True)
-def look_at_each_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_table, "LEAST_PAUSE_S", 0.0)
-    monkeypatch.setattr(rank_table, "COST_RATIO", 0.0)
 
 
 def pause(console: SimulatedConsole, ranks: range, phase: Any, seconds: float, movement: str = "cpu") -> None:
@@ -47,17 +42,16 @@ def shown(console: SimulatedConsole) -> tuple[str, str, list[str], list[int]]:
 
 
 @PHASES
-def test_a_marked_pause_of_all_ranks_is_no_alarm(console: SimulatedConsole, phase: Any, does: str) -> None:
-    pause(console, EVERY, phase, BEFORE_S)
-    assert shown(console) == ("ok", does, ["ok"] * 8, [])
-    assert console.get(RUN)["rank_counts"]["stalled"] == 0
-
-
-@PHASES
-def test_ranks_that_wait_for_a_marked_pause_are_no_alarm(console: SimulatedConsole, phase: Any, does: str) -> None:
-    pause(console, range(1), phase, BEFORE_S)
-    cells = ["ok", *["waiting"] * 7]
-    assert shown(console) == ("ok", f"{does} on rank 0 while 7 ranks wait", cells, [])
+@pytest.mark.parametrize(
+    ("ranks", "waits", "cells"),
+    [(EVERY, "", ["ok"] * 8), (range(1), " on rank 0 while 7 ranks wait", ["ok", *["waiting"] * 7])],
+    ids=["all ranks", "one rank"],
+)
+def test_a_marked_pause_is_no_alarm(
+    console: SimulatedConsole, phase: Any, does: str, *, ranks: range, waits: str, cells: list[str]
+) -> None:
+    pause(console, ranks, phase, BEFORE_S)
+    assert shown(console) == ("ok", does + waits, cells, [])
     assert console.get(RUN)["rank_counts"]["stalled"] == 0
 
 
@@ -97,10 +91,8 @@ def test_a_pause_of_one_rank_hides_no_rank_that_stalls_in_training(console: Simu
 
 
 def test_the_deadline_of_a_pause_is_learned_from_the_run(console: SimulatedConsole) -> None:
-    state = console.run.state
-    assert state is not None
-    learned = state.deadlines.observe(40.5, {PHASE_EVAL: 40.0})
-    console.on_loop(lambda: setattr(console.run, "state", replace(state, deadlines=learned)))
+    assert console.run.state is not None
+    change_state(console, deadlines=console.run.state.deadlines.observe(40.5, {PHASE_EVAL: 40.0}))
     pause(console, EVERY, PHASE_EVAL, 100.0, movement="")
     assert shown(console)[0] == "ok"
     pause(console, EVERY, PHASE_EVAL, 25.0, movement="")
@@ -108,27 +100,21 @@ def test_the_deadline_of_a_pause_is_learned_from_the_run(console: SimulatedConso
 
 
 def test_a_stall_in_training_is_shown_after_half_a_deadline(console: SimulatedConsole) -> None:
-    console.on_loop(lambda: console.run.hang(5))
-    console.on_loop(lambda: console.run.advance(2.0))
+    advance(console, 2.0, console.run.hang, 5)
     assert shown(console)[0] == "attention"
     console.on_loop(lambda: console.run.judge(5, store.VERDICT_KIND_HUNG_COLLECTIVE))
     assert shown(console)[0] == "bad"
 
 
 def test_a_run_of_which_no_rank_is_known_yet_is_not_said_to_stand_still(console: SimulatedConsole) -> None:
-    state = console.run.state
-    assert state is not None
-    spec = store.RunSpec()
-    spec.CopyFrom(state.spec)
-    spec.ranks_per_node = 0
-    console.on_loop(lambda: setattr(console.run, "state", replace(state, nodes={}, spec=spec)))
+    assert console.run.state is not None
+    change_state(console, nodes={}, spec=changed(console.run.state.spec, "ranks_per_node", 0))
     frame = console.get(RUN)
     assert (frame["health"], frame["state_text"]) == ("unknown", "no rank is heard of")
 
 
 def test_a_run_whose_ranks_are_all_dead_does_not_train_and_has_no_time_left(console: SimulatedConsole) -> None:
-    console.on_loop(lambda: console.run.dead.update(EVERY))
-    console.on_loop(lambda: console.run.advance(5.0))
+    advance(console, 5.0, console.run.dead.update, EVERY)
     frame = console.get(RUN)
     assert (frame["health"], frame["state_text"]) == ("bad", "no rank is alive")
     assert frame["progress"]["left_s"] is None

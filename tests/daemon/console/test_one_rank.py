@@ -2,26 +2,20 @@
 
 import json
 import urllib.error
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from holdfast_daemon.console.ranks import own_step_times, rank_table, taken_stacks
+from holdfast_daemon.console.ranks import own_step_times, taken_stacks
 from holdfast_daemon.console.ranks.own_step_times import SingleRankTimes
 from holdfast_daemon.console.ranks.taken_stacks import TakenStacks
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.console.conftest import advance, change_state
 from tests.support.console_server import SimulatedConsole, keep_evidence
 
+pytestmark = pytest.mark.usefixtures("each_state_is_looked_at")
 RUN = "/api/runs/llama-7b"
 STACKS = f"{RUN}/actions/stacks"
-
-
-@pytest.fixture(autouse=True)
-def look_at_each_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_table, "LEAST_PAUSE_S", 0.0)
-    monkeypatch.setattr(rank_table, "COST_RATIO", 0.0)
 
 
 def take(console: SimulatedConsole, rank: int) -> str:
@@ -29,9 +23,9 @@ def take(console: SimulatedConsole, rank: int) -> str:
         return str(json.loads(answer.read())["done"])
 
 
-def refused(console: SimulatedConsole, rank: int, **options: Any) -> tuple[int, str]:
+def refused(console: SimulatedConsole, rank: int) -> tuple[int, str]:
     with pytest.raises(urllib.error.HTTPError) as raised:
-        console.request(STACKS, {"rank": rank}, **options)
+        console.request(STACKS, {"rank": rank})
     return raised.value.code, json.loads(raised.value.read())["error"]
 
 
@@ -45,31 +39,26 @@ def badges(console: SimulatedConsole) -> list[tuple[str, str]]:
 
 def test_the_badge_of_a_rank_agrees_with_the_map(console: SimulatedConsole) -> None:
     assert badges(console) == [("ok", "ok")] * 8
-    console.on_loop(lambda: console.run.hang(3))
-    console.on_loop(lambda: console.run.advance(5.0))
+    advance(console, 5.0, console.run.hang, 3)
     assert badges(console)[2:4] == [("waiting", "attention"), ("stalled", "attention")]
     console.on_loop(lambda: console.run.judge(3))
-    console.on_loop(lambda: console.run.kill(4))
-    console.on_loop(lambda: console.run.advance(0.5))
+    advance(console, 0.5, console.run.kill, 4)
     assert badges(console)[3:5] == [("culprit", "bad"), ("exited", "bad")]
 
 
 def test_long_steps_are_no_stall_on_the_page_of_a_rank(console: SimulatedConsole) -> None:
-    state = console.run.state
-    assert state is not None
-    slow = state.deadlines
+    assert console.run.state is not None
+    slow = console.run.state.deadlines
     for _ in range(20):
         slow = slow.observe(10.0, {})
-    console.on_loop(lambda: setattr(console.run, "state", replace(state, deadlines=slow)))
-    console.on_loop(lambda: console.run.hung.add(3))
-    console.on_loop(lambda: console.run.advance(8.0))
+    change_state(console, deadlines=slow)
+    advance(console, 8.0, console.run.hung.add, 3)
     page = console.get(f"{RUN}/ranks/4")
     assert (page["stalled_s"], page["badge"]) == (8.0, "ok")
 
 
 def test_ranks_that_wait_for_a_marked_save_have_a_quiet_badge(console: SimulatedConsole) -> None:
-    console.on_loop(lambda: console.run.pausing.update({0: common.PHASE_CHECKPOINT}))
-    console.on_loop(lambda: console.run.advance(15.0))
+    advance(console, 15.0, console.run.pausing.update, {0: common.PHASE_CHECKPOINT})
     assert badges(console) == [("ok", "ok"), *[("waiting", "ok")] * 7]
 
 
@@ -124,8 +113,7 @@ def test_the_newest_stack_wins_wherever_it_is_from(console: SimulatedConsole) ->
 
 def test_a_stack_of_an_earlier_generation_says_so(console: SimulatedConsole) -> None:
     take(console, 5)
-    console.on_loop(console.run.begin_generation)
-    console.on_loop(lambda: console.run.advance(1.0))
+    advance(console, 1.0, console.run.begin_generation)
     assert console.get(f"{RUN}/ranks/5")["stack"]["generation"] == 1
 
 
@@ -138,12 +126,6 @@ def test_a_stack_that_cannot_be_taken_is_refused_in_one_line(console: SimulatedC
     console.on_loop(lambda: setattr(console.run, "leads", False))
     assert refused(console, 5) == (409, "another daemon leads the run: use its console")
     assert console.get(f"{RUN}/ranks/5")["stacks_refused"] == "another daemon leads the run: use its console"
-
-
-def test_only_operators_of_the_consoles_own_page_take_stacks(console: SimulatedConsole) -> None:
-    assert refused(console, 5, token=console.viewer)[0] == 403
-    assert refused(console, 5, headers={"Origin": "http://evil.example"})[0] == 403
-    assert console.get(f"{RUN}/ranks/5")["stack"]["incident"] == "0001-hung-collective"
 
 
 def test_few_stacks_are_kept_and_long_ones_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import io
 import json
 import math
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,12 @@ from holdfast_checkpoint.format import keeping
 from holdfast_checkpoint.format.bad_loss import BadLossRecord, bad_loss_name
 from holdfast_checkpoint.format.shard_index import step_directory
 from holdfast_core.model import Logged
-from holdfast_daemon.console.ranks import rank_table
 from holdfast_daemon.console.serving.request_guard import RefusedRequestError
 from holdfast_daemon.console.serving.static_files import StaticFolder
 from holdfast_proto import run_files
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import TIME_USES
+from tests.daemon.console.conftest import advance, change_state
 from tests.support.console_server import PAST_STEPS, SimulatedConsole, keep_evidence
 
 RUN = "/api/runs/llama-7b"
@@ -42,8 +41,7 @@ def test_a_browser_logs_in_with_the_token_and_out_again(console: SimulatedConsol
     assert "Path" not in given  # the browser takes that of the login: it may have the prefix of a proxy
     cookie = given.partition(";")[0]
     assert console.viewer not in cookie
-    answer = ask("GET", "/api/session", cookie=cookie)
-    session = json.loads(answer.read())
+    session = json.loads(ask("GET", "/api/session", cookie=cookie).read())
     assert (session["role"], session["daemon"], session["console"]["port"]) == ("viewer", "simulated", console.port)
     ask("POST", "/api/logout", {}, cookie).read()
     answer = ask("GET", "/api/session", cookie=cookie)
@@ -65,14 +63,8 @@ def test_the_list_of_runs_and_the_page_of_one(console: SimulatedConsole) -> None
     assert frame["progress"] == {"ratio": 0.001, "left_s": 4995}
     assert frame["rank_counts"] == {"starting": 0, "running": 8, "exited": 0, "stalled": 0}
     assert frame["telemetry"]["loss"] == pytest.approx(row["loss"], rel=1e-3)
-    assert frame["actions"] == {
-        "checkpoint": "",
-        "stop": "",
-        "release": "",
-        "inject": "",
-        "stacks": "",
-        "acknowledge": "",
-    }
+    possible = ("checkpoint", "stop", "release", "inject", "stacks", "acknowledge")
+    assert frame["actions"] == dict.fromkeys(possible, "")
     assert frame["attention"] is None
     assert [one["id"] for one in frame["incidents_list"]] == ["0001-hung-collective"]
     assert (frame["newest_checkpoint"], frame["checkpoints"]["committed"]) == (20, [10, 20])
@@ -82,7 +74,7 @@ def test_a_number_that_is_not_finite_is_told_from_one_that_is_not_reported(conso
     console.on_loop(lambda: console.run.report(loss=math.nan, grad_norm=math.inf, validation_loss=None))
     frame = console.get(RUN)
     assert frame["nonfinite"] == ["loss", "grad_norm"]
-    assert (frame["loss"], frame["telemetry"]["validation_loss"]) == (None, None)
+    assert frame["loss"] is frame["telemetry"]["grad_norm"] is frame["telemetry"]["validation_loss"] is None
     assert console.get("/api/runs")["runs"][0]["nonfinite"] == ["loss", "grad_norm"]
     console.on_loop(lambda: console.run.report(loss=2.0, grad_norm=None))
     assert console.get(RUN)["nonfinite"] == []
@@ -113,8 +105,7 @@ def test_an_incident_shows_where_its_culprits_run_and_how_many_wait(console: Sim
     incident.verdict.waiting_ranks = 999
     page = console.get(f"{RUN}/incidents/{incident.id}")
     assert page["what"].endswith(" (rank 3: node-2, pid 4711)")
-    assert page["places"] == [{"rank": 3, "node": "node-2", "pid": 4711}]
-    assert page["waiting_ranks"] == 999
+    assert (page["places"], page["waiting_ranks"]) == ([{"rank": 3, "node": "node-2", "pid": 4711}], 999)
     waits = "ranks 0, 1, 2, 4, 5, 6, 7 and 992 more wait for rank 3 in gloo:all_reduce"
     assert any(line.startswith(waits) for line in page["why"])
     assert console.get(RUN)["attention"]["what"] == page["what"]
@@ -131,8 +122,7 @@ def test_what_the_script_logs_has_its_own_names(console: SimulatedConsole) -> No
 
 
 def test_the_ranks_in_every_colour(console: SimulatedConsole) -> None:
-    console.on_loop(lambda: console.run.kill(5))
-    console.on_loop(lambda: console.run.advance(5.0))
+    advance(console, 5.0, console.run.kill, 5)
     health = console.get(f"{RUN}/ranks")
     assert (health["count"], health["axes"]) == (8, [{"name": a, "size": 2} for a in ("pp", "dp", "tp")])
     assert len({tuple(place) for place in health["places"]}) == 8
@@ -142,14 +132,12 @@ def test_the_ranks_in_every_colour(console: SimulatedConsole) -> None:
     assert health["odd"][0] == 5
     for colour, kind in (("phase", "words"), ("step_time", "range"), ("memory", "range"), ("utilisation", "range")):
         found = console.get(f"{RUN}/ranks?colour={colour}")
-        assert found["legend"]["kind"] == kind
-        assert len(found["values"]) == 8
+        assert (found["legend"]["kind"], len(found["values"])) == (kind, 8)
         assert None not in found["values"]
 
 
 def test_one_rank(console: SimulatedConsole) -> None:
-    console.on_loop(lambda: console.run.hang(3))
-    console.on_loop(lambda: console.run.advance(5.0))
+    advance(console, 5.0, console.run.hang, 3)
     hung, waiting = console.get(f"{RUN}/ranks/3"), console.get(f"{RUN}/ranks/4")
     assert (hung["process_state"], hung["life"], hung["pid"], hung["pending"]) == ("T", "running", 10_003, [])
     assert waiting["pending"] == [{"group": "dp", "op": "gloo:all_reduce", "seq": 21}]
@@ -167,10 +155,8 @@ def test_the_end_of_a_log(console: SimulatedConsole, tmp_path: Path) -> None:
     assert answer["path"] == str(run_files.rank_log(tmp_path, 1, 3))
     run_files.agent_record(tmp_path, "node0000").unlink()
     answer = console.get(f"{RUN}/ranks/3/log")
-    assert (answer["text"], answer["note"]) == (
-        "",
-        "the log is on node node0000: `holdfast logs --rank 3` shows it there",
-    )
+    assert answer["text"] == ""
+    assert answer["note"] == "the log is on node node0000: `holdfast logs --rank 3` shows it there"
 
 
 def test_incidents_their_story_and_evidence(console: SimulatedConsole, tmp_path: Path) -> None:
@@ -179,14 +165,8 @@ def test_incidents_their_story_and_evidence(console: SimulatedConsole, tmp_path:
     assert [one["id"] for one in console.get(f"{RUN}/incidents")["incidents"]] == [opened.id, "0001-hung-collective"]
     story = console.get(f"{RUN}/incidents/{opened.id}")
     assert (story["kind"], story["kind_text"], story["culprits"]) == ("hung_collective", "hung collective", [2])
-    assert story["waits"][0] == {
-        "waiter": 0,
-        "awaited": 2,
-        "group": "dp",
-        "seq": 21,
-        "op": "gloo:all_reduce",
-        "waiters": 0,
-    }
+    edge = {"waiter": 0, "awaited": 2, "group": "dp", "seq": 21, "op": "gloo:all_reduce", "waiters": 0}
+    assert story["waits"][0] == edge
     assert story["why"][0] == "ranks 0, 1, 3, 4, 5, 6, 7 wait for rank 2 in gloo:all_reduce 21 of dp"
     assert story["next"].startswith("Holdfast restarts the run if it can. ")
     assert story["runbook"].endswith("/docs/runbook.md#run-hung")
@@ -207,8 +187,7 @@ def test_incidents_their_story_and_evidence(console: SimulatedConsole, tmp_path:
 
 def test_an_incident_without_files_here_has_its_story(console: SimulatedConsole) -> None:
     opened = console.on_loop(lambda: console.run.judge(2, store.VERDICT_KIND_DEAD_RANK))
-    story = console.get(f"{RUN}/incidents/{opened.id}")
-    assert story["evidence"] == []
+    assert console.get(f"{RUN}/incidents/{opened.id}")["evidence"] == []
     with (
         console.request(f"{RUN}/incidents/{opened.id}/archive") as answer,
         tarfile.open(fileobj=io.BytesIO(answer.read())) as archive,
@@ -230,13 +209,6 @@ def test_checkpoints_of_a_folder_and_their_release(console: SimulatedConsole, tm
     with console.request(f"{RUN}/actions/release", {"step": 10}) as answer:
         assert json.loads(answer.read())["done"] == "step 10 is released; it was kept for: a loss spike"
     assert not console.get(f"{RUN}/checkpoints")["histories"][0]["checkpoints"][0]["kept"]
-
-
-def test_checkpoints_that_this_machine_cannot_see(console: SimulatedConsole, tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
-    found = console.get(f"{RUN}/checkpoints")
-    assert found["note"] == "this machine does not see the folder: the steps are those that nodes report"
-    assert [one["step"] for one in found["histories"][0]["checkpoints"]] == [10, 20]
 
 
 def test_actions_reach_the_run(console: SimulatedConsole) -> None:
@@ -269,35 +241,25 @@ def test_the_daemon_itself(console: SimulatedConsole) -> None:
     assert page["pages_open"] == 0
 
 
-def test_a_run_that_the_daemon_cannot_see_is_not_called_dead(console: SimulatedConsole) -> None:
-    console.on_loop(lambda: setattr(console.run, "store_up", False))
-    frame = console.get(RUN)
-    assert (frame["health"], frame["store_up"]) == ("unknown", False)
-    assert frame["state_text"].startswith("unknown since ")
-    assert frame["step"] == 9
-
-
-def test_the_pages_of_ranks_say_as_the_run_does_that_what_they_show_may_be_old(console: SimulatedConsole) -> None:
+def test_a_run_that_the_daemon_cannot_see_is_not_called_dead_and_its_pages_say_that_they_may_be_old(
+    console: SimulatedConsole,
+) -> None:
     def stale() -> list[str]:
         return [console.get(path)["stale"] for path in (f"{RUN}/ranks", f"{RUN}/ranks/3")]
 
     assert stale() == ["", ""]
     console.on_loop(lambda: setattr(console.run, "store_up", False))
-    line = console.get(RUN)["state_text"]
-    assert line.startswith("unknown since ")
-    assert stale() == [line, line]
+    frame = console.get(RUN)
+    assert (frame["health"], frame["store_up"], frame["step"]) == ("unknown", False, 9)
+    assert frame["state_text"].startswith("unknown since ")
+    assert stale() == [frame["state_text"]] * 2
     console.on_loop(console.run.end)  # that is no more than is known already
     assert stale() == ["", ""]
 
 
-def test_the_page_of_ranks_has_the_line_of_the_run_while_no_rank_is_heard_of(
-    console: SimulatedConsole, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rank_table, "LEAST_PAUSE_S", 0.0)
-    monkeypatch.setattr(rank_table, "COST_RATIO", 0.0)
-    state = console.run.state
-    assert state is not None
-    console.on_loop(lambda: setattr(console.run, "state", replace(state, nodes={})))
+@pytest.mark.usefixtures("each_state_is_looked_at")
+def test_the_page_of_ranks_has_the_line_of_the_run_while_no_rank_is_heard_of(console: SimulatedConsole) -> None:
+    change_state(console, nodes={})
     found = console.get(f"{RUN}/ranks")
     assert found["stale"] == console.get(RUN)["state_text"] != ""
     assert found["values"] == [None] * 8
@@ -307,8 +269,7 @@ def test_a_run_of_which_nothing_is_known_yet(console: SimulatedConsole) -> None:
     known = console.get(RUN)
     console.on_loop(lambda: setattr(console.run, "state", None))
     frame = console.get(RUN)
-    assert set(frame) == set(known)
-    assert (frame["state"], frame["health"]) == ("unknown", "unknown")
+    assert (set(frame), frame["state"], frame["health"]) == (set(known), "unknown", "unknown")
     assert console.get("/api/runs")["runs"][0]["health"] == "unknown"
 
 

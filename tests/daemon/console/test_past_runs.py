@@ -1,18 +1,18 @@
 """Runs that have ended before: how each ended, when, and what shows it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from holdfast_core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.console.pages.past_runs import past_runs
 from holdfast_daemon.history.history_file import HistoryFile, StartRows
 from holdfast_proto import run_files
 from holdfast_proto.v1 import store_pb2 as store
-from tests.support.console_browser import PHONE, Theme, chromium, keep_screenshot, new_context, watched_page
+from tests.daemon.console.conftest import OpenPage
+from tests.support.console_browser import PHONE, Theme, keep_screenshot
 from tests.support.console_server import simulated_console
 from tests.support.histories import BEGUN_UNIX_S, STEP_S, counted, write_steps
 from tests.support.simulated_run import SimulatedRun
@@ -64,8 +64,7 @@ def test_only_the_newest_start_of_a_name_that_does_not_run_has_a_report(tmp_path
     for instance in ("first", "second"):
         write_end(tmp_path, "a", instance, "finished", FINISHED)
     assert [ends(tmp_path)[f"a {name}"]["reported"] for name in ("first", "second")] == [False, True]
-    running = ends(tmp_path, a="third")
-    assert not any(one["reported"] or one["current"] for one in running.values())
+    assert not any(one["reported"] or one["current"] for one in ends(tmp_path, a="third").values())
     assert ends(tmp_path, a="second")["a second"]["current"]
 
 
@@ -91,24 +90,17 @@ def test_a_past_run_whose_steps_have_no_time_is_listed_with_their_number(tmp_pat
     assert ends(tmp_path)["a i"]["steps"] == 10
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
 @pytest.mark.system
 @pytest.mark.parametrize(("theme", "size"), [("light", (1440, 900)), ("dark", PHONE)])
 def test_the_list_of_runs_shows_past_ones_below(
-    browser: Browser, tmp_path: Path, theme: Theme, size: tuple[int, int]
+    open_page: OpenPage, tmp_path: Path, theme: Theme, size: tuple[int, int]
 ) -> None:
     write_end(tmp_path, "llama-1b", "i", "rank 3 was killed", FAILED)
     write_end(tmp_path, "llama-3b", "i", "finished", FINISHED)
-    context = new_context(browser, theme=theme, size=size)
-    with simulated_console(tmp_path, ranks=8) as console:
-        page: Page
-        page, watch = watched_page(context, console.origin)
-        page.goto(console.address())
+    with (
+        simulated_console(tmp_path, ranks=8) as console,
+        open_page(console.address(), theme=theme, size=size) as (page, _),
+    ):
         past = page.get_by_role("region", name="Ended before")
         rows = past.locator("tbody tr")
         expect(rows).to_have_count(3)
@@ -120,5 +112,3 @@ def test_the_list_of_runs_shows_past_ones_below(
         expect(past).to_contain_text(f"--directory {tmp_path}")
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
         keep_screenshot(page, f"past-runs-{theme}-{size[0]}")
-    context.close()
-    watch.expect_nothing()

@@ -1,5 +1,6 @@
 """Values of many ranks: few bytes in a healthy run, the odd ranks first, and no change is lost."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,22 +12,32 @@ from holdfast_core.deadlines import Deadlines
 from holdfast_core.model import CoreState
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console import live_feeds
-from holdfast_daemon.console.ranks import rank_table
 from holdfast_daemon.console.ranks.rank_cells import COLOURS, MOST_CHANGES, MOST_ODD, RankCells
 from holdfast_daemon.console.ranks.rank_table import RankReader
 from holdfast_daemon.console.watched import WatchedDaemon
+from holdfast_proto.v1 import store_pb2 as store
 from tests.support.simulated_run import SimulatedRun
 
-
-@pytest.fixture(autouse=True)
-def look_at_each_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_table, "LEAST_PAUSE_S", 0.0)
-    monkeypatch.setattr(rank_table, "COST_RATIO", 0.0)
+pytestmark = pytest.mark.usefixtures("each_state_is_looked_at")
 
 
 def state_of(run: SimulatedRun) -> CoreState:
     assert run.state is not None
     return run.state
+
+
+def changed_node(state: CoreState, change: Callable[[store.NodeState], object]) -> CoreState:
+    """Return the state with another report of its only node."""
+    node = store.NodeState()
+    node.CopyFrom(state.nodes["node0000"])
+    change(node)
+    return replace(state, nodes={"node0000": node})
+
+
+def fall_behind(state: CoreState, steps: int) -> CoreState:
+    """Return the state in which rank 5 is so many steps behind."""
+    step = state.nodes["node0000"].ranks[5].progress.step - steps
+    return changed_node(state, lambda node: setattr(node.ranks[5].progress, "step", step))
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -61,9 +72,7 @@ def test_health_is_never_put_off() -> None:
     run.advance(5.0)
     event = cells.change(state_of(run))
     assert event is not None
-    assert len(event[1]["values"]["at"]) == 2000
-    assert event[1]["odd"][0] == 7
-    assert len(event[1]["odd"]) == MOST_ODD
+    assert (len(event[1]["values"]["at"]), event[1]["odd"][0], len(event[1]["odd"])) == (2000, 7, MOST_ODD)
 
 
 def test_ranks_whose_values_change_all_the_time_take_turns() -> None:
@@ -93,8 +102,7 @@ def test_the_oddest_ranks_come_first() -> None:
     run.advance(5.0)
     run.judge(12)
     odd = RankCells(RankReader(), "health").frame(state_of(run))["odd"]
-    assert odd[:3] == [9, 12, 3]
-    assert odd[3:] == [rank for rank in range(16) if rank not in (9, 12, 3)]
+    assert (odd[:3], odd[3:]) == ([9, 12, 3], [rank for rank in range(16) if rank not in (9, 12, 3)])
 
 
 @pytest.mark.parametrize(
@@ -107,22 +115,14 @@ def test_a_rank_is_behind_only_if_it_is_by_two_steps_and_two_seconds(
     run.advance(100.0 * step_s)
     cells = RankCells(RankReader(), "health")
     assert cells.frame(state_of(run))["behind"] == []
-    state = state_of(run)
-    node = type(state.nodes["node0000"])()
-    node.CopyFrom(state.nodes["node0000"])
-    node.ranks[5].progress.step -= steps
-    event = cells.change(replace(state, nodes={"node0000": node}))
+    event = cells.change(fall_behind(state_of(run), steps))
     assert event == (("change", {"odd": [5], "behind": [5]}) if is_behind else None)
 
 
 def test_no_rank_is_behind_before_the_usual_time_of_a_step_is_known() -> None:
     run = SimulatedRun(ranks=8)
     run.advance(5.0)
-    state = state_of(run)
-    node = type(state.nodes["node0000"])()
-    node.CopyFrom(state.nodes["node0000"])
-    node.ranks[5].progress.step -= 4
-    fresh = replace(state, nodes={"node0000": node}, deadlines=Deadlines(floor_s=1.0))
+    fresh = replace(fall_behind(state_of(run), 4), deadlines=Deadlines(floor_s=1.0))
     assert RankCells(RankReader(), "health").frame(fresh)["odd"] == []
 
 
@@ -153,21 +153,13 @@ def test_another_world_gets_a_new_frame() -> None:
 
 
 def test_places_are_unknown_until_all_ranks_have_named_theirs() -> None:
-    run = SimulatedRun(ranks=8)
-    state = state_of(run)
-    node = type(state.nodes["node0000"])()
-    node.CopyFrom(state.nodes["node0000"])
-    node.ranks[3].coordinates.clear()
-    frame = RankCells(RankReader(), "health").frame(replace(state, nodes={"node0000": node}))
+    state = changed_node(state_of(SimulatedRun(ranks=8)), lambda node: node.ranks[3].coordinates.clear())
+    frame = RankCells(RankReader(), "health").frame(state)
     assert (frame["axes"], frame["places"]) == ([], None)
 
 
 def test_a_rank_of_which_nothing_is_known_has_no_value() -> None:
-    run = SimulatedRun(ranks=8)
-    state = state_of(run)
-    node = type(state.nodes["node0000"])()
-    node.CopyFrom(state.nodes["node0000"])
-    del node.ranks[5]
-    frame = RankCells(RankReader(), "phase").frame(replace(state, nodes={"node0000": node}))
+    state = changed_node(state_of(SimulatedRun(ranks=8)), lambda node: node.ranks.pop(5))
+    frame = RankCells(RankReader(), "phase").frame(state)
     assert [rank for rank, value in enumerate(frame["values"]) if value is None] == [5]
     assert frame["node_of"][5] is None

@@ -24,6 +24,27 @@ class FakeClock:
         return self.now_s
 
 
+OPERATOR, VIEWER = "o" * 43, "v" * 43
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def it(clock: FakeClock) -> Sessions:
+    return Sessions(Tokens(OPERATOR, VIEWER), clock)
+
+
+def opened(it: Sessions, token: str = OPERATOR) -> str:
+    """Return the name of a new session."""
+    made = it.login(token)
+    assert made is not None
+    assert made[0] == it.role_of_session(made[1])
+    return made[1]
+
+
 def test_tokens_are_made_once_and_are_this_users_alone(tmp_path: Path) -> None:
     path = tmp_path / "console-tokens.json"
     first = load_tokens(path)
@@ -75,51 +96,33 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, text: str) -> Non
         load_tokens(path)
 
 
-def test_each_token_opens_its_own_role() -> None:
-    it = Sessions(Tokens("o" * 43, "v" * 43))
-    operator, viewer = it.login("o" * 43), it.login("v" * 43)
-    assert operator is not None
-    assert viewer is not None
-    assert (operator[0], viewer[0]) == ("operator", "viewer")
-    assert it.role_of_session(operator[1]) == "operator"
-    assert it.role_of_session(viewer[1]) == "viewer"
-    assert it.login("x" * 43) is None
-    assert it.login("é" * 43) is None
-    assert it.role_of_session("") is None
-    it.logout(operator[1])
-    assert it.role_of_session(operator[1]) is None
+def test_each_token_opens_its_own_role(it: Sessions) -> None:
+    operator, viewer = opened(it), opened(it, VIEWER)
+    assert (it.role_of_session(operator), it.role_of_session(viewer)) == ("operator", "viewer")
+    assert (it.login("x" * 43), it.login("é" * 43), it.role_of_session("")) == (None, None, None)
+    it.logout(operator)
+    assert it.role_of_session(operator) is None
 
 
-def test_a_session_ends_when_nobody_uses_it() -> None:
-    clock = FakeClock()
-    it = Sessions(Tokens("o" * 43, "v" * 43), clock)
-    opened = it.login("o" * 43)
-    assert opened is not None
-    clock.now_s += 0.9 * IDLE_S
-    assert it.role_of_session(opened[1]) == "operator"
-    clock.now_s += 0.9 * IDLE_S
-    assert it.role_of_session(opened[1]) == "operator"
-    clock.now_s += 1.1 * IDLE_S
-    assert it.role_of_session(opened[1]) is None
+def test_a_session_ends_when_nobody_uses_it(it: Sessions, clock: FakeClock) -> None:
+    name = opened(it)
+    for idle_s, role in ((0.9 * IDLE_S, "operator"), (0.9 * IDLE_S, "operator"), (1.1 * IDLE_S, None)):
+        clock.now_s += idle_s
+        assert it.role_of_session(name) == role
 
 
-def test_the_longest_unused_session_makes_room() -> None:
-    it = Sessions(Tokens("o" * 43, "v" * 43))
-    opened = [it.login("o" * 43) for _ in range(MOST_SESSIONS)]
-    names = [one[1] for one in opened if one is not None]
+def test_the_longest_unused_session_makes_room(it: Sessions) -> None:
+    names = [opened(it) for _ in range(MOST_SESSIONS)]
     assert it.role_of_session(names[0]) == "operator"
-    it.login("o" * 43)
-    assert it.role_of_session(names[0]) == "operator"
-    assert it.role_of_session(names[1]) is None
+    opened(it)
+    assert [it.role_of_session(name) for name in names[:2]] == ["operator", None]
 
 
-def test_many_wrong_tokens_are_noticed_and_a_right_one_passes() -> None:
-    clock = FakeClock()
-    it = Sessions(Tokens("o" * 43, "v" * 43), clock)
+def test_many_wrong_tokens_are_noticed_and_a_right_one_passes(it: Sessions, clock: FakeClock) -> None:
     for _ in range(MOST_WRONG_TOKENS):
         assert not it.is_guessed
         assert it.login("wrong") is None
     assert it.is_guessed
-    assert it.login("o" * 43) is not None
+    opened(it)
     clock.now_s += sessions.WRONG_TOKENS_S + 1.0
     assert not it.is_guessed

@@ -88,14 +88,14 @@ def test_a_daemon_process_serves_a_console_and_keeps_its_tokens(store_server: St
 
 
 def test_a_console_that_starts_again_has_the_same_port_unless_somebody_took_it(tmp_path: Path) -> None:
-    first = starting.start_console(watched(tmp_path))
-    assert first is not None
+    def started() -> starting.RunningConsole:
+        server = starting.start_console(watched(tmp_path))
+        assert server is not None
+        return server
+
+    first = started()
     first.close()
-    again = starting.start_console(watched(tmp_path))
-    assert again is not None
-    assert again.port == first.port
-    beside = starting.start_console(watched(tmp_path))
-    assert beside is not None
-    assert beside.port != first.port
+    again, beside = started(), started()
+    assert again.port == first.port != beside.port
     again.close()
     beside.close()

@@ -11,6 +11,7 @@ from holdfast_daemon.console.live_feeds import MOST_PAGES
 from holdfast_daemon.console.serving import streams
 from holdfast_daemon.console.serving.streams import QUEUED, EndedError, Event, Feed
 from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.console.conftest import advance
 from tests.daemon.console.test_browser_json import applied, without_null
 from tests.support.console_server import SimulatedConsole
 from tests.support.coroutines import wait_until
@@ -97,8 +98,7 @@ def test_the_ranks_follow_with_differences_alone(console: SimulatedConsole) -> N
     with opened(console, f"{RUN}/ranks/stream?colour=health") as one:
         name, frame = one.next()
         assert (name, set(frame["values"])) == ("frame", {0})
-        console.on_loop(lambda: console.run.hang(3))
-        console.on_loop(lambda: console.run.advance(5.0))
+        advance(console, 5.0, console.run.hang, 3)
         change = one.until("change")
         words = frame["legend"]["words"]
         shown = {at: words[to] for at, to in zip(change["values"]["at"], change["values"]["to"], strict=True)}
@@ -107,8 +107,7 @@ def test_the_ranks_follow_with_differences_alone(console: SimulatedConsole) -> N
         assert "legend" not in change
         with opened(console, f"{RUN}/ranks/stream?colour=health") as other:
             assert other.next()[1]["values"] == [3 if rank == 3 else 2 for rank in range(8)]
-            console.on_loop(console.run.revive)
-            console.on_loop(lambda: console.run.advance(1.0))
+            advance(console, 1.0, console.run.revive)
             for stream in (one, other):
                 change = stream.until("change")
                 assert (change["values"]["at"], set(change["values"]["to"])) == (list(range(8)), {0})

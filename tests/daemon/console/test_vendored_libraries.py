@@ -32,8 +32,7 @@ def test_the_vendor_folder_holds_these_libraries_alone() -> None:
 
 
 def test_every_import_is_a_path() -> None:
-    scripts = list(STATIC.rglob("*.js"))
-    imported = [name for path in scripts for name in IMPORTED.findall(path.read_text())]
+    imported = [name for path in STATIC.rglob("*.js") for name in IMPORTED.findall(path.read_text())]
     assert "./preact.js" in imported
     assert [name for name in imported if not name.startswith(("./", "../"))] == []
 
