@@ -3,7 +3,6 @@
 import random
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,12 +13,9 @@ from holdfast_checkpoint.format.shard_index import index_path, load_index, shard
 from holdfast_checkpoint.format.shard_reader import ShardReader
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
-from holdfast_proto.snapshot import Slot
+from tests.checkpoint.conftest import SavedFolder, contents
+from tests.support.snapshots import RUN, Snapshots
 
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
-
-RUN = "run"
 VALUES = 700_000  # of two chunks, the second not full
 
 
@@ -37,20 +33,23 @@ def weights(step: int) -> dict[str, bytes]:
 class Training:
     """A training that saves checkpoints as an agent does, with a base for each."""
 
-    def __init__(self, snapshots: "Snapshots", checkpoints: CheckpointDirectory, full_every: int) -> None:
+    def __init__(self, snapshots: Snapshots, checkpoints: CheckpointDirectory, full_every: int) -> None:
         self.snapshots = snapshots
         self.checkpoints = checkpoints
         self.full_every = full_every
         self.compress = True
 
-    def write(self, step: int, rank: int = 0, world_size: int = 1, generation: int = 1) -> None:
-        base = self.checkpoints.base_for(
-            step, run=RUN, world_size=world_size, generation=generation, full_every=self.full_every
-        )
-        slot = self.snapshots.slot(rank, step, tensors=weights(step), generation=generation)
+    def write(self, step: int, generation: int = 1) -> None:
+        base = self.checkpoints.base_for(step, run=RUN, world_size=1, generation=generation, full_every=self.full_every)
+        slot = self.snapshots.slot(0, step, tensors=weights(step), generation=generation)
         directory = self.checkpoints.step_directory(step)
-        write_shard(slot, directory, run=RUN, world_size=world_size, base_step=base, compress=lambda: self.compress)
+        write_shard(slot, directory, run=RUN, world_size=1, base_step=base, compress=lambda: self.compress)
         slot.unlink()
+
+    def expect_whole(self, *steps: int) -> None:
+        for step in steps:
+            assert self.load(step) == weights(step)
+            assert self.checkpoints.verify(step).step == step
 
     def save(self, *steps: int, generation: int = 1) -> Manifest:
         for step in steps:
@@ -61,12 +60,11 @@ class Training:
     def load(self, step: int) -> dict[str, bytes]:
         target = self.snapshots.empty(4 << 20)
         read_shard(self.checkpoints.step_directory(step), 0, target, generation=9)
-        with Slot(target) as slot:
-            return {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors}
+        return contents(target)
 
 
 @pytest.fixture
-def training(snapshots: "Snapshots", tmp_path: Path) -> Training:
+def training(snapshots: Snapshots, tmp_path: Path) -> Training:
     """A training in which every third checkpoint is full and many are kept."""
     return Training(snapshots, CheckpointDirectory(tmp_path / "checkpoints", kept=9), full_every=3)
 
@@ -80,9 +78,7 @@ def flip(path: Path, position: int) -> None:
 def test_all_build_on_the_last_full_one_and_every_nth_is_full(training: Training) -> None:
     bases = [training.save(step).bases for step in range(10, 80, 10)]
     assert bases == [(), (10,), (10,), (), (40,), (40,), ()]
-    for step in range(10, 80, 10):
-        assert training.load(step) == weights(step)
-        assert training.checkpoints.verify(step).step == step
+    training.expect_whole(*range(10, 80, 10))
 
 
 def test_a_difference_is_smaller_and_names_its_base(training: Training) -> None:
@@ -93,15 +89,12 @@ def test_a_difference_is_smaller_and_names_its_base(training: Training) -> None:
     assert (index.base.step, index.base.index_digest) == (10, full.shards[0].index_digest)
 
 
-def test_state_that_has_nothing_in_common_with_the_base_is_stored_as_a_full_one(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
-    for step in (10, 20):
-        slot = snapshots.slot(0, step, tensors={"noise": random.Random(step).randbytes(10_000)})
-        write_shard(slot, checkpoints.step_directory(step), run=RUN, world_size=1, base_step=10 if step == 20 else None)
-    manifest = checkpoints.commit_if_complete(20, 1, RUN)
-    assert manifest is not None
-    assert manifest.bases == ()
+def test_state_that_has_nothing_in_common_with_the_base_is_stored_as_a_full_one(checkpoints: SavedFolder) -> None:
+    for step, base in ((10, None), (20, 10)):
+        slot = checkpoints.snapshots.slot(0, step, tensors={"noise": random.Random(step).randbytes(10_000)})
+        write_shard(slot, checkpoints.step_directory(step), run=RUN, world_size=1, base_step=base)
+        manifest = checkpoints.commit_if_complete(step, 1, RUN)
+        assert manifest is not None and manifest.bases == ()
 
 
 def test_what_is_stored_raw_can_be_read_alone_and_be_built_on(training: Training) -> None:
@@ -110,9 +103,7 @@ def test_what_is_stored_raw_can_be_read_alone_and_be_built_on(training: Training
     assert training.save(20).bases == ()
     training.compress = True
     assert training.save(30).bases == (20,)
-    for step in (10, 20, 30):
-        assert training.load(step) == weights(step)
-        assert training.checkpoints.verify(step).step == step
+    training.expect_whole(10, 20, 30)
 
 
 def test_another_generation_begins_with_a_full_one(training: Training) -> None:

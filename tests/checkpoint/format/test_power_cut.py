@@ -1,20 +1,16 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast_checkpoint.format import durable
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
-from holdfast_proto.snapshot import Slot
+from tests.checkpoint.conftest import contents
 from tests.support.disk import RecordingOs, ends
+from tests.support.snapshots import RUN, Snapshots
 
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
-
-RUN = "run"
 RANKS = 2
 
 
@@ -28,7 +24,7 @@ def tensors(rank: int, step: int, generation: int, bulk_bytes: int = 0) -> dict[
 class Agent:
     """An agent that saves checkpoints on a disk that is recorded."""
 
-    def __init__(self, path: Path, snapshots: "Snapshots", *, kept: int, full_every: int, bulk_bytes: int = 0) -> None:
+    def __init__(self, path: Path, snapshots: Snapshots, *, kept: int, full_every: int, bulk_bytes: int = 0) -> None:
         self.checkpoints = CheckpointDirectory(path, kept=kept)
         self.record = RecordingOs()
         self.committed: list[tuple[int, int]] = []
@@ -37,7 +33,13 @@ class Agent:
         self._full_every = full_every
         self._bulk_bytes = bulk_bytes
 
-    def save(self, step: int, generation: int) -> None:
+    def save(self, *steps: int, generation: int = 1) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(durable, "os", self.record)
+            for step in steps:
+                self._save(step, generation)
+
+    def _save(self, step: int, generation: int) -> None:
         for rank in range(RANKS):
             base = self.checkpoints.base_for(
                 step, run=RUN, world_size=RANKS, generation=generation, full_every=self._full_every
@@ -57,35 +59,26 @@ class Agent:
 
 
 def test_newest_committed_loads_whenever_the_power_is_cut_or_the_writer_killed(
-    snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    snapshots: Snapshots, tmp_path: Path
 ) -> None:
     agent = Agent(tmp_path / "checkpoints", snapshots, kept=3, full_every=3)
-    with monkeypatch.context() as patched:
-        patched.setattr(durable, "os", agent.record)
-        for step in (10, 20, 30, 40, 50):
-            agent.save(step, generation=1)
-        for step in (60, 70, 80, 90):
-            agent.save(step, generation=2)
+    agent.save(10, 20, 30, 40, 50)
+    agent.save(60, 70, 80, 90, generation=2)
     manifests = [agent.checkpoints.load_manifest(step) for step in agent.checkpoints.committed()]
     assert [(manifest.step, manifest.bases) for manifest in manifests] == [(60, ()), (70, (60,)), (80, (60,)), (90, ())]
     for found, surely in agent.whenever_it_ends(tmp_path / "left"):
         steps = found.committed()
-        if surely is not None:
-            assert steps
-            assert steps[-1] >= surely
+        assert surely is None or (steps and steps[-1] >= surely)
         if steps:
             _expect_whole(found, steps[-1], snapshots)
 
 
 def test_shard_that_takes_several_writes_is_whole_whenever_the_power_is_cut_or_the_writer_killed(
-    snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    snapshots: Snapshots, tmp_path: Path
 ) -> None:
     bulk_bytes = (5 << 20) + 5
     agent = Agent(tmp_path / "checkpoints", snapshots, kept=1, full_every=1, bulk_bytes=bulk_bytes)
-    with monkeypatch.context() as patched:
-        patched.setattr(durable, "os", agent.record)
-        for step in (10, 20):
-            agent.save(step, generation=1)
+    agent.save(10, 20)
     for found, surely in agent.whenever_it_ends(tmp_path / "left"):
         steps = found.committed()
         assert bool(steps) or surely is None
@@ -95,13 +88,10 @@ def test_shard_that_takes_several_writes_is_whole_whenever_the_power_is_cut_or_t
 
 @pytest.mark.parametrize("full_every", [1, 3])
 def test_only_checkpoint_that_is_kept_goes_when_the_next_is_on_the_disk(
-    full_every: int, snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    full_every: int, snapshots: Snapshots, tmp_path: Path
 ) -> None:
     agent = Agent(tmp_path / "checkpoints", snapshots, kept=1, full_every=full_every)
-    with monkeypatch.context() as patched:
-        patched.setattr(durable, "os", agent.record)
-        for step in (10, 20, 30):
-            agent.save(step, generation=1)
+    agent.save(10, 20, 30)
     assert agent.checkpoints.committed() == ([30] if full_every == 1 else [10, 30])
     cuts = 0
     for found, surely in agent.whenever_it_ends(tmp_path / "left"):
@@ -113,12 +103,10 @@ def test_only_checkpoint_that_is_kept_goes_when_the_next_is_on_the_disk(
     assert cuts > 50
 
 
-def _expect_whole(checkpoints: CheckpointDirectory, step: int, snapshots: "Snapshots", bulk_bytes: int = 0) -> None:
+def _expect_whole(checkpoints: CheckpointDirectory, step: int, snapshots: Snapshots, bulk_bytes: int = 0) -> None:
     manifest = checkpoints.verify(step)
     target = snapshots.empty(bulk_bytes + (1 << 20))
     for rank in range(RANKS):
         read_shard(checkpoints.step_directory(step), rank, target, generation=9)
-        with Slot(target) as slot:
-            found = {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors}
-        assert found == tensors(rank, step, manifest.generation, bulk_bytes)
+        assert contents(target) == tensors(rank, step, manifest.generation, bulk_bytes)
     target.unlink()

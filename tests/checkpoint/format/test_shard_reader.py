@@ -3,28 +3,24 @@
 import os
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast_checkpoint.checkpoint_errors import CheckpointUnreadable
 from holdfast_checkpoint.format.shard_index import load_index, shard_path
 from holdfast_checkpoint.format.slot_shard import read_shard
-from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot, SlotState
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
+from tests.checkpoint.conftest import SavedFolder, contents
+from tests.support.snapshots import Snapshots
 
 SIZES = {"a": 5 << 20, "nothing": 0, "b": 3, "c": (6 << 20) + 1, "d": 4 << 20, "e": 9 << 20, "f": 17}
 STATE = {name: random.Random(size).randbytes(size) for name, size in SIZES.items()}
 
 
 @pytest.fixture
-def directory(snapshots: "Snapshots", tmp_path: Path) -> Path:
+def directory(checkpoints: SavedFolder) -> Path:
     """A committed checkpoint of STATE."""
-    checkpoints = CheckpointDirectory(tmp_path / "checkpoints", kept=2)
-    snapshots.commit(checkpoints, 10, world_size=1, tensors=STATE)
+    checkpoints.save(10, world_size=1, tensors=STATE)
     return checkpoints.step_directory(10)
 
 
@@ -44,17 +40,16 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_every_tensor_comes_back_through_several_processes(
-    directory: Path, snapshots: "Snapshots", forks: list[int]
+    directory: Path, snapshots: Snapshots, forks: list[int]
 ) -> None:
     target = snapshots.empty(32 << 20)
     read_shard(directory, 0, target, generation=2)
     assert len(forks) == 3
-    with Slot(target) as slot:
-        assert {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors} == STATE
+    assert contents(target) == STATE
 
 
 def test_the_first_damaged_tensor_is_named_and_the_slot_stays_empty(
-    directory: Path, snapshots: "Snapshots", forks: list[int]
+    directory: Path, snapshots: Snapshots, forks: list[int]
 ) -> None:
     path = shard_path(directory, 0)
     data = bytearray(path.read_bytes())

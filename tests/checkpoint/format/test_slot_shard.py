@@ -7,9 +7,10 @@ import resource
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,31 +26,24 @@ from holdfast_checkpoint.format.shard_writer import read_back
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot, SlotState, SnapshotError
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
+from tests.checkpoint.conftest import SavedFolder, contents
+from tests.support.snapshots import Snapshots
 
 MIB = 1 << 20
 
 NOBODY = 65534
 
 
-def contents(path: Path) -> dict[str, bytes]:
-    """Return the tensors in a slot."""
-    with Slot(path) as slot:
-        return {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors}
-
-
-def test_shard_comes_back_as_the_same_snapshot(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+def test_shard_comes_back_as_the_same_snapshot(checkpoints: SavedFolder) -> None:
     tree = {"nested": [1, True, None, 0.1, "é"], "tensors": {"weight": 0}}
-    snapshots.commit(checkpoints, 40, tree=tree, generation=3)
+    checkpoints.save(40, tree=tree, generation=3)
     directory = checkpoints.step_directory(40)
-    target = snapshots.empty(slot_bytes_needed(load_index(directory, 1)))
+    target = checkpoints.snapshots.empty(slot_bytes_needed(load_index(directory, 1)))
 
     read_shard(directory, 1, target, generation=7)
 
-    assert contents(target) == snapshots.tensors(rank=1, step=40, generation=3)
-    with Slot(target) as slot, Slot(snapshots.slot(1, 40, tree=tree, generation=3)) as source:
+    assert contents(target) == checkpoints.snapshots.tensors(rank=1, step=40, generation=3)
+    with Slot(target) as slot, Slot(checkpoints.snapshots.slot(1, 40, tree=tree, generation=3)) as source:
         assert slot.meta() == source.meta()
         assert slot.nbytes == source.nbytes
         header = slot.header
@@ -57,18 +51,13 @@ def test_shard_comes_back_as_the_same_snapshot(snapshots: "Snapshots", checkpoin
     assert (header.generation, header.step, header.rank) == (7, 40, 1)
 
 
-def test_tensors_of_several_chunks_come_back_and_compress(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
-    tensors = {
-        "noise": random.Random(1).randbytes(9 * MIB + 5),
-        "zeros": bytes(9 * MIB),
-        "exact": random.Random(2).randbytes(4 * MIB),
-    }
-    snapshots.commit(checkpoints, 1, world_size=1, tensors=tensors)
+def test_tensors_of_several_chunks_come_back_and_compress(checkpoints: SavedFolder) -> None:
+    noise, exact = random.Random(1).randbytes(9 * MIB + 5), random.Random(2).randbytes(4 * MIB)
+    tensors = {"noise": noise, "zeros": bytes(9 * MIB), "exact": exact}
+    checkpoints.save(1, world_size=1, tensors=tensors)
     directory = checkpoints.step_directory(1)
     index = load_index(directory, 0)
-    target = snapshots.empty(slot_bytes_needed(index))
+    target = checkpoints.snapshots.empty(slot_bytes_needed(index))
 
     read_shard(directory, 0, target, generation=1)
 
@@ -78,7 +67,7 @@ def test_tensors_of_several_chunks_come_back_and_compress(
     assert index.shard_bytes == shard_path(directory, 0).stat().st_size
 
 
-def test_same_snapshot_is_written_as_the_same_bytes(snapshots: "Snapshots", tmp_path: Path) -> None:
+def test_same_snapshot_is_written_as_the_same_bytes(snapshots: Snapshots, tmp_path: Path) -> None:
     slot = snapshots.slot(0, 5)
     first = write_shard(slot, tmp_path / "a", run="run", world_size=1)
     second = write_shard(slot, tmp_path / "b", run="run", world_size=1)
@@ -87,18 +76,16 @@ def test_same_snapshot_is_written_as_the_same_bytes(snapshots: "Snapshots", tmp_
         assert path(tmp_path / "a", 0).read_bytes() == path(tmp_path / "b", 0).read_bytes()
 
 
-def test_tensors_that_are_not_to_be_compressed_are_stored_raw(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
+def test_tensors_that_are_not_to_be_compressed_are_stored_raw(checkpoints: SavedFolder) -> None:
     tensors = {"first": bytes(3 * MIB), "second": bytes(3 * MIB), "nothing": b"", "third": bytes(8)}
     answers = iter([True, False, False, True])
     directory = checkpoints.step_directory(1)
-    slot = snapshots.slot(0, 1, tensors=tensors)
+    slot = checkpoints.snapshots.slot(0, 1, tensors=tensors)
     index = write_shard(slot, directory, run="run", world_size=1, compress=lambda: next(answers))
     assert [tensor.codec for tensor in index.tensors] == ["byte-planes", "raw", "raw", "byte-planes"]
     assert index.tensors[1].stored_bytes == 3 * MIB
     assert checkpoints.commit_if_complete(1, 1, "run") is not None
-    target = snapshots.empty(slot_bytes_needed(index))
+    target = checkpoints.snapshots.empty(slot_bytes_needed(index))
     read_shard(directory, 0, target, generation=1)
     assert contents(target) == tensors
     assert checkpoints.verify(1).step == 1
@@ -106,14 +93,12 @@ def test_tensors_that_are_not_to_be_compressed_are_stored_raw(
 
 @pytest.mark.parametrize("compress", [True, False])
 @pytest.mark.parametrize("name", ["rank-00000.shard", "rank-00000.json", MANIFEST])
-def test_every_flipped_byte_is_found(
-    name: str, compress: bool, snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
+def test_every_flipped_byte_is_found(name: str, compress: bool, checkpoints: SavedFolder) -> None:
     directory = checkpoints.step_directory(1)
-    write_shard(snapshots.slot(0, 1), directory, run="run", world_size=1, compress=lambda: compress)
+    write_shard(checkpoints.snapshots.slot(0, 1), directory, run="run", world_size=1, compress=lambda: compress)
     assert checkpoints.commit_if_complete(1, 1, "run") is not None
     directory = checkpoints.step_directory(1)
-    target = snapshots.fill(snapshots.empty(), 0, 99)
+    target = checkpoints.snapshots.fill(checkpoints.snapshots.empty(), 0, 99)
     path = directory / name
     good = path.read_bytes()
     generator = random.Random(3)
@@ -129,62 +114,46 @@ def test_every_flipped_byte_is_found(
     read_shard(directory, 0, target, generation=1)
 
 
-def test_damage_is_reported_with_file_and_tensor(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
-    snapshots.commit(checkpoints, 1, world_size=1)
-    directory = checkpoints.step_directory(1)
-    path = shard_path(directory, 0)
-    data = bytearray(path.read_bytes())
-    weight = load_index(directory, 0).tensors[0]
-    data[weight.stored_offset + weight.stored_bytes // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(CheckpointUnreadable, match=r"rank-00000\.shard is damaged: tensor model\.weight"):
-        read_shard(directory, 0, snapshots.empty(), generation=1)
-
-
 @pytest.mark.parametrize("change", [-300, -1, 1, 300])
-def test_shard_of_another_length_is_found(
-    change: int, snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
-    snapshots.commit(checkpoints, 1, world_size=1)
+def test_shard_of_another_length_is_found(change: int, checkpoints: SavedFolder) -> None:
+    checkpoints.save(1, world_size=1)
     path = shard_path(checkpoints.step_directory(1), 0)
     data = path.read_bytes()
     path.write_bytes(data[:change] if change < 0 else data + bytes(change))
     with pytest.raises(CheckpointUnreadable, match=r"rank-00000\.shard"):
-        read_shard(path.parent, 0, snapshots.empty(), generation=1)
+        read_shard(path.parent, 0, checkpoints.snapshots.empty(), generation=1)
 
 
-def test_sound_index_of_another_save_is_refused(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
-    snapshots.commit(checkpoints, 1, generation=1)
+def test_sound_index_of_another_save_is_refused(checkpoints: SavedFolder) -> None:
+    checkpoints.save(1, generation=1)
     other = CheckpointDirectory(checkpoints.path.parent / "other", kept=1)
-    snapshots.commit(other, 1, generation=2)
+    checkpoints.snapshots.commit(other, 1, generation=2)
     for path in (shard_path, index_path):
         path(other.step_directory(1), 0).rename(path(checkpoints.step_directory(1), 0))
     with pytest.raises(CheckpointUnreadable, match="index of rank 0 is not the one that was committed"):
-        read_shard(checkpoints.step_directory(1), 0, snapshots.empty(), generation=1)
+        read_shard(checkpoints.step_directory(1), 0, checkpoints.snapshots.empty(), generation=1)
 
 
-def test_missing_files_and_ranks_are_named(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
-    snapshots.commit(checkpoints, 1, world_size=2)
+def test_missing_files_and_ranks_are_named(checkpoints: SavedFolder) -> None:
+    checkpoints.save(1)
     directory = checkpoints.step_directory(1)
     with pytest.raises(CheckpointUnreadable, match="no shard of rank 2: its world has 2 ranks"):
-        read_shard(directory, 2, snapshots.empty(), generation=1)
+        read_shard(directory, 2, checkpoints.snapshots.empty(), generation=1)
     shard_path(directory, 1).unlink()
     with pytest.raises(CheckpointUnavailable, match=r"rank-00001\.shard: No such file"):
-        read_shard(directory, 1, snapshots.empty(), generation=1)
+        read_shard(directory, 1, checkpoints.snapshots.empty(), generation=1)
 
 
-def test_slot_that_is_too_small_is_refused_and_left_empty(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
-    snapshots.commit(checkpoints, 1, world_size=1, tensors={"weight": bytes(100_000)})
-    target = snapshots.empty(50_000)
+def test_slot_that_is_too_small_is_refused_and_left_empty(checkpoints: SavedFolder) -> None:
+    checkpoints.save(1, world_size=1, tensors={"weight": bytes(100_000)})
+    target = checkpoints.snapshots.empty(50_000)
     with pytest.raises(SnapshotError, match="too few for tensor weight"):
         read_shard(checkpoints.step_directory(1), 0, target, generation=1)
     with Slot(target) as slot:
         assert slot.header.state is SlotState.EMPTY
 
 
-def test_incomplete_slot_is_not_written(snapshots: "Snapshots", tmp_path: Path) -> None:
+def test_incomplete_slot_is_not_written(snapshots: Snapshots, tmp_path: Path) -> None:
     slot = snapshots.empty()
     with pytest.raises(CheckpointError, match="holds no complete snapshot"):
         write_shard(slot, tmp_path / "step", run="run", world_size=1)
@@ -195,7 +164,7 @@ def test_incomplete_slot_is_not_written(snapshots: "Snapshots", tmp_path: Path) 
 
 
 def test_slot_that_changes_during_the_write_is_not_written(
-    snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    snapshots: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = snapshots.slot(0, 5)
 
@@ -276,7 +245,7 @@ def test_file_system_without_direct_writes_gets_the_same_file(
 
 
 def test_tensor_that_does_not_decode_again_is_not_written(
-    snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    snapshots: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def encode_badly(*arguments: Any) -> bytes:
         stored = bytearray(encode_chunk(*arguments))
@@ -290,18 +259,16 @@ def test_tensor_that_does_not_decode_again_is_not_written(
 
 
 @pytest.mark.parametrize("name", ["rank-00000.json", MANIFEST])
-def test_file_of_another_format_is_refused_by_its_number(
-    name: str, snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
-    snapshots.commit(checkpoints, 1, world_size=1)
+def test_file_of_another_format_is_refused_by_its_number(name: str, checkpoints: SavedFolder) -> None:
+    checkpoints.save(1, world_size=1)
     path = checkpoints.step_directory(1) / name
     path.write_bytes(path.read_bytes().replace(b'"format":5', b'"format":4'))
     with pytest.raises(CheckpointUnreadable, match=rf"{name} is not .* of this version: it has format 4, not 5"):
-        read_shard(path.parent, 0, snapshots.empty(), generation=1)
+        read_shard(path.parent, 0, checkpoints.snapshots.empty(), generation=1)
 
 
 def test_disk_that_returns_other_bytes_is_noticed(
-    snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    snapshots: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flush = NewFile.flush
 
@@ -317,14 +284,14 @@ def test_disk_that_returns_other_bytes_is_noticed(
     assert list((tmp_path / "step").iterdir()) == []
 
 
-def test_checkpoint_of_another_run_is_not_replaced(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
-    manifest = snapshots.commit(checkpoints, 1)
+def test_checkpoint_of_another_run_is_not_replaced(checkpoints: SavedFolder) -> None:
+    manifest = checkpoints.save(1)
     with pytest.raises(CheckpointError, match="checkpoint of run run: set --checkpoints"):
-        write_shard(snapshots.slot(0, 1), checkpoints.step_directory(1), run="newcomer", world_size=2)
+        write_shard(checkpoints.snapshots.slot(0, 1), checkpoints.step_directory(1), run="newcomer", world_size=2)
     assert checkpoints.verify(1) == manifest
 
 
-def test_full_disk_is_one_line_with_the_fix_and_leaves_nothing(snapshots: "Snapshots", small_tmpfs: Path) -> None:
+def test_full_disk_is_one_line_with_the_fix_and_leaves_nothing(snapshots: Snapshots, small_tmpfs: Path) -> None:
     noise = {"weight": random.Random(1).randbytes(2 * MIB)}
     with pytest.raises(CheckpointError, match=r"No space left on device: free space .* --checkpoints") as raised:
         write_shard(snapshots.slot(0, 1, tensors=noise), small_tmpfs / "step", run="run", world_size=1)
@@ -332,53 +299,20 @@ def test_full_disk_is_one_line_with_the_fix_and_leaves_nothing(snapshots: "Snaps
     assert list((small_tmpfs / "step").iterdir()) == []
 
 
-def test_file_size_limit_is_one_line_with_the_fix_and_leaves_nothing(snapshots: "Snapshots", tmp_path: Path) -> None:
+def test_file_size_limit_is_one_line_with_the_fix_and_leaves_nothing(snapshots: Snapshots, tmp_path: Path) -> None:
     slot = snapshots.slot(0, 1, tensors={"weight": random.Random(1).randbytes(2 * MIB)})
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-
-    def write_with_limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, MIB))
-        try:
-            write_shard(slot, tmp_path / "step", run="run", world_size=1)
-        except CheckpointError as error:
-            sender.send_bytes(str(error).encode())
-
-    process = context.Process(target=write_with_limit)
-    process.start()
-    assert receiver.poll(20)
-    assert b"File too large: raise the file size limit (ulimit -f) or set --checkpoints" in receiver.recv_bytes()
-    process.join()
+    message = error_of_writing(slot, tmp_path / "step", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, MIB)))
+    assert "File too large: raise the file size limit (ulimit -f) or set --checkpoints" in message
     assert list((tmp_path / "step").iterdir()) == []
 
 
-def test_read_only_file_system_is_one_line_with_the_fix(snapshots: "Snapshots", small_tmpfs: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", small_tmpfs], check=True)
-    with pytest.raises(CheckpointError, match=r"Read-only file system: make it writable .* --checkpoints"):
-        write_shard(snapshots.slot(0, 1), small_tmpfs / "step", run="run", world_size=1)
-
-
-def test_directory_without_permission_is_one_line_with_the_fix(snapshots: "Snapshots") -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        (folder / "closed").mkdir(mode=0o500)
-        slot = Path(shutil.copy(snapshots.slot(0, 1), folder))
-        if os.geteuid() == 0:
-            os.chown(slot, NOBODY, NOBODY)
-        message = error_of_writing(slot, folder / "closed" / "step")
-    assert "Permission denied: make it writable" in message
-    assert "--checkpoints" in message
-
-
-def error_of_writing(slot: Path, directory: Path) -> str:
-    """Write as an ordinary user, because root may write everywhere; return the error."""
+def error_of_writing(slot: Path, directory: Path, limit: Callable[[], None]) -> str:
+    """Write in a process with a limit; return the error."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
     def write() -> None:
-        if os.geteuid() == 0:
-            os.seteuid(NOBODY)
+        limit()
         try:
             write_shard(slot, directory, run="run", world_size=1)
         except CheckpointError as error:
@@ -392,7 +326,21 @@ def error_of_writing(slot: Path, directory: Path) -> str:
     return message
 
 
-def test_path_below_a_file_is_one_line_with_the_fix(snapshots: "Snapshots", tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="set --checkpoints to a directory, not to a file"):
-        write_shard(snapshots.slot(0, 1), tmp_path / "file" / "step", run="run", world_size=1)
+def test_read_only_file_system_is_one_line_with_the_fix(snapshots: Snapshots, small_tmpfs: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small_tmpfs], check=True)
+    with pytest.raises(CheckpointError, match=r"Read-only file system: make it writable .* --checkpoints"):
+        write_shard(snapshots.slot(0, 1), small_tmpfs / "step", run="run", world_size=1)
+
+
+def test_directory_without_permission_is_one_line_with_the_fix(snapshots: Snapshots) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "closed").mkdir(mode=0o500)
+        slot = Path(shutil.copy(snapshots.slot(0, 1), folder))
+        is_root = os.geteuid() == 0  # who may write everywhere
+        if is_root:
+            os.chown(slot, NOBODY, NOBODY)
+        message = error_of_writing(slot, folder / "closed" / "step", lambda: os.seteuid(NOBODY) if is_root else None)
+    assert "Permission denied: make it writable" in message
+    assert "--checkpoints" in message

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,19 +25,17 @@ from holdfast_checkpoint.format.verification import (
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.overview import find_histories
 from holdfast_checkpoint.store.secondary import Secondary
+from tests.checkpoint.conftest import SavedFolder
 from tests.support.object_places import QUICK, Place
 from tests.support.snapshots import RUN, as_run
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
 
 GOOD = Verification(verified_unix_s=1.79e9, manifest_digest="a", files_digest="b", read_bytes=3)
 
 
 @pytest.fixture
-def directory(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> Path:
+def directory(checkpoints: SavedFolder) -> Path:
     """The committed checkpoint of step 40."""
-    snapshots.commit(checkpoints, 40)
+    checkpoints.save(40)
     return checkpoints.step_directory(40)
 
 
@@ -86,10 +84,8 @@ def test_a_mark_is_void_once_a_file_changes(
     assert noted(directory) is None
 
 
-def test_a_mark_is_void_once_a_file_of_the_base_changes(
-    directory: Path, snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
-    snapshots.commit(checkpoints, 50)
+def test_a_mark_is_void_once_a_file_of_the_base_changes(directory: Path, checkpoints: SavedFolder) -> None:
+    checkpoints.save(50)
     builder = checkpoints.step_directory(50)
     (builder / MANIFEST).write_bytes(replace(load_manifest(builder), bases=(40,)).encode())
     assert len(checked_files(load_manifest(builder))) == 8
@@ -159,12 +155,10 @@ def test_a_mark_that_cannot_be_written_is_one_line(directory: Path, monkeypatch:
         note(directory)
 
 
-def test_a_mark_goes_with_its_checkpoint_and_keeps_none(
-    directory: Path, snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
+def test_a_mark_goes_with_its_checkpoint_and_keeps_none(directory: Path, checkpoints: SavedFolder) -> None:
     note(directory)
     for step in (50, 60):  # two are kept
-        snapshots.commit(checkpoints, step)
+        checkpoints.save(step)
     assert not directory.exists()
     assert checkpoints.removal_failures_total == 0
 
@@ -183,10 +177,8 @@ def test_a_copy_in_the_secondary_has_no_mark(directory: Path, checkpoints: Check
     assert VERIFIED not in names
 
 
-def test_a_step_that_is_written_again_has_no_mark_of_before(
-    directory: Path, snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
+def test_a_step_that_is_written_again_has_no_mark_of_before(directory: Path, checkpoints: SavedFolder) -> None:
     note(directory)
     (directory / MANIFEST).unlink()
-    snapshots.commit(checkpoints, 40, generation=2)
+    checkpoints.save(40, generation=2)
     assert not (directory / VERIFIED).exists()

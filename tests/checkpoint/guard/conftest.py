@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ class GuardedFolder:
 
     folder: Path
     sample_bytes: int | None = 1 << 20
+    training: TinyTraining = field(default_factory=TinyTraining)
     now_s: float = 1000.0
     age_s: float = 3600.0
     guard: FolderGuard = field(init=False)
@@ -31,6 +33,16 @@ class GuardedFolder:
             clock=lambda: self.now_s,
             wall_clock=lambda: max((path.lstat().st_mtime for path in self.folder.rglob("*")), default=0) + self.age_s,
         )
+
+    def save(self, write: Callable[..., Path], step: int, **options: Any) -> Path:
+        """Write a checkpoint as a framework does, and train another step."""
+        place = write(self.folder, step, self.training, **options)
+        self.training.step()
+        return place
+
+    @property
+    def newest_good_step(self) -> int | None:
+        return self.guard.newest_good.step if self.guard.newest_good else None
 
     def look(self, after_s: float = 0.0, *, is_last: bool = False) -> list[Judgment]:
         self.now_s += after_s
@@ -52,5 +64,5 @@ def guarded(tmp_path: Path) -> GuardedFolder:
 
 
 @pytest.fixture
-def reading_all(tmp_path: Path) -> Callable[[], GuardedFolder]:
-    return lambda: GuardedFolder(tmp_path / "checkpoints", sample_bytes=None)
+def reading_all(tmp_path: Path) -> GuardedFolder:
+    return GuardedFolder(tmp_path / "checkpoints", sample_bytes=None)

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,12 +40,9 @@ def newest_data_file(place: Path) -> Path:
 
 
 @ALL
-def test_checkpoints_that_train_on_are_good(
-    framework: Framework, guarded: GuardedFolder, training: TinyTraining
-) -> None:
+def test_checkpoints_that_train_on_are_good(framework: Framework, guarded: GuardedFolder) -> None:
     for step in (10, 20):
-        save(framework, guarded.folder, step, training)
-        training.step()
+        guarded.save(partial(save, framework), step)
     found = guarded.look()
     assert [(each.outcome, each.step) for each in found] == [(Outcome.GOOD, 10), (Outcome.GOOD, 20)]
     assert guarded.guard.newest_good is guarded.guard.newest
@@ -53,38 +50,29 @@ def test_checkpoints_that_train_on_are_good(
 
 
 @ALL
-def test_a_checkpoint_with_the_weights_of_the_one_before_is_stale(
-    framework: Framework, guarded: GuardedFolder, training: TinyTraining
-) -> None:
-    save(framework, guarded.folder, 10, training)
-    save(framework, guarded.folder, 20, training)
-    save(framework, guarded.folder, 30, training)
+def test_a_checkpoint_with_the_weights_of_the_one_before_is_stale(framework: Framework, guarded: GuardedFolder) -> None:
+    for step in (10, 20, 30):
+        save(framework, guarded.folder, step, guarded.training)
     found = guarded.look()
     assert [reasons(each) for each in found] == [[], [Reason.STALE], [Reason.STALE]]
     assert "byte-identical to those of" in found[1].findings[0].text
-    assert guarded.guard.newest_good is not None
-    assert guarded.guard.newest_good.step == 10
+    assert guarded.newest_good_step == 10
 
 
 @ALL
-def test_a_file_that_is_cut_off_is_damaged(
-    framework: Framework, guarded: GuardedFolder, training: TinyTraining
-) -> None:
-    save(framework, guarded.folder, 10, training)
-    training.step()
-    file = newest_data_file(save(framework, guarded.folder, 20, training))
+def test_a_file_that_is_cut_off_is_damaged(framework: Framework, guarded: GuardedFolder) -> None:
+    guarded.save(partial(save, framework), 10)
+    file = newest_data_file(save(framework, guarded.folder, 20, guarded.training))
     os.truncate(file, file.stat().st_size - 100)
     found = guarded.look()
     assert [reasons(each) for each in found] == [[], [Reason.DAMAGED]]
-    assert guarded.guard.newest_good is not None
-    assert guarded.guard.newest_good.step == 10
+    assert guarded.newest_good_step == 10
 
 
 @ALL
 @pytest.mark.parametrize("where", ["weights", "optimizer"])
-def test_nan_is_found_in_weights_and_optimizer(
-    framework: Framework, where: str, guarded: GuardedFolder, training: TinyTraining
-) -> None:
+def test_nan_is_found_in_weights_and_optimizer(framework: Framework, where: str, guarded: GuardedFolder) -> None:
+    training = guarded.training
     with torch.no_grad():
         if where == "weights":
             training.model[0].weight[3, 3] = float("nan")  # type: ignore[index]
@@ -99,9 +87,7 @@ def test_nan_is_found_in_weights_and_optimizer(
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float16, torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn]
 )
-def test_nan_is_found_in_every_floating_dtype(
-    dtype: torch.dtype, guarded: GuardedFolder, training: TinyTraining
-) -> None:
+def test_nan_is_found_in_every_floating_dtype(dtype: torch.dtype, guarded: GuardedFolder) -> None:
     values = torch.ones(64)
     values[7] = float("nan")
     torch.save({"model": {"w": values.to(dtype)}}, guarded.folder / "step_1.pt")
@@ -109,27 +95,22 @@ def test_nan_is_found_in_every_floating_dtype(
     assert [reasons(each) for each in guarded.look()] == [[Reason.NON_FINITE], []]
 
 
-def test_masks_and_observers_are_as_they_should_be(guarded: GuardedFolder) -> None:
+def test_masks_and_observers_are_as_they_should_be_and_padding_of_a_storage_is_no_part_of_a_tensor(
+    guarded: GuardedFolder,
+) -> None:
     mask = torch.zeros(8, 8).masked_fill(torch.ones(8, 8).triu(1).bool(), float("-inf"))
-    observer = torch.tensor(float("inf"))
-    torch.save({"model": {"w": torch.ones(4), "mask": mask, "min_val": observer}}, guarded.folder / "step_1.pt")
-    assert [reasons(each) for each in guarded.look()] == [[]]
-
-
-def test_padding_of_a_storage_is_no_part_of_a_tensor(guarded: GuardedFolder) -> None:
     buffer = torch.full((64,), float("nan"))
     buffer[8:40] = 1.0
-    torch.save({"model": {"w": buffer[8:40].view(4, 8)}}, guarded.folder / "step_1.pt")
+    model = {"w": buffer[8:40].view(4, 8), "mask": mask, "min_val": torch.tensor(float("inf"))}
+    torch.save({"model": model}, guarded.folder / "step_1.pt")
     assert [reasons(each) for each in guarded.look()] == [[]]
 
 
-def test_a_final_checkpoint_of_the_same_step_is_not_stale(guarded: GuardedFolder, training: TinyTraining) -> None:
-    save_lightning(guarded.folder, 10, training)
-    save_lightning(guarded.folder, 10, training, name="last.ckpt")
-    assert [(each.name, each.outcome) for each in guarded.look()] == [
-        ("epoch=0-step=10.ckpt", Outcome.GOOD),
-        ("last.ckpt", Outcome.GOOD),
-    ]
+def test_a_final_checkpoint_of_the_same_step_is_not_stale(guarded: GuardedFolder) -> None:
+    save_lightning(guarded.folder, 10, guarded.training)
+    save_lightning(guarded.folder, 10, guarded.training, name="last.ckpt")
+    found = [(each.name, each.outcome) for each in guarded.look()]
+    assert found == [("epoch=0-step=10.ckpt", Outcome.GOOD), ("last.ckpt", Outcome.GOOD)]
 
 
 def test_weights_that_differ_outside_of_the_sample_are_not_stale(tmp_path: Path) -> None:
@@ -157,9 +138,7 @@ def test_one_that_is_written_over_is_not_compared_with_itself(tmp_path: Path) ->
         assert [(each.outcome, each.step) for each in guarded.settle()] == [(Outcome.GOOD, step)]
 
 
-def test_parameters_beside_the_part_of_the_model_are_weights_and_other_numbers_are_none(
-    guarded: GuardedFolder,
-) -> None:
+def test_parameters_beside_the_part_of_the_model_are_weights_and_other_numbers_are_none(guarded: GuardedFolder) -> None:
     for step in (1, 2):
         state = {"model": {"w": torch.ones(9)}, "lm_head.weight": torch.ones(5), "best_loss": torch.tensor(step * 0.5)}
         torch.save(state, guarded.folder / f"step_{step}.pt")
@@ -168,10 +147,8 @@ def test_parameters_beside_the_part_of_the_model_are_weights_and_other_numbers_a
     assert [reasons(each) for each in guarded.settle()] == [[Reason.NON_FINITE]]
 
 
-def test_binary_files_that_torch_has_not_written_are_named_and_no_damage(
-    guarded: GuardedFolder, training: TinyTraining
-) -> None:
-    place = save_huggingface(guarded.folder, 10, training)
+def test_binary_files_that_torch_has_not_written_are_named_and_no_damage(guarded: GuardedFolder) -> None:
+    place = save_huggingface(guarded.folder, 10, guarded.training)
     (place / "vocab.bin").write_bytes(b"words")
     (judgment,) = guarded.look()
     assert judgment.outcome is Outcome.GOOD
@@ -179,31 +156,27 @@ def test_binary_files_that_torch_has_not_written_are_named_and_no_damage(
     assert judgment.examined.inventory.unchecked == ["vocab.bin: not a file of torch.save"]
 
 
-def test_an_older_checkpoint_that_is_gone_still_shows_a_stale_one(
-    guarded: GuardedFolder, training: TinyTraining
-) -> None:
-    first = save_huggingface(guarded.folder, 10, training)
+def test_an_older_checkpoint_that_is_gone_still_shows_a_stale_one(guarded: GuardedFolder) -> None:
+    first = save_huggingface(guarded.folder, 10, guarded.training)
     guarded.look()
     shutil.rmtree(first)
-    save_huggingface(guarded.folder, 20, training)
+    save_huggingface(guarded.folder, 20, guarded.training)
     (judgment,) = guarded.settle()
     assert reasons(judgment) == [Reason.STALE]
     assert guarded.guard.newest_good is None
 
 
-def test_missing_optimizer_state_is_a_loss(guarded: GuardedFolder, training: TinyTraining) -> None:
-    save_huggingface(guarded.folder, 10, training)
-    training.step()
-    (save_huggingface(guarded.folder, 20, training) / "optimizer.pt").unlink()
+def test_missing_optimizer_state_is_a_loss(guarded: GuardedFolder) -> None:
+    guarded.save(save_huggingface, 10)
+    (save_huggingface(guarded.folder, 20, guarded.training) / "optimizer.pt").unlink()
     found = guarded.look()
     assert [reasons(each) for each in found] == [[], [Reason.SHRUNK]]
     assert "all 12 tensors of the optimizer are missing" in found[1].findings[0].text
 
 
-def test_a_missing_rank_is_a_loss_and_resharding_is_none(guarded: GuardedFolder, training: TinyTraining) -> None:
-    save_megatron(guarded.folder, 10, training, ranks=2)
-    training.step()
-    shutil.rmtree(save_megatron(guarded.folder, 20, training, ranks=2) / "mp_rank_01")
+def test_a_missing_rank_is_a_loss_and_resharding_is_none(guarded: GuardedFolder) -> None:
+    guarded.save(save_megatron, 10, ranks=2)
+    shutil.rmtree(save_megatron(guarded.folder, 20, guarded.training, ranks=2) / "mp_rank_01")
     wider = TinyTraining(width=32)
     save_megatron(guarded.folder, 30, wider, ranks=1)
     found = guarded.look()
@@ -211,37 +184,31 @@ def test_a_missing_rank_is_a_loss_and_resharding_is_none(guarded: GuardedFolder,
     assert "mp_rank_01" in found[1].findings[0].text
 
 
-def test_fewer_ranks_of_a_trainer_are_no_loss_but_a_hole_is(guarded: GuardedFolder, training: TinyTraining) -> None:
+def test_fewer_ranks_of_a_trainer_are_no_loss_but_a_hole_is(guarded: GuardedFolder) -> None:
     for step, gone in ((10, None), (20, "rng_state_1.pth"), (30, "rng_state_0.pth")):
-        place = save_huggingface(guarded.folder, step, training)
-        training.step()
+        place = guarded.save(save_huggingface, step)
         if gone is not None:
             (place / gone).unlink()
     assert [reasons(each) for each in guarded.look()] == [[], [], [Reason.SHRUNK]]
 
 
-def test_a_shard_that_the_index_names_and_that_is_missing_is_damage(
-    guarded: GuardedFolder, training: TinyTraining
-) -> None:
-    save_huggingface(guarded.folder, 10, training, shards=2)
-    training.step()
-    (save_huggingface(guarded.folder, 20, training, shards=2) / "model-00002-of-00002.safetensors").unlink()
+def test_a_shard_that_the_index_names_and_that_is_missing_is_damage(guarded: GuardedFolder) -> None:
+    guarded.save(save_huggingface, 10, shards=2)
+    (save_huggingface(guarded.folder, 20, guarded.training, shards=2) / "model-00002-of-00002.safetensors").unlink()
     found = guarded.look()
     assert [reasons(each) for each in found] == [[], [Reason.DAMAGED]]
     assert "model-00002-of-00002.safetensors, which it names, is missing" in found[1].findings[0].text
 
 
-def test_a_file_that_the_index_of_dcp_names_and_that_is_missing_is_damage(
-    guarded: GuardedFolder, training: TinyTraining
-) -> None:
-    (save_dcp(guarded.folder, 10, training) / "__0_0.distcp").unlink()
+def test_a_file_that_the_index_of_dcp_names_and_that_is_missing_is_damage(guarded: GuardedFolder) -> None:
+    (save_dcp(guarded.folder, 10, guarded.training) / "__0_0.distcp").unlink()
     (judgment,) = guarded.look()
     assert reasons(judgment) == [Reason.DAMAGED]
     assert "__0_0.distcp, which it names, is missing" in judgment.findings[0].text
 
 
-def test_a_header_of_safetensors_that_lies_is_damage(guarded: GuardedFolder, training: TinyTraining) -> None:
-    path = save_huggingface(guarded.folder, 10, training) / "model.safetensors"
+def test_a_header_of_safetensors_that_lies_is_damage(guarded: GuardedFolder) -> None:
+    path = save_huggingface(guarded.folder, 10, guarded.training) / "model.safetensors"
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
@@ -253,27 +220,21 @@ def test_a_header_of_safetensors_that_lies_is_damage(guarded: GuardedFolder, tra
     assert "tensor 0.weight" in judgment.findings[0].text
 
 
-def test_a_changed_byte_is_found_by_its_checksum_if_all_is_read(
-    reading_all: Callable[[], GuardedFolder], training: TinyTraining
-) -> None:
-    guarded = reading_all()
-    path = save_lightning(guarded.folder, 10, training)
+def test_a_changed_byte_is_found_by_its_checksum_if_all_is_read(reading_all: GuardedFolder) -> None:
+    path = save_lightning(reading_all.folder, 10, reading_all.training)
     data = bytearray(path.read_bytes())
-    place = bytes(data).index(training.weights["0.weight"].numpy().tobytes())
+    place = bytes(data).index(reading_all.training.weights["0.weight"].numpy().tobytes())
     data[place] ^= 1  # the smallest bit of a number: it stays finite
     path.write_bytes(data)
-    (judgment,) = guarded.look()
+    (judgment,) = reading_all.look()
     assert reasons(judgment) == [Reason.DAMAGED]
     assert "differs from its CRC" in judgment.findings[0].text
 
 
-def test_checksums_that_torch_did_not_compute_are_not_checked(
-    reading_all: Callable[[], GuardedFolder], training: TinyTraining
-) -> None:
-    guarded = reading_all()
+def test_checksums_that_torch_did_not_compute_are_not_checked(reading_all: GuardedFolder) -> None:
     torch.serialization.set_crc32_options(False)
     try:
-        save_lightning(guarded.folder, 10, training)
+        reading_all.save(save_lightning, 10)
     finally:
         torch.serialization.set_crc32_options(True)
-    assert [each.outcome for each in guarded.look()] == [Outcome.GOOD]
+    assert [each.outcome for each in reading_all.look()] == [Outcome.GOOD]

@@ -266,19 +266,19 @@ def test_a_checkpoint_that_would_run_code_is_called_damaged(save: Any, guarded: 
 @pytest.mark.parametrize(
     "name", ["optimizer.pt", "rng_state_0.pth", "training_args.bin", "random_states_0.pkl", "x.bin"]
 )
-def test_each_pickle_of_a_folder_is_checked(name: str, guarded: GuardedFolder, training: TinyTraining) -> None:
-    place = save_huggingface(guarded.folder, 10, training)
+def test_each_pickle_of_a_folder_is_checked(name: str, guarded: GuardedFolder) -> None:
+    place = save_huggingface(guarded.folder, 10, guarded.training)
     save_pickle_alone(Harmful(timeit.timeit, "pass"), place / name)
     (judgment,) = guarded.look()
     assert [finding.reason for finding in judgment.findings] == [Reason.DAMAGED]
     assert judgment.findings[0].text.startswith(f"{name}: its pickle calls timeit.timeit")
 
 
-def test_an_object_that_dcp_stores_is_checked(guarded: GuardedFolder, training: TinyTraining) -> None:
+def test_an_object_that_dcp_stores_is_checked(guarded: GuardedFolder) -> None:
     place = guarded.folder / "step-1"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it says that there is one process only
-        state = {"model": training.weights, "args": Harmful(timeit.timeit, "pass")}
+        state = {"model": guarded.training.weights, "args": Harmful(timeit.timeit, "pass")}
         dcp.save(state, checkpoint_id=place)  # type: ignore[attr-defined]
     (judgment,) = guarded.look()
     assert [finding.reason for finding in judgment.findings] == [Reason.DAMAGED]
@@ -308,8 +308,8 @@ def test_a_file_of_old_torch_is_good_until_its_storages_are_cut_off(guarded: Gua
     assert "is needed" in judgment.findings[0].text
 
 
-def test_an_index_cannot_lead_out_of_its_folder(guarded: GuardedFolder, training: TinyTraining) -> None:
-    path = save_dcp(guarded.folder, 1, training) / ".metadata"
+def test_an_index_cannot_lead_out_of_its_folder(guarded: GuardedFolder) -> None:
+    path = save_dcp(guarded.folder, 1, guarded.training) / ".metadata"
     path.write_bytes(path.read_bytes().replace(b"__0_0.distcp", b"../../passwd"))
     (judgment,) = guarded.look()
     assert "names a file outside of its folder" in judgment.findings[0].text

@@ -8,39 +8,28 @@ import threading
 import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_checkpoint.checkpoint_errors import (
-    CheckpointCommitted,
-    CheckpointError,
-    CheckpointUnavailable,
-    CheckpointUnreadable,
-)
+from holdfast_checkpoint import checkpoint_errors
+from holdfast_checkpoint.checkpoint_errors import CheckpointCommitted, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format import durable
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest
 from holdfast_checkpoint.format.shard_index import index_path, shard_path
 from holdfast_checkpoint.format.slot_shard import read_shard
 from holdfast_checkpoint.store import directory as checkpoint
 from holdfast_checkpoint.store.directory import CheckpointDirectory
-from holdfast_proto.snapshot import Slot
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
-
-RUN = "run"
+from tests.checkpoint.conftest import SavedFolder, contents
+from tests.support.snapshots import RUN, Snapshots
 
 
-def test_checkpoint_is_committed_when_the_last_rank_has_written(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
+def test_checkpoint_is_committed_when_the_last_rank_has_written(checkpoints: SavedFolder) -> None:
     for rank in (2, 0):
-        snapshots.write(checkpoints, rank, 40, world_size=3)
+        checkpoints.write(rank, 40, world_size=3)
         assert checkpoints.commit_if_complete(40, 3, RUN) is None
     assert checkpoints.committed() == []
 
-    snapshots.write(checkpoints, 1, 40, world_size=3)
+    checkpoints.write(1, 40, world_size=3)
     manifest = checkpoints.commit_if_complete(40, 3, RUN)
 
     assert manifest is not None
@@ -51,9 +40,9 @@ def test_checkpoint_is_committed_when_the_last_rank_has_written(
     assert checkpoints.commit_if_complete(40, 3, RUN) == manifest
 
 
-def test_agents_that_race_commit_one_manifest(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+def test_agents_that_race_commit_one_manifest(checkpoints: SavedFolder) -> None:
     for rank in range(4):
-        snapshots.write(checkpoints, rank, 40, world_size=4)
+        checkpoints.write(rank, 40, world_size=4)
     barrier = threading.Barrier(6)
     manifests: list[Manifest | None] = []
 
@@ -73,31 +62,20 @@ def test_agents_that_race_commit_one_manifest(snapshots: "Snapshots", checkpoint
     assert not list(checkpoints.path.rglob("*.tmp"))
 
 
-def test_shards_that_do_not_belong_together_are_not_committed(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
-    snapshots.write(checkpoints, 0, 40, world_size=2)
-    snapshots.write(checkpoints, 1, 40, world_size=3)
+def test_shards_that_do_not_belong_together_are_not_committed(checkpoints: SavedFolder) -> None:
+    checkpoints.write(0, 40)
+    checkpoints.write(1, 40, world_size=3)
     assert checkpoints.commit_if_complete(40, 2, RUN) is None
-    snapshots.write(checkpoints, 1, 40, world_size=2, generation=2)
+    checkpoints.write(1, 40, generation=2)
     assert checkpoints.commit_if_complete(40, 2, RUN) is None
-    snapshots.write(checkpoints, 0, 40, world_size=2, generation=2)
+    checkpoints.write(0, 40, generation=2)
     assert checkpoints.commit_if_complete(40, 2, "another") is None
     assert checkpoints.commit_if_complete(40, 2, RUN) is not None
 
 
-def test_node_that_was_replaced_does_not_withdraw_what_was_saved_since(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
-    manifest = snapshots.commit(checkpoints, 40, generation=2)
-    with pytest.raises(CheckpointError, match="is committed already, by generation 2: it stays"):
-        snapshots.write(checkpoints, 1, 40, world_size=2, generation=1)
-    assert checkpoints.verify(40) == manifest
-
-
-def test_index_without_its_shard_is_not_committed(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+def test_index_without_its_shard_is_not_committed(checkpoints: SavedFolder) -> None:
     for rank in range(2):
-        snapshots.write(checkpoints, rank, 40, world_size=2)
+        checkpoints.write(rank, 40)
     shard = shard_path(checkpoints.step_directory(40), 1)
     data = shard.read_bytes()
     shard.write_bytes(data[:-1])
@@ -110,9 +88,9 @@ def test_index_without_its_shard_is_not_committed(snapshots: "Snapshots", checkp
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
 def test_manifest_that_cannot_be_read_now_is_not_taken_for_none(
-    number: int, snapshots: "Snapshots", checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+    number: int, checkpoints: SavedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    snapshots.commit(checkpoints, 10)
+    checkpoints.save(10)
 
     def fails(path: Path, _most_bytes: int) -> bytes:
         raise OSError(number, os.strerror(number), str(path))
@@ -122,27 +100,28 @@ def test_manifest_that_cannot_be_read_now_is_not_taken_for_none(
         checkpoints.committed()
 
 
-def test_step_saved_again_leaves_its_checkpoint_as_it_is(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
-    manifest = snapshots.commit(checkpoints, 20, generation=1)
+@pytest.mark.parametrize(
+    ("committed", "again"), [(1, 2), (2, 1)], ids=["by a later one", "by a node that was replaced"]
+)
+def test_step_saved_again_leaves_its_checkpoint_as_it_is(committed: int, again: int, checkpoints: SavedFolder) -> None:
+    manifest = checkpoints.save(20, generation=committed)
     for rank in range(2):
-        with pytest.raises(CheckpointCommitted, match="is committed already, by generation 1: it stays"):
-            snapshots.write(checkpoints, rank, 20, world_size=2, generation=2)
+        with pytest.raises(CheckpointCommitted, match=f"is committed already, by generation {committed}: it stays"):
+            checkpoints.write(rank, 20, generation=again)
     assert checkpoints.commit_if_complete(20, 2, RUN) == manifest
     assert checkpoints.verify(20) == manifest
 
 
 def test_manifest_and_a_shard_that_is_replaced_at_the_same_moment_see_each_other(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+    checkpoints: SavedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rank in range(2):
-        snapshots.write(checkpoints, rank, 20, world_size=2)
+        checkpoints.write(rank, 20)
     real = durable.write_file
 
     def late(target: Path, data: bytes) -> None:
         if target.name == MANIFEST:  # just before this, the run went back and another node saved the step again
-            snapshots.write(checkpoints, 1, 20, world_size=2, generation=2)
+            checkpoints.write(1, 20, generation=2)
         real(target, data)
 
     monkeypatch.setattr(checkpoint, "write_file", late)
@@ -150,30 +129,27 @@ def test_manifest_and_a_shard_that_is_replaced_at_the_same_moment_see_each_other
     assert checkpoints.committed() == []
 
 
-def test_same_snapshot_written_again_repairs_the_checkpoint(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
-    manifest = snapshots.commit(checkpoints, 10)
+def test_same_snapshot_written_again_repairs_the_checkpoint(checkpoints: SavedFolder) -> None:
+    manifest = checkpoints.save(10)
     shard_path(checkpoints.step_directory(10), 1).write_bytes(b"damaged")
     with pytest.raises(CheckpointUnreadable):
         checkpoints.verify(10)
-    snapshots.write(checkpoints, 1, 10, world_size=2)
+    checkpoints.write(1, 10)
     assert checkpoints.verify(10) == manifest
 
 
-def test_save_without_news_is_called_stale(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+def test_save_without_news_is_called_stale(checkpoints: SavedFolder) -> None:
     tensors = {"weight": b"same"}
-    assert not snapshots.commit(checkpoints, 10, tensors=tensors).stale
-    assert snapshots.commit(checkpoints, 20, tensors=tensors, tree={"position": 20}).stale
-    assert snapshots.commit(checkpoints, 30, tensors=tensors).stale
-    assert not snapshots.commit(checkpoints, 40, tensors={"weight": b"news"}).stale
-    assert not snapshots.commit(checkpoints, 50, tensors={}).stale
-    assert not snapshots.commit(checkpoints, 60, tensors={}).stale
+    assert not checkpoints.save(10, tensors=tensors).stale
+    assert checkpoints.save(20, tensors=tensors, tree={"position": 20}).stale
+    assert checkpoints.save(30, tensors=tensors).stale
+    assert not checkpoints.save(40, tensors={"weight": b"news"}).stale
+    assert not any(checkpoints.save(step, tensors={}).stale for step in (50, 60))
 
 
-def test_damaged_or_copied_manifest_is_not_listed(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
-    snapshots.commit(checkpoints, 10)
-    snapshots.commit(checkpoints, 20)
+def test_damaged_or_copied_manifest_is_not_listed(checkpoints: SavedFolder) -> None:
+    checkpoints.save(10)
+    checkpoints.save(20)
     path = checkpoints.step_directory(20) / MANIFEST
     path.write_bytes(path.read_bytes().replace(b'"step":20', b'"step":21'))
     checkpoints.step_directory(30).mkdir()
@@ -185,14 +161,14 @@ def test_damaged_or_copied_manifest_is_not_listed(snapshots: "Snapshots", checkp
         checkpoints.load_manifest(30)
 
 
-def test_verify_names_what_is_missing(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
-    snapshots.commit(checkpoints, 10)
+def test_verify_names_what_is_missing(checkpoints: SavedFolder) -> None:
+    checkpoints.save(10)
     index_path(checkpoints.step_directory(10), 1).unlink()
     with pytest.raises(CheckpointUnavailable, match=r"rank-00001\.json: No such file"):
         checkpoints.verify(10)
 
 
-def test_start_creates_the_directory_and_removes_dead_writers_leftovers(snapshots: "Snapshots", tmp_path: Path) -> None:
+def test_start_creates_the_directory_and_removes_dead_writers_leftovers(snapshots: Snapshots, tmp_path: Path) -> None:
     checkpoints = CheckpointDirectory(tmp_path / "new" / "checkpoints", kept=1)
     assert checkpoints.committed() == []
     checkpoints.check_writable()
@@ -220,7 +196,7 @@ def test_start_creates_the_directory_and_removes_dead_writers_leftovers(snapshot
 def test_directory_that_cannot_be_written_is_one_line_with_the_fix(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(CheckpointError, match="set --checkpoints to a directory, not to a file"):
+        with pytest.raises(checkpoint_errors.CheckpointError, match="set --checkpoints to a directory, not to a file"):
             CheckpointDirectory(path, kept=1).check_writable()
 
 
@@ -230,22 +206,20 @@ def test_directory_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: P
         CheckpointDirectory(tmp_path / "file", kept=1).committed()
 
 
-def test_newest_committed_loads_whenever_its_writers_are_killed(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
+def test_newest_committed_loads_whenever_its_writers_are_killed(checkpoints: SavedFolder) -> None:
     generator = random.Random(4)
     context = multiprocessing.get_context("fork")
     began_s = time.monotonic()
-    snapshots.commit(checkpoints, 1, generation=1)
-    snapshots.commit(checkpoints, 2, generation=1)
+    checkpoints.save(1, generation=1)
+    checkpoints.save(2, generation=1)
     longest_life_s = 2 * (time.monotonic() - began_s)
-    target = snapshots.empty()
+    target = checkpoints.snapshots.empty()
     newest_seen, interrupted = 2, 0
     for generation in range(2, 27):
         committed = checkpoints.committed()
         first = committed[-1] + generator.choice([1, 2])
         begun = context.Event()
-        process = context.Process(target=_save_forever, args=(snapshots, checkpoints, first, generation, begun))
+        process = context.Process(target=_save_forever, args=(checkpoints, first, generation, begun))
         process.start()
         assert begun.wait(20)
         time.sleep(generator.uniform(0, longest_life_s))  # a random moment of death, not a wait
@@ -257,9 +231,7 @@ def test_newest_committed_loads_whenever_its_writers_are_killed(
         manifest = checkpoints.verify(newest)
         for rank in range(2):
             read_shard(checkpoints.step_directory(newest), rank, target, generation=generation)
-            with Slot(target) as slot:
-                tensors = {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors}
-            assert tensors == snapshots.tensors(rank, newest, manifest.generation)
+            assert contents(target) == checkpoints.snapshots.tensors(rank, newest, manifest.generation)
         interrupted += any(path.suffix == ".tmp" for path in checkpoints.path.rglob("*"))
         checkpoints.check_writable()
         assert not list(checkpoints.path.rglob("*.tmp"))
@@ -268,10 +240,8 @@ def test_newest_committed_loads_whenever_its_writers_are_killed(
     assert interrupted > 0
 
 
-def _save_forever(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, step: int, generation: int, begun: Event
-) -> None:
+def _save_forever(checkpoints: SavedFolder, step: int, generation: int, begun: Event) -> None:
     begun.set()
     while True:
-        snapshots.commit(checkpoints, step, generation=generation)
+        checkpoints.save(step, generation=generation)
         step += 1

@@ -2,7 +2,6 @@ import random
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from fsspec.registry import _registry
@@ -22,13 +21,9 @@ from holdfast_checkpoint.store.run_checkpoints import open_checkpoints
 from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 from holdfast_cli.main import app
 from holdfast_proto.exit_codes import ExitCode
-from holdfast_proto.snapshot import Slot
+from tests.checkpoint.conftest import contents
 from tests.support.object_places import Place
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
-
-RUN = "run"
+from tests.support.snapshots import RUN, Snapshots
 
 
 @pytest.fixture
@@ -39,7 +34,7 @@ def place() -> Place:
 class Nodes:
     """Nodes with one rank each that share a place."""
 
-    def __init__(self, place: Place, folder: Path, snapshots: "Snapshots", kept: int = 2) -> None:
+    def __init__(self, place: Place, folder: Path, snapshots: Snapshots, kept: int = 2) -> None:
         self.snapshots = snapshots
         self.of = [StagedCheckpoints(place.open(), folder / f"node{rank}", kept) for rank in range(2)]
 
@@ -55,17 +50,14 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(place: Place, tmp_path: Path, snapshots: "Snapshots") -> Nodes:
+def nodes(place: Place, tmp_path: Path, snapshots: Snapshots) -> Nodes:
     return Nodes(place, tmp_path, snapshots)
 
 
-def assert_restores(snapshots: "Snapshots", directory: Path, rank: int, step: int, generation: int = 1) -> None:
+def assert_restores(snapshots: Snapshots, directory: Path, rank: int, step: int, generation: int = 1) -> None:
     slot_path = snapshots.empty(1 << 17)
     read_shard(directory, rank, slot_path, generation=7)
-    with Slot(slot_path) as slot:
-        for entry in slot.meta().tensors:
-            with slot.tensor_bytes(entry) as raw:
-                assert bytes(raw) == snapshots.tensors(rank, step, generation)[entry.name]
+    assert contents(slot_path) == snapshots.tensors(rank, step, generation)
 
 
 def test_manifest_is_put_after_every_shard_and_index(place: Place, nodes: Nodes) -> None:
@@ -81,7 +73,7 @@ def test_manifest_is_put_after_every_shard_and_index(place: Place, nodes: Nodes)
 
 
 def test_new_node_downloads_what_its_rank_needs_and_no_more(
-    place: Place, nodes: Nodes, tmp_path: Path, snapshots: "Snapshots"
+    place: Place, nodes: Nodes, tmp_path: Path, snapshots: Snapshots
 ) -> None:
     nodes.save(40)
     directory = StagedCheckpoints(place.open(), tmp_path / "new", 2).fetch(40, [1])
@@ -89,7 +81,7 @@ def test_new_node_downloads_what_its_rank_needs_and_no_more(
     assert sorted(path.name for path in directory.iterdir()) == ["manifest.json", "rank-00001.json", "rank-00001.shard"]
 
 
-def test_base_is_kept_and_comes_along(place: Place, nodes: Nodes, tmp_path: Path, snapshots: "Snapshots") -> None:
+def test_base_is_kept_and_comes_along(place: Place, nodes: Nodes, tmp_path: Path, snapshots: Snapshots) -> None:
     nodes.save(10)
     for step in (20, 30, 40):
         base = nodes.of[0].base_for(step, run=RUN, world_size=2, generation=1, full_every=8)
@@ -104,7 +96,7 @@ def test_base_is_kept_and_comes_along(place: Place, nodes: Nodes, tmp_path: Path
 
 
 def test_flaky_store_delays_checkpoints_and_loses_none(
-    place: Place, nodes: Nodes, tmp_path: Path, snapshots: "Snapshots"
+    place: Place, nodes: Nodes, tmp_path: Path, snapshots: Snapshots
 ) -> None:
     chance = random.Random(5)
     place.files.fails = lambda _number, _method: OSError("reset by peer") if chance.random() < 0.2 else None
@@ -131,35 +123,22 @@ def test_object_that_arrives_short_is_put_again(place: Place, nodes: Nodes, monk
     assert shards == ["rank-00000.shard"] * 2 + ["rank-00001.shard"]
 
 
-def test_step_that_is_saved_again_leaves_what_was_committed(place: Place, nodes: Nodes) -> None:
-    nodes.save(10)
-    for node in nodes.of:
-        node.base_for(20, run=RUN, world_size=2, generation=1, full_every=8)
-    nodes.save(20, base=10)
-    assert sorted(nodes.of[1].manifests()) == [10, 20]
-    before = place.names()
-    shutil.rmtree(nodes.of[0].path)
-    slot = nodes.snapshots.slot(0, 10, generation=2)
-    write_shard(slot, nodes.of[0].step_directory(10), run=RUN, world_size=2)
-    with pytest.raises(CheckpointCommitted, match="is committed already, by generation 1: it stays"):
-        nodes.of[0].publish(10, 0)
-    assert place.names() == before
-    assert sorted(nodes.of[1].manifests()) == [10, 20]
-
-
-def test_node_that_was_replaced_does_not_withdraw_what_was_saved_since(
-    place: Place, nodes: Nodes, tmp_path: Path
+@pytest.mark.parametrize(
+    ("committed", "again"), [(1, 2), (2, 1)], ids=["by a later one", "by a node that was replaced"]
+)
+def test_step_that_is_saved_again_leaves_what_was_committed(
+    committed: int, again: int, place: Place, nodes: Nodes, tmp_path: Path
 ) -> None:
-    assert nodes.save(10, generation=2) is not None
+    assert nodes.save(10, generation=committed) is not None
     for node in nodes.of:
-        node.base_for(20, run=RUN, world_size=2, generation=2, full_every=8)
-    assert nodes.save(20, generation=2, base=10) is not None
+        node.base_for(20, run=RUN, world_size=2, generation=committed, full_every=8)
+    assert nodes.save(20, generation=committed, base=10) is not None
     before = place.names()
-    replaced = StagedCheckpoints(place.open(), tmp_path / "replaced", 2)
-    write_shard(nodes.snapshots.slot(1, 10, generation=1), replaced.step_directory(10), run=RUN, world_size=2)
-    with pytest.raises(CheckpointError, match="is committed already, by generation 2: it stays"):
-        replaced.publish(10, 1)
-    assert sorted(replaced.manifests()) == [10, 20]
+    new = StagedCheckpoints(place.open(), tmp_path / "new", 2)
+    write_shard(nodes.snapshots.slot(1, 10, generation=again), new.step_directory(10), run=RUN, world_size=2)
+    with pytest.raises(CheckpointCommitted, match=f"is committed already, by generation {committed}: it stays"):
+        new.publish(10, 1)
+    assert sorted(new.manifests()) == sorted(nodes.of[1].manifests()) == [10, 20]
     assert place.names() == before
 
 
@@ -211,9 +190,7 @@ def test_staging_holds_no_more_than_the_store(nodes: Nodes) -> None:
     assert sorted(path.name for path in nodes.of[1].path.iterdir()) == ["step-00000020", "step-00000030"]
 
 
-def test_shard_that_is_being_written_stays_in_the_staging_folder_though_newer_steps_are_committed(
-    nodes: Nodes,
-) -> None:
+def test_shard_that_is_being_written_stays_in_the_staging_folder_though_newer_steps_are_committed(nodes: Nodes) -> None:
     nodes.save(40)
     node = nodes.of[0]
     for step in (10, 20):  # the run went back
@@ -222,7 +199,7 @@ def test_shard_that_is_being_written_stays_in_the_staging_folder_though_newer_st
     assert sorted(path.name for path in node.path.iterdir()) == ["step-00000010", "step-00000020", "step-00000040"]
 
 
-def test_damaged_copy_on_the_node_is_fetched_again(place: Place, nodes: Nodes, snapshots: "Snapshots") -> None:
+def test_damaged_copy_on_the_node_is_fetched_again(place: Place, nodes: Nodes, snapshots: Snapshots) -> None:
     nodes.save(40)
     shard = nodes.of[0].step_directory(40) / "rank-00000.shard"
     shard.write_bytes(bytes(shard.stat().st_size))

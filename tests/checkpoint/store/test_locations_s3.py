@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -16,15 +16,13 @@ from holdfast_checkpoint.store.retries import Retries
 from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 from holdfast_cli.main import app
 from holdfast_proto.exit_codes import ExitCode
-from tests.checkpoint.store.test_locations import RUN, assert_restores
+from tests.checkpoint.store.test_locations import assert_restores
 from tests.support.object_places import QUICK
-
-if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
+from tests.support.snapshots import RUN, Snapshots
 
 
 @pytest.fixture
-def node(url: str, tmp_path: Path, snapshots: "Snapshots") -> StagedCheckpoints:
+def node(url: str, tmp_path: Path, snapshots: Snapshots) -> StagedCheckpoints:
     """A node that has saved a full checkpoint and one that builds on it."""
     node = StagedCheckpoints(open_objects(PRIMARY, url), tmp_path / "staging", 2)
     node.check_writable()
@@ -42,7 +40,7 @@ def checkpoint(*words: object) -> Result:
 
 
 def test_checkpoint_comes_back_on_a_new_node(
-    node: StagedCheckpoints, url: str, tmp_path: Path, snapshots: "Snapshots"
+    node: StagedCheckpoints, url: str, tmp_path: Path, snapshots: Snapshots
 ) -> None:
     new = StagedCheckpoints(open_objects(PRIMARY, url), tmp_path / "new", 2)
     assert sorted(new.manifests()) == [10, 20]
