@@ -9,13 +9,14 @@ import pytest
 
 from tests.support.tiers import expect_system_marker
 from tests.trainer.layouts import Layout
+from tests.trainer.world_of_one import world_of_one
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it does so again and again. "
 
 
 class RunRanks(Protocol):
     def __call__(self, case: str, *, ranks: int = 1, **config: dict[str, Any]) -> str:
-        """Run a case of forked_ranks.py in a new world; return what its ranks printed."""
+        """Run a case of forked_ranks.py in a new world; return what its ranks printed. Samples have 16 tokens."""
 
 
 class CheckLayouts(Protocol):
@@ -35,14 +36,22 @@ def warm_parent() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture
+def one_rank() -> Iterator[None]:
+    """This process is a whole world."""
+    with world_of_one():
+        yield
+
+
+@pytest.fixture
 def run_ranks(
     request: pytest.FixtureRequest, warm_parent: subprocess.Popen[str], tmp_path: Path, text_folder: Path
 ) -> RunRanks:
     expect_system_marker(request)
 
     def run(case: str, *, ranks: int = 1, **config: dict[str, Any]) -> str:
-        data = {"source": str(text_folder), "cache_directory": str(tmp_path / "cache"), **config.pop("data", {})}
-        request = {"case": case, "ranks": ranks, "folder": str(tmp_path), "configs": [{**config, "data": data}]}
+        data = {"source": str(text_folder), "cache_directory": str(tmp_path / "cache"), "sequence": 16}
+        config = {"train": {"global_batch": 8}, **config, "data": data | config.get("data", {})}
+        request = {"case": case, "ranks": ranks, "folder": str(tmp_path), "configs": [config]}
         reply = ask(warm_parent, request)
         assert reply["ok"], reply["output"]
         return str(reply["output"])

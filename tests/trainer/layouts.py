@@ -9,30 +9,25 @@ DEGREES = (1, 2, 4, 8)
 SMALL_DEGREES = (1, 2, 4)
 """Degrees of cp and ep, which are combined with more settings than the others."""
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble")
-OPTIMIZER = {
-    "learning_rate": 0.01,
-    "warmup_steps": 1,
-    # Larger than the rounding error of a gradient that should be zero.
-    "epsilon": 1e-4,
-    "clip_norm": 0.1,
-}
-"""Settings with which rounding stays small and clipping bites."""
+OPTIMIZER = {"learning_rate": 0.01, "warmup_steps": 1, "epsilon": 1e-4, "clip_norm": 0.1}
+"""Settings with which rounding stays small and clipping bites. Epsilon is larger than the rounding error of a gradient
+that should be zero."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    dp: int
-    dp_shard: int
-    zero: int
-    tp: int
-    pp: int
-    cp: int
-    experts: bool
-    ep: int
-    schedule: str
-    sequence_parallel: bool
-    loss_parallel: bool
-    optimizer: str
+    dp: int = 1
+    dp_shard: int = 0
+    zero: int = 3
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    experts: bool = False
+    ep: int = 1
+    schedule: str = "1f1b"
+    sequence_parallel: bool = True
+    loss_parallel: bool = True
+    optimizer: str = "adamw"
 
     @property
     def ranks(self) -> int:
@@ -64,36 +59,14 @@ class Layout:
     def config(self) -> dict[str, Any]:
         """A whole configuration: as small as the layout allows."""
         stages = self.pp * (2 if self.schedule in SCHEDULES[2:] else 1)
+        model = {"dim": 32, "layers": max(2, stages), "heads": 8, "kv_heads": max(4, self.tp), "hidden": 32}
         return {
-            "model": {
-                "dim": 32,
-                "layers": max(2, stages),
-                "heads": 8,
-                "kv_heads": max(4, self.tp),
-                "hidden": 32,
-                **(self._experts if self.experts else {}),
-            },
+            "model": {**model, **(self._experts if self.experts else {})},
             "parallel": self.parallel,
             "data": {"sequence": 16},
             "train": {"global_batch": 16},
             "optimizer": {"name": self.optimizer, **OPTIMIZER},
         }
-
-
-ONE_RANK = Layout(
-    dp=1,
-    dp_shard=0,
-    zero=3,
-    tp=1,
-    pp=1,
-    cp=1,
-    experts=False,
-    ep=1,
-    schedule="1f1b",
-    sequence_parallel=True,
-    loss_parallel=True,
-    optimizer="adamw",
-)
 
 
 def every_layout() -> list[Layout]:

@@ -24,6 +24,7 @@ from holdfast_trainer.pipeline.pipeline import Runner
 from holdfast_trainer.train import ExpertStatistics, expert_statistics
 from holdfast_trainer.update import update_parameters
 from holdfast_trainer.weights.weight_folder import find_weights
+from tests.trainer.world_of_one import whole_model
 
 CPU = torch.device("cpu")
 STEPS = 2
@@ -62,9 +63,8 @@ def check_layout(config: TrainerConfig) -> None:
         loss = runner.forward_backward(share(config, mesh, index))
         expect_expert_statistics(config, expert_statistics(config, mesh, parts), wanted)
         expect_close(parts, wanted.gradients, lambda parameter: parameter.grad, f"gradient of step {index}")
-        update = update_parameters(
-            parts, optimizer, scheduler, None, mesh, clip_norm=config.optimizer.clip_norm, measured=True
-        )
+        clip_norm = config.optimizer.clip_norm
+        update = update_parameters(parts, optimizer, scheduler, None, mesh, clip_norm=clip_norm, measured=True)
         expect_close(parts, wanted.weights, lambda parameter: parameter, f"weights after step {index}")
         torch.testing.assert_close(update.grad_norm, wanted.grad_norm, rtol=1e-5, atol=0)
         assert update.update_norm is not None
@@ -121,9 +121,7 @@ def plain_steps(
     model_config: ModelConfig, optimizer_config: OptimizerConfig, train: TrainConfig, data: DataConfig
 ) -> list[Step]:
     """Train with torch alone: one process, whole batches, no mesh."""
-    model = Transformer(
-        model_config, positions=torch.arange(data.sequence), layers=range(model_config.layers), first=True, last=True
-    )
+    model = whole_model(model_config, data.sequence)
     if model_config.init_from:
         model.allocate(CPU)
         load_weights(ModelParts((), (model,)), find_weights(model_config.weights_folder, model_config))

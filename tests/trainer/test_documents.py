@@ -10,15 +10,17 @@ from holdfast_trainer.data.batches import document_spans
 from holdfast_trainer.model.transformer import Transformer
 from tests.trainer.conftest import RunRanks
 from tests.trainer.layouts import OPTIMIZER
+from tests.trainer.world_of_one import whole_model
 
 END = 7
-MODEL = ModelConfig(dim=32, layers=2, heads=8, kv_heads=4, hidden=48)
+RANKS_MODEL = {"dim": 32, "layers": 2, "heads": 8, "kv_heads": 4, "hidden": 48}
+MODEL = ModelConfig.model_validate(RANKS_MODEL)
 LENGTHS = [5, 1, 9, 17]
 """Tokens of each document. Only the last one has no end: the sample ends first."""
 
 
 def model_of(sequence: int) -> Transformer:
-    model = Transformer(MODEL, positions=torch.arange(sequence), layers=range(2), first=True, last=True)
+    model = whole_model(MODEL, sequence)
     model.initialise(torch.device("cpu"), seed=3)
     return model
 
@@ -65,19 +67,14 @@ def test_a_packed_sample_has_the_loss_and_gradients_of_its_documents_alone() -> 
         torch.testing.assert_close(parameter.grad, wanted, rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
 
 
-def test_without_documents_the_same_sample_has_another_loss() -> None:
+def test_without_documents_the_same_sample_has_another_loss_unless_it_is_one_document() -> None:
     inputs, targets = packed_sample()
     model = model_of(inputs.shape[1])
-    apart, together = loss_of(model, inputs, targets, document_spans(inputs, END)), loss_of(model, inputs, targets)
+    # No token of the sample has the id 3, so it is one document.
+    apart, whole = (loss_of(model, inputs, targets, document_spans(inputs, end)) for end in (END, 3))
+    together = loss_of(model, inputs, targets)
     assert not torch.isclose(apart, together, rtol=1e-4)
-
-
-def test_a_sample_of_one_document_is_a_sample_without_documents() -> None:
-    inputs, targets = packed_sample()
-    model = model_of(inputs.shape[1])
-    whole = document_spans(inputs, end=3)  # an id that the sample does not have
-    with_spans, without = loss_of(model, inputs, targets, whole), loss_of(model, inputs, targets)
-    torch.testing.assert_close(with_spans, without, rtol=1e-6, atol=0)
+    torch.testing.assert_close(whole, together, rtol=1e-6, atol=0)
 
 
 @pytest.mark.system
@@ -100,28 +97,12 @@ def test_a_sample_of_one_document_is_a_sample_without_documents() -> None:
 def test_layouts_keep_documents_apart_as_one_plain_process_does(
     run_ranks: RunRanks, ranks: int, parallel: dict[str, object], settings: dict[str, object]
 ) -> None:
-    run_ranks(
-        "sweep",
-        ranks=ranks,
-        model={"dim": 32, "layers": 4, "heads": 8, "kv_heads": 4, "hidden": 48, **settings},
-        parallel=parallel,
-        data={"sequence": 16, "document_end": END},
-        train={"global_batch": 8},
-        optimizer=OPTIMIZER,
-    )
+    model = {**RANKS_MODEL, "layers": 4, **settings}
+    run_ranks("sweep", ranks=ranks, model=model, parallel=parallel, data={"document_end": END}, optimizer=OPTIMIZER)
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("memory", [{"checkpointing": "selective"}, {"checkpointing": "full"}])
-def test_activation_checkpointing_keeps_documents_apart_bit_for_bit(
-    run_ranks: RunRanks, memory: dict[str, object]
-) -> None:
-    run_ranks(
-        "memory",
-        ranks=2,
-        model={"dim": 32, "layers": 2, "heads": 8, "kv_heads": 4, "hidden": 48},
-        parallel={"tp": 2},
-        memory=memory,
-        data={"sequence": 16, "document_end": END},
-        train={"global_batch": 8},
-    )
+@pytest.mark.parametrize("checkpointing", ["selective", "full"])
+def test_activation_checkpointing_keeps_documents_apart_bit_for_bit(run_ranks: RunRanks, checkpointing: str) -> None:
+    memory = {"checkpointing": checkpointing}
+    run_ranks("memory", ranks=2, model=RANKS_MODEL, parallel={"tp": 2}, memory=memory, data={"document_end": END})

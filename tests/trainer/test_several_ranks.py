@@ -9,12 +9,9 @@ from tests.trainer.conftest import RunRanks
 
 pytestmark = pytest.mark.system
 
-SMALL: dict[str, Any] = {
-    "model": {"dim": 32, "layers": 4, "heads": 4, "kv_heads": 2, "hidden": 64},
-    "data": {"sequence": 16},
-    "train": {"global_batch": 8},
-}
+SMALL = {"dim": 32, "layers": 4, "heads": 4, "kv_heads": 2, "hidden": 64}
 EXPERTS = {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "hidden": 32, "experts": 4}
+SCALED = {"compute": "fp16", "loss_scale": 256.0}
 
 
 @pytest.mark.gate
@@ -28,13 +25,11 @@ EXPERTS = {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "hidden": 32, "exp
     ],
 )
 def test_overflow_on_one_rank_skips_exactly_that_step_on_all(run_ranks: RunRanks, parallel: dict[str, Any]) -> None:
-    precision = {"compute": "fp16", "loss_scale": 256.0}
-    run_ranks("overflow", ranks=4, **SMALL, parallel=parallel, precision=precision)
+    run_ranks("overflow", ranks=4, model=SMALL, parallel=parallel, precision=SCALED)
 
 
 def test_overflow_skips_the_step_of_experts_too(run_ranks: RunRanks) -> None:
-    precision = {"compute": "fp16", "loss_scale": 256.0}
-    run_ranks("overflow", ranks=2, **{**SMALL, "model": EXPERTS}, parallel={"dp": 2, "ep": 2}, precision=precision)
+    run_ranks("overflow", ranks=2, model=EXPERTS, parallel={"dp": 2, "ep": 2}, precision=SCALED)
 
 
 @pytest.mark.parametrize(
@@ -48,19 +43,18 @@ def test_overflow_skips_the_step_of_experts_too(run_ranks: RunRanks) -> None:
 def test_memory_options_do_not_change_a_bit(
     run_ranks: RunRanks, parallel: dict[str, Any], memory: dict[str, Any]
 ) -> None:
-    run_ranks("memory", ranks=4, **SMALL, parallel=parallel, memory=memory)
+    run_ranks("memory", ranks=4, model=SMALL, parallel=parallel, memory=memory)
 
 
 @pytest.mark.parametrize("checkpointing", ["selective", "full"])
 def test_checkpointing_does_not_change_a_bit_of_experts(run_ranks: RunRanks, checkpointing: str) -> None:
-    sections = {**SMALL, "model": EXPERTS}
-    run_ranks("memory", ranks=2, **sections, parallel={"dp": 2, "ep": 2}, memory={"checkpointing": checkpointing})
+    run_ranks("memory", ranks=2, model=EXPERTS, parallel={"dp": 2, "ep": 2}, memory={"checkpointing": checkpointing})
 
 
 def test_fp8_composes_with_tensor_parallelism_and_sharding(run_ranks: RunRanks) -> None:
     package("torchao")
     precision = {"compute": "bf16", "fp8": True}
-    run_ranks("fp8", ranks=4, **SMALL, parallel={"dp": 2, "tp": 2}, precision=precision)
+    run_ranks("fp8", ranks=4, model=SMALL, parallel={"dp": 2, "tp": 2}, precision=precision)
 
 
 @pytest.mark.parametrize(
@@ -74,4 +68,4 @@ def test_fp8_composes_with_tensor_parallelism_and_sharding(run_ranks: RunRanks) 
 def test_a_flipped_bit_and_the_origin_of_a_bad_gradient_are_found_and_nothing_else(
     run_ranks: RunRanks, parallel: dict[str, Any]
 ) -> None:
-    run_ranks("watched", ranks=4, **SMALL, parallel=parallel)
+    run_ranks("watched", ranks=4, model=SMALL, parallel=parallel)

@@ -4,15 +4,12 @@ import pytest
 
 pytestmark = pytest.mark.system
 
-SMALL = {
-    "model": {"dim": 32, "layers": 2, "heads": 2, "kv_heads": 1, "hidden": 48},
-    "data": {"sequence": 16},
-}
+SMALL = {"dim": 32, "layers": 2, "heads": 2, "kv_heads": 1, "hidden": 48}
 
 
 def test_hooks_get_the_phases_and_figures_of_each_step(run_ranks: Any) -> None:
     train = {"steps": 2, "global_batch": 4, "validate_every": 2, "log_every": 2}
-    output = run_ranks("calls", **SMALL, train=train)
+    output = run_ranks("calls", model=SMALL, train=train)
     compute = ["DATA", "FORWARD_BACKWARD", "report ['samples']", "OPTIMIZER"]
     assert [line for line in output.splitlines() if not line.startswith("step 1  ")] == [
         "attach ['model', 'optimizer', 'scheduler'] {'pp': 0, 'dp': 0, 'tp': 0} cpu",
@@ -26,7 +23,7 @@ def test_hooks_get_the_phases_and_figures_of_each_step(run_ranks: Any) -> None:
 
 def test_runs_end_with_the_same_bits_also_when_resumed_from_the_state_given_to_the_hooks(run_ranks: Any) -> None:
     train = {"steps": 6, "global_batch": 4, "validate_every": 0}
-    output = run_ranks("digests", **SMALL, train=train, parallel={"microbatches": 2}, optimizer={"warmup_steps": 2})
+    output = run_ranks("digests", model=SMALL, train=train, parallel={"microbatches": 2}, optimizer={"warmup_steps": 2})
     (how, first), again, resumed = [line.split() for line in output.splitlines()]
     assert how == "undisturbed"
     assert again == ["undisturbed", first]
@@ -35,5 +32,5 @@ def test_runs_end_with_the_same_bits_also_when_resumed_from_the_state_given_to_t
 
 def test_preloaded_rank_imports_next_to_nothing(run_ranks: Any) -> None:
     train = {"steps": 2, "global_batch": 4, "validate_every": 1}
-    imported = run_ranks("imports", **SMALL, train=train).splitlines()[-1].split()
+    imported = run_ranks("imports", model=SMALL, train=train).splitlines()[-1].split()
     assert len(imported) <= 2, imported

@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.optim import AdamW, Optimizer
 
 from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config_sections import ModelConfig
 from holdfast_trainer.model.transformer import Transformer
 from holdfast_trainer.parallel.activation_checkpointing import apply_to_blocks
 from holdfast_trainer.parallel.offload import offload_policy
@@ -40,15 +41,14 @@ def small_config(**sections: Any) -> TrainerConfig:
     return TrainerConfig(**{"model": MODEL, "data": {"sequence": SEQUENCE}, **sections})
 
 
+def whole_model(config: ModelConfig, sequence: int = SEQUENCE) -> Transformer:
+    positions = torch.arange(sequence, device=CPU)
+    return Transformer(config, positions=positions, layers=range(config.layers), first=True, last=True)
+
+
 def meta_model(config: TrainerConfig) -> Transformer:
     with torch.device("meta"):
-        return Transformer(
-            config.model,
-            positions=torch.arange(SEQUENCE, device=CPU),
-            layers=range(config.model.layers),
-            first=True,
-            last=True,
-        )
+        return whole_model(config.model)
 
 
 def small_model(config: TrainerConfig) -> Transformer:

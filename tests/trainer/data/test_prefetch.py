@@ -1,5 +1,4 @@
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -9,16 +8,14 @@ ENOUGH_S = 10.0
 
 
 class Source:
-    """A source that counts its items and holds each until the test lets it through."""
+    """A source that notes its items, and fails at the item 3."""
 
     def __init__(self) -> None:
         self.prepared: list[int] = []
         self.threads: set[threading.Thread] = set()
-        self.open = threading.Event()
         self.enough = threading.Semaphore(0)
 
     def prepare(self, index: int) -> str:
-        assert self.open.wait(ENOUGH_S)
         self.prepared.append(index)
         self.threads.add(threading.current_thread())
         self.enough.release()
@@ -32,15 +29,12 @@ class Source:
 
 
 @pytest.fixture
-def source() -> Iterator[Source]:
-    source = Source()
-    yield source
-    source.open.set()
+def source() -> Source:
+    return Source()
 
 
 def test_items_are_prepared_ahead_in_order_and_no_further(source: Source) -> None:
     prefetch = Prefetch(source.prepare, ahead=2)
-    source.open.set()
     assert prefetch.get(0) == "item 0"
     source.wait_for(3)
     assert source.prepared == [0, 1, 2]
@@ -53,14 +47,12 @@ def test_items_are_prepared_ahead_in_order_and_no_further(source: Source) -> Non
 
 def test_without_items_ahead_there_is_no_thread(source: Source) -> None:
     prefetch = Prefetch(source.prepare, ahead=0)
-    source.open.set()
     assert [prefetch.get(0), prefetch.get(1)] == ["item 0", "item 1"]
     assert source.threads == {threading.current_thread()}
     prefetch.close()
 
 
 def test_any_item_can_be_asked_for(source: Source) -> None:
-    source.open.set()
     prefetch = Prefetch(source.prepare, ahead=2)
     assert [prefetch.get(index) for index in (7, 8, 20, 21, 0, 0)] == [f"item {i}" for i in (7, 8, 20, 21, 0, 0)]
     prefetch.close()
@@ -68,7 +60,6 @@ def test_any_item_can_be_asked_for(source: Source) -> None:
 
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_error_is_raised_where_the_item_is_asked_for_and_not_before(source: Source, ahead: int) -> None:
-    source.open.set()
     prefetch = Prefetch(source.prepare, ahead=ahead)
     assert [prefetch.get(index) for index in range(3)] == ["item 0", "item 1", "item 2"]
     with pytest.raises(ValueError, match="item 3 is damaged"):
@@ -97,7 +88,6 @@ def test_wait_is_that_of_the_last_get(monkeypatch: pytest.MonkeyPatch, ahead: in
 
 def test_closing_ends_the_thread_and_drops_what_was_not_begun(source: Source) -> None:
     prefetch = Prefetch(source.prepare, ahead=2)
-    source.open.set()
     prefetch.get(0)
     source.wait_for(3)
     prefetch.close()

@@ -9,10 +9,10 @@ CONFIG = ModelConfig(dim=32, layers=3, heads=4, kv_heads=2, hidden=48)
 
 
 def build(
-    config: ModelConfig = CONFIG, *, layers: range = range(3), first: bool = True, last: bool = True
+    config: ModelConfig = CONFIG, *, layers: range = range(3), first: bool = True, last: bool = True, seed: int = 1
 ) -> Transformer:
     model = Transformer(config, positions=torch.arange(16), layers=layers, first=first, last=last)
-    model.initialise(CPU, seed=1)
+    model.initialise(CPU, seed=seed)
     return model
 
 
@@ -44,11 +44,9 @@ def test_stages_have_the_parameters_of_the_whole_model_under_the_same_names() ->
 
 
 def test_initial_weights_are_those_of_the_seed() -> None:
-    other = Transformer(CONFIG, positions=torch.arange(16), layers=range(3), first=True, last=True)
-    other.initialise(CPU, seed=2)
-    first, second = build().state_dict(), build().state_dict()
+    first, second, other = build().state_dict(), build().state_dict(), build(seed=2).state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert not torch.equal(first["head.weight"], other.state_dict()["head.weight"])
+    assert not torch.equal(first["head.weight"], other["head.weight"])
 
 
 def test_no_two_matrices_start_alike() -> None:
@@ -57,9 +55,8 @@ def test_no_two_matrices_start_alike() -> None:
 
 
 def test_tied_head_is_the_embedding() -> None:
-    model = build(ModelConfig(dim=32, layers=3, heads=4, kv_heads=2, hidden=48, tied=True))
-    assert model.head is not None
-    assert model.embedding is not None
+    model = build(CONFIG.model_copy(update={"tied": True}))
+    assert model.head is not None and model.embedding is not None
     assert model.head.weight is model.embedding.weight
     assert "head.weight" not in dict(model.named_parameters())
 

@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,13 +7,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from holdfast_trainer.model.transformer import Transformer
-from tests.trainer.world_of_one import MODEL, adamw, loss_of, losses, small_config, small_model, world_of_one
+from tests.trainer.world_of_one import MODEL, adamw, loss_of, losses, small_config, small_model
 
-
-@pytest.fixture(autouse=True)
-def _world() -> Iterator[None]:
-    with world_of_one():
-        yield
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 
 def model_with(**memory: Any) -> Transformer:

@@ -1,11 +1,9 @@
-from dataclasses import replace
-
 import pytest
 import torch
 
 from holdfast_trainer.parallel.context_parallel import in_order, zigzag_positions
 from tests.trainer.conftest import CheckLayouts
-from tests.trainer.layouts import ONE_RANK
+from tests.trainer.layouts import Layout
 
 
 def test_a_rank_alone_holds_the_sequence_in_order() -> None:
@@ -37,9 +35,9 @@ def test_parts_of_all_ranks_are_put_into_the_order_of_the_sequence(ranks: int) -
 
 @pytest.mark.system
 def test_a_sequence_on_two_ranks_computes_what_one_process_computes(check_layouts: CheckLayouts) -> None:
-    check_layouts([replace(ONE_RANK, cp=2), replace(ONE_RANK, experts=True, cp=2)])
+    check_layouts([Layout(cp=2), Layout(experts=True, cp=2)])
 
 
 @pytest.mark.system
 def test_a_sequence_on_four_ranks_computes_what_one_process_computes(check_layouts: CheckLayouts) -> None:
-    check_layouts([replace(ONE_RANK, cp=4), replace(ONE_RANK, experts=True, cp=4), replace(ONE_RANK, cp=2, tp=2)])
+    check_layouts([Layout(cp=4), Layout(experts=True, cp=4), Layout(cp=2, tp=2)])

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,15 +9,12 @@ from holdfast_trainer.config_sections import MemoryConfig, PrecisionConfig
 from holdfast_trainer.model.transformer import Transformer
 from holdfast_trainer.parallel.offload import move_buffers, offload_optimizer, state_device
 from holdfast_trainer.precision.loss_scaling import LossScaler
-from tests.trainer.world_of_one import adamw, loss_of, losses, small_config, small_model, world_of_one
+from tests.trainer.world_of_one import adamw, loss_of, losses, small_config, small_model
 
 OPTIMIZER = MemoryConfig(offload="optimizer")
 
 
-@pytest.fixture(autouse=True)
-def _world() -> Iterator[None]:
-    with world_of_one():
-        yield
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 
 def sgd(model: Transformer) -> SGD:

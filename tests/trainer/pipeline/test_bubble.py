@@ -34,21 +34,17 @@ class FakeStage:
         self._device.now_s += seconds
         return "output"
 
-    def backward_one_chunk(self, *, seconds: float) -> None:
-        self._device.now_s += seconds
-
-    def backward_weight_one_chunk(self, seconds: float) -> None:
-        self._device.now_s += seconds
+    backward_one_chunk = backward_weight_one_chunk = forward_one_chunk
 
 
-def measured(device: FakeDevice, count: int) -> tuple[BubbleMeter[float], list[FakeStage]]:
+def measured(count: int = 1) -> tuple[FakeDevice, BubbleMeter[float], list[FakeStage]]:
+    device = FakeDevice()
     stages = [FakeStage(device) for _ in range(count)]
-    return BubbleMeter(cast(list[PipelineStage], stages), device), stages
+    return device, BubbleMeter(cast(list[PipelineStage], stages), device), stages
 
 
 def test_bubble_is_what_the_computations_of_all_stages_of_the_rank_leave() -> None:
-    device = FakeDevice()
-    meter, (first, second) = measured(device, 2)
+    device, meter, (first, second) = measured(2)
     with meter.step():
         device.now_s += 3
         assert first.forward_one_chunk(1) == "output"
@@ -62,14 +58,13 @@ def test_bubble_is_what_the_computations_of_all_stages_of_the_rank_leave() -> No
 
 
 def test_no_share_is_known_before_the_first_step() -> None:
-    meter, (stage,) = measured(FakeDevice(), 1)
+    _, meter, (stage,) = measured()
     stage.forward_one_chunk(1)
     assert meter.share() is None
 
 
 def test_step_is_read_when_the_device_has_finished_it() -> None:
-    device = FakeDevice()
-    meter, (stage,) = measured(device, 1)
+    device, meter, (stage,) = measured()
     device.reached_s = 0
     with meter.step():
         stage.forward_one_chunk(1)
@@ -84,8 +79,7 @@ def test_step_is_read_when_the_device_has_finished_it() -> None:
 
 
 def test_step_that_was_broken_off_is_not_counted() -> None:
-    device = FakeDevice()
-    meter, (stage,) = measured(device, 1)
+    _, meter, (stage,) = measured()
     with pytest.raises(ConnectionError), meter.step():
         raise ConnectionError
     with meter.step():
@@ -104,8 +98,7 @@ def test_stages_without_a_method_that_must_be_timed_still_compute_and_one_line_s
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(FakeStage, "backward_weight_one_chunk")
-    device = FakeDevice()
-    meter, (first, _) = measured(device, 2)
+    device, meter, (first, _) = measured(2)
     for _ in range(2):
         with meter.step():
             device.now_s += 3

@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -7,13 +6,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from holdfast_trainer.precision.compute_dtype import compute_dtype
-from tests.trainer.world_of_one import adamw, loss_of, losses, small_config, small_model, world_of_one
+from tests.trainer.world_of_one import adamw, loss_of, losses, small_config, small_model
 
-
-@pytest.fixture(autouse=True)
-def _world() -> Iterator[None]:
-    with world_of_one():
-        yield
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 
 def input_dtypes(model: nn.Module, kind: type[nn.Module]) -> list[set[torch.dtype]]:

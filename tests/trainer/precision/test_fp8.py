@@ -1,5 +1,4 @@
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,15 +10,12 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from holdfast_hooks import ConfigurationError
 from holdfast_trainer.precision.fp8 import convert_to_fp8, require_fp8
 from tests.support.programs import package
-from tests.trainer.world_of_one import adamw, losses, meta_model, sharded, small_config, world_of_one
+from tests.trainer.world_of_one import adamw, losses, meta_model, sharded, small_config
 
 CUDA = torch.device("cuda", 0)
 
 
-@pytest.fixture(autouse=True)
-def _world() -> Iterator[None]:
-    with world_of_one():
-        yield
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 
 def test_linear_layers_of_the_blocks_that_fit_are_converted_and_keep_their_names() -> None:

@@ -20,6 +20,31 @@ LLAMA3 = {
     "original_max_position_embeddings": 8192,
 }
 
+WRONG = {
+    '"attention_bias": true': "attention_bias is true, but the trainer has false only: give another model",
+    '"mlp_bias": true': "mlp_bias is true, but the trainer has false only: give another model",
+    '"hidden_act": "gelu"': 'hidden_act is "gelu", but the trainer has "silu" only: give another model',
+    '"attention_dropout": 0.1': "attention_dropout is 0.1, but the trainer has 0 only: give another model",
+    '"sliding_window": 512': "sliding_window is 512, but the trainer has null only: give another model",
+    '"logit_scale": 2': "logit_scale is 2, a field that the trainer does not know: remove it if it has no effect",
+    '"model_type": "qwen2"': 'model_type is "qwen2", but only LlamaForCausalLM and MistralForCausalLM can be loaded: '
+    "give such a model",
+    '"architectures": ["LlamaForSequenceClassification"]': 'architectures is ["LlamaForSequenceClassification"], '
+    "but only LlamaForCausalLM and MistralForCausalLM can be loaded: give such a model",
+    '"model_type": "mistral", "architectures": ["MistralForCausalLM"]': "sliding_window is missing, "
+    "and its default is a window: set it to null if there is none",
+    '"hidden_size": "64"': 'hidden_size is "64", but must be a positive whole number: correct it',
+    '"num_hidden_layers": null': "num_hidden_layers is null, but must be a positive whole number: correct it",
+    '"rms_norm_eps": 0': "rms_norm_eps is 0, but must be a positive number: correct it",
+    '"rope_scaling": {"rope_type": "yarn", "factor": 2.0}': 'rope_scaling.rope_type is "yarn", '
+    "but the trainer knows default, linear, llama3 only: give another model",
+    '"rope_scaling": {"type": "linear"}': "rope_scaling.factor is null, but must be a positive number: correct it",
+    '"rope_scaling": {"type": "linear", "factor": 2.0, "attention_factor": 1.1}': "rope_scaling.attention_factor is "
+    "1.1, which linear does not have: remove it if it has no effect",
+    '"rope_scaling": [1]': "rope_scaling is [1], but must be a table or null: correct it",
+}
+"""Fields of config.json, and the line that refuses them."""
+
 
 @pytest.mark.parametrize(
     "settings",
@@ -57,57 +82,10 @@ def test_mistral_without_a_window_is_a_llama(tmp_path: Path) -> None:
     assert model_settings(folder)["dim"] == MODEL["dim"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "line"),
-    [
-        (
-            {"attention_bias": True},
-            "attention_bias is true, but the trainer has false only: give another model",
-        ),
-        ({"mlp_bias": True}, "mlp_bias is true, but the trainer has false only: give another model"),
-        ({"hidden_act": "gelu"}, 'hidden_act is "gelu", but the trainer has "silu" only: give another model'),
-        (
-            {"attention_dropout": 0.1},
-            "attention_dropout is 0.1, but the trainer has 0 only: give another model",
-        ),
-        ({"sliding_window": 512}, "sliding_window is 512, but the trainer has null only: give another model"),
-        ({"logit_scale": 2}, "logit_scale is 2, a field that the trainer does not know: remove it if it has no effect"),
-        (
-            {"model_type": "qwen2"},
-            'model_type is "qwen2", but only LlamaForCausalLM and MistralForCausalLM can be loaded: give such a model',
-        ),
-        (
-            {"architectures": ["LlamaForSequenceClassification"]},
-            'architectures is ["LlamaForSequenceClassification"], but only LlamaForCausalLM and MistralForCausalLM can '
-            "be loaded: give such a model",
-        ),
-        (
-            {"model_type": "mistral", "architectures": ["MistralForCausalLM"]},
-            "sliding_window is missing, and its default is a window: set it to null if there is none",
-        ),
-        ({"hidden_size": "64"}, 'hidden_size is "64", but must be a positive whole number: correct it'),
-        ({"num_hidden_layers": None}, "num_hidden_layers is null, but must be a positive whole number: correct it"),
-        ({"rms_norm_eps": 0}, "rms_norm_eps is 0, but must be a positive number: correct it"),
-        (
-            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
-            'rope_scaling.rope_type is "yarn", but the trainer knows default, linear, llama3 only: give another model',
-        ),
-        (
-            {"rope_scaling": {"type": "linear"}},
-            "rope_scaling.factor is null, but must be a positive number: correct it",
-        ),
-        (
-            {"rope_scaling": {"type": "linear", "factor": 2.0, "attention_factor": 1.1}},
-            "rope_scaling.attention_factor is 1.1, which linear does not have: remove it if it has no effect",
-        ),
-        ({"rope_scaling": [1]}, "rope_scaling is [1], but must be a table or null: correct it"),
-    ],
-)
-def test_what_the_model_cannot_compute_is_refused_by_its_field(
-    tmp_path: Path, fields: dict[str, Any], line: str
-) -> None:
+@pytest.mark.parametrize(("fields", "line"), WRONG.items(), ids=WRONG)
+def test_what_the_model_cannot_compute_is_refused_by_its_field(tmp_path: Path, fields: str, line: str) -> None:
     folder = write_llama(tmp_path / "llama")
-    edit_config(folder, **fields)
+    edit_config(folder, **json.loads(f"{{{fields}}}"))
     with pytest.raises(ConfigurationError) as refusal:
         build([f"--model.init_from={folder}"], {})
     assert str(refusal.value) == f"model.init_from {folder}: config.json: {line}"

@@ -14,6 +14,7 @@ from holdfast_trainer.weights.weight_folder import INDEX_FILE, SINGLE_FILE, find
 from tests.support.llama_folders import write_llama
 
 SECOND = "model-00002-of-00003.safetensors"
+Q_NORM = "model.layers.0.self_attn.q_norm.weight"
 
 
 def config_of(folder: Path) -> TrainerConfig:
@@ -73,29 +74,21 @@ def test_a_truncated_file_is_named(tmp_path: Path, kept: int) -> None:
     assert "\n" not in refusal
 
 
-def test_a_wrong_shape_is_named_with_its_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "tensor", "problem"),
+    [
+        ("model.norm.weight", torch.ones(31), "has the shape (31,), but config.json gives (32,): correct either"),
+        ("model.norm.weight", torch.ones(32, dtype=torch.int8), "has the type I8: give weights of F64, F32, F16, BF16"),
+        (Q_NORM, torch.ones(4), "belongs to no parameter of a Llama model: give another model"),
+    ],
+    ids=["shape", "type that needs a scale", "unknown"],
+)
+def test_a_tensor_that_does_not_fit_is_named_with_its_file(
+    tmp_path: Path, name: str, tensor: torch.Tensor, problem: str
+) -> None:
     folder = write_llama(tmp_path / "llama")
-    edit(folder / SINGLE_FILE, **{"model.norm.weight": torch.ones(31)})
-    assert refusal_of(folder) == (
-        f"{SINGLE_FILE}: model.norm.weight has the shape (31,), but config.json gives (32,): correct either"
-    )
-
-
-def test_a_type_that_needs_a_scale_is_refused(tmp_path: Path) -> None:
-    folder = write_llama(tmp_path / "llama")
-    edit(folder / SINGLE_FILE, **{"model.norm.weight": torch.ones(32, dtype=torch.int8)})
-    assert refusal_of(folder) == (
-        f"{SINGLE_FILE}: model.norm.weight has the type I8: give weights of F64, F32, F16, BF16"
-    )
-
-
-def test_a_tensor_that_no_llama_has_is_refused(tmp_path: Path) -> None:
-    folder = write_llama(tmp_path / "llama")
-    edit(folder / SINGLE_FILE, **{"model.layers.0.self_attn.q_norm.weight": torch.ones(4)})
-    assert refusal_of(folder) == (
-        f"{SINGLE_FILE}: model.layers.0.self_attn.q_norm.weight belongs to no parameter of a Llama model: "
-        "give another model"
-    )
+    edit(folder / SINGLE_FILE, **{name: tensor})
+    assert refusal_of(folder) == f"{SINGLE_FILE}: {name} {problem}"
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
