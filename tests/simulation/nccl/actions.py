@@ -1,6 +1,6 @@
 """What the host thread of a rank does: the words in which programs of training are written."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 Sizes = tuple[tuple[int, ...], ...]
@@ -125,8 +125,6 @@ class Program:
     ranks: list[list[Action]]
     """Actions by rank."""
     layout: str
-    facts: dict[str, object] = field(default_factory=dict)
-    """How the layout was drawn, for people who read a failed case."""
 
     @property
     def world_size(self) -> int:

@@ -12,39 +12,25 @@ from math import inf
 Waiter = Callable[[], None]
 
 
+@dataclass(slots=True, eq=False)
 class Operation:
     """One operation in a stream of a rank."""
 
-    __slots__ = (
-        "_unmet",
-        "collective",
-        "done_s",
-        "leaves_early",
-        "never_ends",
-        "rank",
-        "ready_s",
-        "run",
-        "start_s",
-        "transfers",
-        "waiters",
-    )
-
-    def __init__(self, rank: int, pushed_s: float, run: Callable[["Operation"], None]) -> None:
-        self.rank = rank
-        self.ready_s = pushed_s
-        self.run = run
-        """Called once when the stream reaches the operation."""
-        self.start_s = inf
-        """When the stream reached it. Infinite: not yet."""
-        self.done_s = inf
-        self.waiters: list[Waiter] = []
-        self.transfers: list[Transfer] = []
-        self.collective: Rendezvous | None = None
-        self.leaves_early = False
-        """Whether it is the root's part of a broadcast that fits into the buffers of the others."""
-        self.never_ends = False
-        """Whether it stays on its device when it has ended on all other members."""
-        self._unmet = 0
+    rank: int
+    ready_s: float
+    run: Callable[["Operation"], None]
+    """Called once when the stream reaches the operation."""
+    start_s: float = inf
+    """When the stream reached it. Infinite: not yet."""
+    done_s: float = inf
+    waiters: list[Waiter] = field(default_factory=list)
+    transfers: "list[Transfer]" = field(default_factory=list)
+    collective: "Rendezvous | None" = None
+    leaves_early: bool = False
+    """Whether it is the root's part of a broadcast that fits into the buffers of the others."""
+    never_ends: bool = False
+    """Whether it stays on its device when it has ended on all other members."""
+    _unmet: int = 0
 
     def after(self, others: "tuple[Operation, ...]") -> bool:
         """Wait for other operations. Return whether all of them are done."""

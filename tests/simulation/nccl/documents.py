@@ -5,7 +5,7 @@ headers of dump versions 2.3, 2.4 and 2.7, and ``Watchdog::runLoop`` and ``workE
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any
 
@@ -16,6 +16,8 @@ WATCHDOG_S = 0.1
 VERSIONS = ("2.3", "2.4", "2.7", "2.9", "2.10")
 STARTED_NS = 1_790_000_000_000_000_000
 """Wall clock at the start of the machine."""
+
+_FRAMES = (("all_reduce", "torch/distributed/distributed_c10d.py", 3156), ("train_step", "train.py", 88))
 
 Document = dict[str, Any]
 
@@ -40,9 +42,6 @@ class Form:
     """When the watchdog stopped looking."""
     timeout_ms: int = 600_000
     wall_ns: int = STARTED_NS
-    frames: tuple[tuple[str, str, int], ...] = field(
-        default=(("all_reduce", "torch/distributed/distributed_c10d.py", 3156), ("train_step", "train.py", 88))
-    )
 
 
 def clock_ns(form: Form, at_s: float) -> int:
@@ -125,11 +124,8 @@ def _statuses(recorder: Recorder, form: Form, at_s: float) -> Iterator[tuple[str
             seen_s = retired_s(entry, form)
             if seen_s <= at_s and (seen_s, index) > newest:
                 newest, completed = (seen_s, index), entry.status_number
-        numbers = {
-            "last_enqueued_collective": enqueued,
-            "last_started_collective": started,
-            "last_completed_collective": completed,
-        }
+        kinds = {"enqueued": enqueued, "started": started, "completed": completed}
+        numbers = {f"last_{kind}_collective": number for kind, number in kinds.items()}
         # Keys are strings in both forms, values only in JSON.
         yield str(recorder.ids[group]), dict(numbers) if form.pickled else {k: str(v) for k, v in numbers.items()}
 
@@ -169,5 +165,5 @@ def _entry(recorder: Recorder, entry: Entry, form: Form, at_s: float) -> Documen
     if form.timing and retired and operation is not None:
         printed["duration_ms"] = (operation.done_s - operation.start_s) * 1000
     if form.with_frames and form.pickled:
-        printed["frames"] = [{"name": name, "filename": file, "line": line} for name, file, line in form.frames]
+        printed["frames"] = [{"name": name, "filename": file, "line": line} for name, file, line in _FRAMES]
     return printed

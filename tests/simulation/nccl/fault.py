@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tests.simulation.nccl.actions import Action, Collective, NewGroups, Program, Python
 
@@ -32,6 +33,7 @@ class Fault:
     """Whether evidence has two sides, neither of which is shown to be right."""
 
 
+Kind = TypeVar("Kind", bound=Action)
 Injector = Callable[[Program, random.Random], Fault | None]
 
 
@@ -42,14 +44,17 @@ def body(program: Program, rank: int) -> range:
     return range(min(first, len(actions) - 2), max(first + 1, len(actions) * 17 // 20))
 
 
-def pick(program: Program, chance: random.Random, wanted: Callable[[Action], bool]) -> tuple[int, int] | None:
-    """Return a rank and the index of a wanted action of it."""
+def pick(
+    program: Program, chance: random.Random, kind: type[Kind], wanted: Callable[[Kind], bool] | None = None
+) -> tuple[int, int, Kind] | None:
+    """Return a rank, and the index of a wanted action of it with the action."""
     ranks = list(range(program.world_size))
     chance.shuffle(ranks)
     for rank in ranks:
-        fitting = [index for index in body(program, rank) if wanted(program.ranks[rank][index])]
+        actions = [(index, program.ranks[rank][index]) for index in body(program, rank)]
+        fitting = [(i, each) for i, each in actions if isinstance(each, kind) and (wanted is None or wanted(each))]
         if fitting:
-            return rank, chance.choice(fitting)
+            return rank, *chance.choice(fitting)
     return None
 
 
@@ -59,12 +64,12 @@ def steps(program: Program, rank: int) -> list[int]:
     return [i for i, action in enumerate(actions) if isinstance(action, Python) and action.place == "data"]
 
 
-def is_plain_collective(action: Action) -> bool:
-    """Return whether an action is a collective outside a coalesced group."""
-    return isinstance(action, Collective) and not action.coalesced
+def is_plain(call: Collective) -> bool:
+    """Return whether a collective is outside a coalesced group."""
+    return not call.coalesced
 
 
-def needs_all(action: Action) -> bool:
-    """Return whether an action is a collective that ends on no member before all have come."""
+def needs_all(call: Collective) -> bool:
+    """Return whether a plain collective ends on no member before all have come."""
     ops = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # a barrier is an all_reduce
-    return isinstance(action, Collective) and action.op.lstrip("_").startswith(ops)
+    return is_plain(call) and call.op.lstrip("_").startswith(ops)

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from tests.simulation.nccl.actions import (
     Action,
@@ -91,6 +92,10 @@ class Machine:
             recorder.made_group(0)
         if settings.eager_init:
             self.communicators.make_eagerly(0, 0.0)
+        self._acts: dict[type[Action], Callable[[Host, Any], bool]] = {
+            Python: self._busy, Kernel: self._kernel, Wait: self._wait, Collective: self._collective, Sync: self._sync,
+            Messages: self._messages, Replay: self._replay, Capture: self._capture, NewGroups: self._new_groups,
+        }  # fmt: skip
 
     def run(self) -> "Machine":
         """Let every rank run until it is blocked."""
@@ -132,32 +137,13 @@ class Machine:
 
     def _act(self, host: Host, action: Action) -> bool:
         """Do an action. Return False if the host waits in it; it is called again when something ends."""
-        match action:
-            case Python():
-                moved = self._busy(host, action.seconds)
-            case Kernel():
-                moved = self._kernel(host, action.seconds)
-            case Wait():
-                moved = self._wait(host, action)
-            case Collective():
-                moved = self._collective(host, action)
-            case Messages():
-                moved = self._messages(host, action)
-            case Replay():
-                moved = self._replay(host, action)
-            case Capture():
-                moved = self._capture(host, action)
-            case Sync():
-                moved = self._sync(host, action)
-            case NewGroups():
-                moved = self._new_groups(host, action)
-        return moved
+        return self._acts[type(action)](host, action)
 
-    def _busy(self, host: Host, seconds: float) -> bool:
-        if seconds == inf:
+    def _busy(self, host: Host, action: Python) -> bool:
+        if action.seconds == inf:
             host.phase = "python"
             return False
-        host.now_s += seconds
+        host.now_s += action.seconds
         return True
 
     def _until(self, host: Host, operations: tuple[Operation, ...], phase: str) -> bool:
@@ -186,13 +172,13 @@ class Machine:
         if operation.after(after):
             operation.start()
 
-    def _kernel(self, host: Host, seconds: float) -> bool:
+    def _kernel(self, host: Host, action: Kernel | Replay) -> bool:
         if not self._has_room(host, CURRENT):
             return False
 
         def run(operation: Operation) -> None:
-            if seconds < inf:
-                self.network.finish(operation, operation.start_s + seconds)
+            if action.seconds < inf:
+                self.network.finish(operation, operation.start_s + action.seconds)
 
         self._push(host, CURRENT, Operation(host.rank, host.now_s, run), self._tails[host.rank])
         return True
@@ -368,7 +354,7 @@ class Machine:
             self._launch(
                 host, CURRENT, self.communicators.join(communicator, host.rank, call, host.now_s), communicator
             )
-        return self._kernel(host, action.seconds)
+        return self._kernel(host, action)
 
     def _capture(self, host: Host, action: Capture) -> bool:
         """Count captured calls. Only the fast path of coalesced calls is recorded, and never watched."""

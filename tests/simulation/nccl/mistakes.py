@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tests.simulation.nccl.actions import Action, Collective, Message, Messages, Program, Wait
-from tests.simulation.nccl.fault import Fault, body, is_plain_collective, pick, steps
+from tests.simulation.nccl.fault import Fault, body, is_plain, pick, steps
 
 LARGE = 1 << 30
 """Elements of a message that no buffer of NCCL takes."""
@@ -13,22 +13,20 @@ LARGE = 1 << 30
 
 def skipped(program: Program, chance: random.Random) -> Fault | None:
     """Let a rank leave a collective out."""
-    found = pick(program, chance, lambda action: isinstance(action, Collective))
+    found = pick(program, chance, Collective)
     if found is None:
         return None
-    rank, index = found
+    rank, index, _ = found
     del program.ranks[rank][index]
     return Fault("skipped", frozenset({rank}))
 
 
 def other_op(program: Program, chance: random.Random) -> Fault | None:
     """Let a rank call another collective than its peers."""
-    found = pick(program, chance, is_plain_collective)
+    found = pick(program, chance, Collective, is_plain)
     if found is None:
         return None
-    rank, index = found
-    call = program.ranks[rank][index]
-    assert isinstance(call, Collective)
+    rank, index, call = found
     op = "broadcast" if call.op != "broadcast" else "all_reduce"
     program.ranks[rank][index] = replace(call, op=op, fits=(op, *call.fits[1:]))
     return Fault("other_op", frozenset({rank}), both_sides=True)
@@ -36,16 +34,10 @@ def other_op(program: Program, chance: random.Random) -> Fault | None:
 
 def other_size(program: Program, chance: random.Random) -> Fault | None:
     """Let a rank call a collective with another size."""
-    found = pick(
-        program,
-        chance,
-        lambda action: isinstance(action, Collective) and len(action.fits) > 1 and not action.coalesced,
-    )
+    found = pick(program, chance, Collective, lambda call: is_plain(call) and len(call.fits) > 1)
     if found is None:
         return None
-    rank, index = found
-    call = program.ranks[rank][index]
-    assert isinstance(call, Collective)
+    rank, index, call = found
     inputs = tuple(tuple(size + 7 for size in shape) for shape in call.inputs)
     outputs = tuple(tuple(size + 7 for size in shape) for shape in call.outputs)
     program.ranks[rank][index] = replace(call, inputs=inputs, outputs=outputs, fits=(*call.fits, "other"))
@@ -78,16 +70,10 @@ def _crosses(program: Program, actions: list[Action], first: int, second: int) -
 
 
 def _drop_part(program: Program, chance: random.Random, kind: str, is_send: bool) -> Fault | None:
-    found = pick(
-        program,
-        chance,
-        lambda action: isinstance(action, Messages) and any(part.is_send == is_send for part in action.parts),
-    )
+    found = pick(program, chance, Messages, lambda call: any(part.is_send == is_send for part in call.parts))
     if found is None:
         return None
-    rank, index = found
-    call = program.ranks[rank][index]
-    assert isinstance(call, Messages)
+    rank, index, call = found
     kept = tuple(part for part in call.parts if part.is_send != is_send)
     if kept:
         program.ranks[rank][index] = replace(call, parts=kept)

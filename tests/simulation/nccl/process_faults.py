@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 from tests.simulation.nccl.actions import FOREVER, Collective, Kernel, Messages, NewGroups, Program, Python, Replay
-from tests.simulation.nccl.fault import Fault, body, is_plain_collective, needs_all, pick, steps
+from tests.simulation.nccl.fault import Fault, body, is_plain, needs_all, pick, steps
 
 
 def _stop(program: Program, chance: random.Random, place: str) -> int:
@@ -26,10 +26,10 @@ def busy(program: Program, chance: random.Random) -> Fault:
 
 def data_loader(program: Program, chance: random.Random) -> Fault | None:
     """Let the data loader of a rank deliver nothing."""
-    found = pick(program, chance, lambda action: isinstance(action, Python) and action.place == "data")
+    found = pick(program, chance, Python, lambda action: action.place == "data")
     if found is None:
         return None
-    rank, index = found
+    rank, index, _ = found
     program.ranks[rank][index] = Python(FOREVER, "data")
     return Fault("data_loader", frozenset({rank}))
 
@@ -84,46 +84,42 @@ def lazy_init(program: Program, chance: random.Random) -> Fault | None:
     return Fault("lazy_init", frozenset({rank}), needs={"eager_init": False})
 
 
+def _keep_away(program: Program, chance: random.Random, name: str, kind: type[NewGroups | Replay]) -> Fault | None:
+    """Keep a rank away from an action of a kind, if it has one."""
+    rank = chance.randrange(program.world_size)
+    found = [i for i, action in enumerate(program.ranks[rank]) if isinstance(action, kind)]
+    if not found:
+        return None
+    program.ranks[rank].insert(chance.choice(found), Python(FOREVER))
+    return Fault(name, frozenset({rank}))
+
+
 def new_group(program: Program, chance: random.Random) -> Fault | None:
     """Keep a rank away from the making of groups."""
-    rank = chance.randrange(program.world_size)
-    makings = [i for i, action in enumerate(program.ranks[rank]) if isinstance(action, NewGroups)]
-    if not makings:
-        return None
-    program.ranks[rank].insert(chance.choice(makings), Python(FOREVER))
-    return Fault("new_group", frozenset({rank}))
+    return _keep_away(program, chance, "new_group", NewGroups)
 
 
 def graph_replay(program: Program, chance: random.Random) -> Fault | None:
     """Keep a rank away from the replay of a CUDA graph."""
-    rank = chance.randrange(program.world_size)
-    replays = [i for i, action in enumerate(program.ranks[rank]) if isinstance(action, Replay)]
-    if not replays:
-        return None
-    program.ranks[rank].insert(chance.choice(replays), Python(FOREVER))
-    return Fault("graph_replay", frozenset({rank}))
+    return _keep_away(program, chance, "graph_replay", Replay)
 
 
 def in_call(program: Program, chance: random.Random) -> Fault | None:
     """Let a host never come back from an NCCL call."""
-    found = pick(program, chance, is_plain_collective)
+    found = pick(program, chance, Collective, is_plain)
     if found is None:
         return None
-    rank, index = found
-    call = program.ranks[rank][index]
-    assert isinstance(call, Collective)
+    rank, index, call = found
     program.ranks[rank][index] = replace(call, stuck_in_call=True)
     return Fault("in_call", frozenset({rank}))
 
 
 def unfinished_call(program: Program, chance: random.Random) -> Fault | None:
     """Let a collective that needs all members end on all of them but one."""
-    found = pick(program, chance, lambda action: is_plain_collective(action) and needs_all(action))
+    found = pick(program, chance, Collective, needs_all)
     if found is None:
         return None
-    rank, index = found
-    call = program.ranks[rank][index]
-    assert isinstance(call, Collective)
+    rank, index, call = found
     program.ranks[rank][index] = replace(call, never_ends=True)
     return Fault("unfinished_call", frozenset({rank}), stuck=frozenset({rank}))
 
@@ -164,10 +160,8 @@ def network(program: Program, chance: random.Random) -> Fault:
 
 def network_pair(program: Program, chance: random.Random) -> Fault | None:
     """Break the messages between two ranks."""
-    found = pick(program, chance, lambda action: isinstance(action, Messages))
+    found = pick(program, chance, Messages)
     if found is None:
         return None
-    rank, index = found
-    call = program.ranks[rank][index]
-    assert isinstance(call, Messages)
+    rank, _, call = found
     return Fault("network_pair", broken_group=call.group, broken_pair=(rank, call.parts[0].peer), closed=True)

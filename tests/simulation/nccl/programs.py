@@ -22,6 +22,8 @@ from tests.simulation.nccl.actions import (
 
 LAYOUTS = ("ddp", "fsdp", "hsdp", "tp", "pp", "pp_unbatched", "3d", "3d_experts", "cp", "ep", "graph")
 WORLD = 0
+Dimensions = list[tuple[int, ...]]
+"""Groups by dimension of the mesh."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ def random_program(seed: int, layout: str | None = None, most_ranks: int = 64) -
 def build(shape: Shape, seed: int) -> Program:
     """Write the program of each rank of a shape."""
     groups = [Group("0", "default_pg", tuple(range(shape.world_size)))]
-    dimensions: list[tuple[int, ...]] = []
+    dimensions: Dimensions = []
     own: list[dict[str, int]] = [{"world": WORLD} for _ in range(shape.world_size)]
     for dimension, lists in _meshes(shape).items():
         indices = []
@@ -110,7 +112,7 @@ def build(shape: Shape, seed: int) -> Program:
         list(_Rank(shape, rank=rank, groups=groups, own=own[rank], dimensions=dimensions, seed=seed).actions())
         for rank in range(shape.world_size)
     ]
-    return Program(groups, ranks, shape.layout, {"shape": shape})
+    return Program(groups, ranks, shape.layout)
 
 
 def _meshes(shape: Shape) -> dict[str, list[list[int]]]:
@@ -124,31 +126,21 @@ def _meshes(shape: Shape) -> dict[str, list[list[int]]]:
         "dp": [[at(s, r, t) for r in data] for s in pipeline for t in tensor],
         "tp": [[at(s, r, t) for t in tensor] for s in pipeline for r in data],
         # Only the first and the last stage are in it, so the ids of later groups differ between ranks.
-        "emb": [[at(0, r, t), at(shape.pipeline - 1, r, t)] for r in data for t in tensor]
-        if shape.pipeline > 2
-        else [[0]],
+        "emb": [[at(0, r, t), at(shape.pipeline - 1, r, t)] for r in data for t in tensor],
         "pp": [[at(s, r, t) for s in pipeline] for r in data for t in tensor],
-        "ep": [[at(s, r, t) for r in data for t in tensor] for s in pipeline]
-        if shape.layout == "3d_experts"
-        else [[0]],
+        "ep": [[at(s, r, t) for r in data for t in tensor] for s in pipeline],
     }
     if shape.layout in ("ddp", "fsdp", "graph"):
         return {}  # the world is the group of the data
-    return {name: lists for name, lists in meshes.items() if len(lists[0]) > 1}
+    has = {"emb": shape.pipeline > 2, "ep": shape.layout == "3d_experts"}
+    return {name: lists for name, lists in meshes.items() if len(lists[0]) > 1 and has.get(name, True)}
 
 
 class _Rank:
     """Writes the actions of one rank."""
 
     def __init__(
-        self,
-        shape: Shape,
-        *,
-        rank: int,
-        groups: list[Group],
-        own: dict[str, int],
-        dimensions: list[tuple[int, ...]],
-        seed: int,
+        self, shape: Shape, *, rank: int, groups: list[Group], own: dict[str, int], dimensions: Dimensions, seed: int
     ) -> None:
         self.shape, self.rank, self.groups, self.own, self.dimensions = shape, rank, groups, own, dimensions
         self.chance = random.Random(f"rank {seed} {rank}")  # times only: the calls are the same on all ranks
@@ -304,10 +296,7 @@ class _Rank:
     def _ring(self, group: int) -> Iterator[Action]:
         members = self.groups[group].members
         at = members.index(self.rank)
-        parts = [
-            Message(True, members[(at + 1) % len(members)], 64),
-            Message(False, members[at - 1], 64),
-        ]
+        parts = [Message(True, members[(at + 1) % len(members)], 64), Message(False, members[at - 1], 64)]
         yield from self._messages(group, parts, True)
         yield Kernel(self._kernel_s())
 

@@ -54,15 +54,8 @@ class Entry:
     """Whether ``workEnqueue`` gets it. Not for members of a coalesced group, nor with blocking wait."""
     status_number: int = 0
     """What ``pg_status`` shows of it: the work's ``seq_``, of messages for a batch (``initWork``)."""
-    closes: bool = False
-    """Whether it closes a coalesced group."""
     of_messages: bool = False
     """Whether it is a message or closes a batch of them."""
-
-    @property
-    def member(self) -> bool:
-        """Whether it is a member of a coalesced group, which has no state of its own."""
-        return self.operation is None
 
 
 @dataclass(slots=True)
@@ -141,7 +134,6 @@ class Recorder:
             operation=operation,
             watched=operation is not None and not self.blocking_wait,
             status_number=counters.message if is_p2p or in_batch else counters.collective,
-            closes=closes,
             of_messages=is_p2p or in_batch,
         )
         self.entries.append(entry)

@@ -5,10 +5,12 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from tests.simulation.nccl.cases import Case, cases, one_case
+from tests.simulation.nccl.documents import Document
 from tests.simulation.nccl.evidence import Truth, sinks
 from tests.simulation.nccl.faults import FAULTS
 from tests.simulation.nccl.judge import Outcome, judge, score
@@ -21,6 +23,15 @@ class Said:
 
 
 CASE = one_case("any", ["busy"], 4)
+
+
+def entries_of(document: Document | None) -> list[dict[str, Any]]:
+    return list((document or {}).get("entries", ()))
+
+
+def call_of(entry: dict[str, Any]) -> tuple[str, int]:
+    """Return the group and the number of a collective."""
+    return entry["process_group"][0], entry["collective_seq_id"]
 
 
 def outcome(truth: Truth, *named: int) -> Outcome:
@@ -118,32 +129,20 @@ def test_a_rank_that_is_said_to_be_shown_is_late_in_the_documents(kind: str) -> 
     tried = 0
     for case in cases(8, 120, [kind], 8):
         truth, printed = case.truth, case.documents
-        firsts = [entry["record_id"] for found in printed.values() for entry in (found or {}).get("entries", [])[:1]]
-        if (
-            firsts != [0] * case.world_size
-            or not truth.decidable
-            or case.stacks
-            or case.layout not in ("ddp", "fsdp", "hsdp", "tp", "ep")
-        ):
+        entries = {rank: entries_of(found) for rank, found in printed.items()}
+        is_whole = all(held and held[0]["record_id"] == 0 for held in entries.values())
+        if not (is_whole and truth.decidable and case.layout in ("ddp", "fsdp", "hsdp", "tp", "ep")) or case.stacks:
             continue
         (culprit,) = truth.culprits
         tried += 1
-        newest: dict[str, int] = {}
-        for entry in printed[culprit]["entries"]:  # type: ignore[index]
-            newest[entry["process_group"][0]] = entry["collective_seq_id"]
-        waiting = [
-            entry
-            for rank, found in printed.items()
-            for entry in (found or {})["entries"]
-            if rank != culprit and entry["state"] != "completed"
-        ]
+        newest = dict(map(call_of, entries.pop(culprit)))
+        members = {
+            name: group["ranks"] for found in printed.values() for name, group in (found or {})["pg_config"].items()
+        }
+        pending = [call_of(entry) for held in entries.values() for entry in held if entry["state"] != "completed"]
         assert any(
-            entry["collective_seq_id"] > newest.get(entry["process_group"][0], 0)
-            and culprit in json.loads((printed[rank] or {})["pg_config"][entry["process_group"][0]]["ranks"])
-            for rank in printed
-            if rank != culprit
-            for entry in waiting
-            if entry["process_group"][0] in (printed[rank] or {})["pg_config"]
+            number > newest.get(group, 0) and culprit in json.loads(members.get(group, "[]"))
+            for group, number in pending
         )
     assert tried > 5
 
@@ -172,15 +171,9 @@ def test_an_unfinished_call_is_decidable_if_all_others_show_its_end() -> None:
     tried = 0
     for case in cases(8, 60, ["unfinished_call"], 8):
         (culprit,) = case.truth.culprits
-        ended: Counter[tuple[str, int]] = Counter()
-        for printed in case.documents.values():
-            entries = (printed or {}).get("entries", ())
-            ended.update((e["process_group"][0], e["collective_seq_id"]) for e in entries if e["retired"])
-        held = [
-            (entry["process_group"][0], entry["collective_seq_id"])
-            for entry in (case.documents[culprit] or {}).get("entries", ())
-            if entry["state"] != "completed"
-        ]
+        printed = [entry for found in case.documents.values() for entry in entries_of(found)]
+        ended = Counter(call_of(entry) for entry in printed if entry["retired"])
+        held = [call_of(entry) for entry in entries_of(case.documents[culprit]) if entry["state"] != "completed"]
         if case.layout in ("ddp", "fsdp") and held and ended[held[0]] == case.world_size - 1:
             assert case.truth.decidable
             assert case.truth.shown == {culprit}
@@ -194,17 +187,11 @@ def test_several_faults_have_several_culprits() -> None:
 
 
 def test_many_dumps_hold_pending_calls_only() -> None:
-    drawn = [
-        case for case in cases(8, 100, ["busy"], 8) if any("entries" in (d or {}) for d in case.documents.values())
-    ]
-    pending_only = [
-        case
-        for case in drawn
-        if not any(entry["retired"] for found in case.documents.values() for entry in (found or {}).get("entries", ()))
-    ]
-    assert 0.15 < len(pending_only) / len(drawn) < 0.6
-    printed = [found for case in pending_only for found in case.documents.values() if found and found["pg_status"]]
-    assert any("entries" not in found for found in printed)
+    drawn = [case.documents.values() for case in cases(8, 100, ["busy"], 8)]
+    drawn = [documents for documents in drawn if any("entries" in (found or {}) for found in documents)]
+    pending = [each for each in drawn if not any(entry["retired"] for found in each for entry in entries_of(found))]
+    assert 0.15 < len(pending) / len(drawn) < 0.6
+    assert any(found and found["pg_status"] and "entries" not in found for each in pending for found in each)
 
 
 @pytest.mark.parametrize("kind", ["dead", "dead_node", "exited"])
@@ -215,30 +202,22 @@ def test_a_known_death_is_always_shown(kind: str) -> None:
         assert all(case.documents[rank] is None for rank in case.dead)
 
 
-def without_looks(case: Case, *, earlier: bool) -> str:
-    """Return the dumps of a case without the times at which a dump itself looked."""
-    looked = ("time_discovered_started_ns", "time_discovered_completed_ns")
-    documents = case.earlier if earlier else case.documents
-    kept = {
-        rank: printed
-        and {
-            **printed,
-            "entries": [{k: v for k, v in entry.items() if k not in looked} for entry in printed["entries"]],
+def has_moved(case: Case) -> bool:
+    """Return whether its dumps differ in more than the times at which a dump itself looked."""
+    looked = {"time_discovered_started_ns": 0, "time_discovered_completed_ns": 0}
+    kept = [
+        {
+            rank: found and {**found, "entries": [entry | looked for entry in found["entries"]]}
+            for rank, found in documents.items()
+            if found is None or "entries" in found
         }
-        for rank, printed in documents.items()
-        if printed is None or "entries" in printed
-    }
-    return str(kept)
+        for documents in (case.earlier, case.documents)
+    ]
+    return kept[0] != kept[1]
 
 
 def test_two_samples_tell_a_hang_from_a_run() -> None:
-    assert all(without_looks(case, earlier=True) == without_looks(case, earlier=False) for case in hung_cases())
-    moved = [
-        case for case in cases(6, 30, ["healthy"], 8) if any((d or {}).get("entries") for d in case.documents.values())
-    ]
-    assert all(without_looks(case, earlier=True) != without_looks(case, earlier=False) for case in moved)
+    assert not any(has_moved(case) for case in cases(6, 60, most_ranks=8) if case.truth.kind != "healthy")
+    moved = [case for case in cases(6, 30, ["healthy"], 8) if any(map(entries_of, case.documents.values()))]
+    assert all(map(has_moved, moved))
     assert len(moved) > 20
-
-
-def hung_cases() -> list[Case]:
-    return [case for case in cases(6, 60, most_ranks=8) if case.truth.kind != "healthy"]

@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -30,17 +31,24 @@ def all_reduce(*, group: int = 0, numel: int = 4, handle: int | None = None) -> 
     return Collective(group, "all_reduce", ((numel,),), ((numel,),), ("all_reduce", numel), handle=handle)
 
 
-def send(peer: int, handle: int, numel: int = 4) -> Messages:
-    return Messages(0, (Message(True, peer, numel),), False, handle)
+def send(peer: int, handle: int, group: int = 0) -> Messages:
+    return Messages(group, (Message(True, peer, 4),), False, handle)
 
 
-def receive(peer: int, handle: int) -> Messages:
-    return Messages(0, (Message(False, peer, 4),), False, handle)
+def receive(peer: int, handle: int, group: int = 0) -> Messages:
+    return Messages(group, (Message(False, peer, 4),), False, handle)
 
 
-def run(*ranks: Sequence[Action], settings: Settings | None = None) -> Machine:
-    program = Program([Group("0", "default_pg", tuple(range(len(ranks))))], [list(rank) for rank in ranks], "by hand")
-    return Machine(program, settings or Settings(eager_init=True)).run()
+def batch(*parts: Message, handle: int = 1) -> list[Action]:
+    return [Messages(0, parts, True, handle), Wait((handle,))]
+
+
+def run(
+    *ranks: Sequence[Action], settings: Settings | None = None, groups: Sequence[Group] = (), **events: Any
+) -> Machine:
+    world = Group("0", "default_pg", tuple(range(len(ranks))))
+    program = Program([world, *groups], [list(rank) for rank in ranks], "by hand")
+    return Machine(program, settings or Settings(eager_init=True), **events).run()
 
 
 def times(machine: Machine, rank: int) -> list[tuple[float, float]]:
@@ -69,20 +77,15 @@ def test_healthy_programs_end(layout: str, eager_init: bool) -> None:
 def test_a_fault_ends_in_a_deadlock_for_good(kind: str) -> None:
     for number in range(4):
         machine = one_case(f"deadlock {number}", [kind], 8).machine
-        assert not machine.finished
-        assert not machine.network.woken
+        assert not machine.finished and not machine.network.woken
         places = [(host.at, host.now_s) for host in machine.hosts]
-        machine.run()
-        assert [(host.at, host.now_s) for host in machine.hosts] == places
-        assert not machine.finished
+        assert [(host.at, host.now_s) for host in machine.run().hosts] == places
 
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))
 def test_the_same_seed_gives_the_same_case(kind: str) -> None:
     first, second = (one_case("same", [kind], 8) for _ in range(2))
-    assert first.truth == second.truth
-    assert first.documents == second.documents
-    assert first.stacks == second.stacks
+    assert (first.truth, first.documents, first.stacks) == (second.truth, second.documents, second.stacks)
 
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))
@@ -109,7 +112,7 @@ def test_a_collective_ends_on_all_ranks_when_the_last_has_come() -> None:
 
 def test_a_synchronous_collective_keeps_its_place_in_the_current_stream() -> None:
     program: list[Action] = [Kernel(2.0), all_reduce(), Kernel(5.0), all_reduce()]
-    machine = run(program, list(program))
+    machine = run(program, program)
     (start_s, done_s), (next_s, _) = times(machine, 0)
     assert start_s >= 2.0
     assert next_s >= done_s + 5.0
@@ -118,7 +121,7 @@ def test_a_synchronous_collective_keeps_its_place_in_the_current_stream() -> Non
 
 def test_an_asynchronous_collective_runs_beside_kernels_until_it_is_waited_for() -> None:
     program: list[Action] = [Kernel(1.0), all_reduce(handle=1), Kernel(5.0), Wait((1,)), all_reduce(), Sync()]
-    machine = run(program, list(program))
+    machine = run(program, program)
     (start_s, done_s), (next_s, _) = times(machine, 0)
     assert 1.0 <= start_s < done_s < 2.0
     assert next_s >= 6.0
@@ -127,7 +130,7 @@ def test_an_asynchronous_collective_runs_beside_kernels_until_it_is_waited_for()
 
 def test_a_full_launch_queue_blocks_the_host_in_its_call() -> None:
     program: list[Action] = [*[Kernel(1.0)] * 5, all_reduce()]
-    machine = run(program, list(program), settings=Settings(eager_init=True, launch_limit=3))
+    machine = run(program, program, settings=Settings(eager_init=True, launch_limit=3))
     entry = machine.recorders[0].entries[0]
     assert entry.created_s >= 1.0  # the fifth kernel was launched when the second had ended
     assert entry.returned_s >= 3.0 > entry.created_s
@@ -152,10 +155,10 @@ def test_calls_of_one_communicator_keep_their_order_on_different_streams() -> No
 
 @pytest.mark.parametrize("eager_init", [False, True])
 def test_a_group_is_made_when_the_whole_world_is_there(eager_init: bool) -> None:
-    groups = [Group("0", "default_pg", (0, 1, 2)), Group("1", "mesh_tp", (0, 1))]
+    groups = [Group("1", "mesh_tp", (0, 1))]
     for away_s, phase in ((inf, "groups"), (5.0, "")):
         ranks: list[list[Action]] = [[NewGroups((1,))], [NewGroups((1,))], [Python(away_s), NewGroups((1,))]]
-        machine = Machine(Program(groups, ranks, "by hand"), Settings(eager_init=eager_init)).run()
+        machine = run(*ranks, settings=Settings(eager_init=eager_init), groups=groups)
         assert [host.phase for host in machine.hosts[:2]] == [phase] * 2
         made = away_s < inf
         assert [recorder.ids for recorder in machine.recorders] == [{0: 0, 1: 1} if made else {0: 0}] * 2 + [{0: 0}]
@@ -177,9 +180,8 @@ def test_messages_meet_unless_they_are_small_enough_for_the_buffers() -> None:
 def test_the_root_of_a_small_broadcast_does_not_wait() -> None:
     call = replace(all_reduce(), op="broadcast", fits=("broadcast", 4))
     for numel, ends in ((4, True), (0, False)):
-        machine = run(
-            [call, Sync()], [Python(inf)], [call, Sync()], settings=Settings(eager_init=True, eager_numel=numel)
-        )
+        settings = Settings(eager_init=True, eager_numel=numel)
+        machine = run([call, Sync()], [Python(inf)], [call, Sync()], settings=settings)
         assert (machine.hosts[0].phase == "") == ends
         assert machine.hosts[2].phase == "sync"
 
@@ -191,11 +193,7 @@ def test_messages_of_a_pair_meet_in_their_order() -> None:
 
 def test_unbatched_messages_have_a_stream_for_each_pair_only_without_eager_init() -> None:
     # The message from 2 is late: does it hold up the one from 1?
-    ranks: list[list[Action]] = [
-        [receive(2, 1), receive(1, 2)],
-        [send(0, 1)],
-        [Kernel(4.0), send(0, 1)],
-    ]
+    ranks: list[list[Action]] = [[receive(2, 1), receive(1, 2)], [send(0, 1)], [Kernel(4.0), send(0, 1)]]
     assert times(run(*ranks, settings=Settings(eager_init=True)), 0)[1][1] > 4.0
     assert times(run(*ranks, settings=Settings(eager_init=False)), 0)[1][1] < 1.0
 
@@ -218,10 +216,7 @@ def test_a_call_that_never_ends_on_one_rank_blocks_its_stream_alone() -> None:
 
 def test_a_killed_process_leaves_what_was_under_way_unfinished() -> None:
     program: list[Action] = [all_reduce(), Kernel(2.0), all_reduce(), Sync()]
-    groups = [Group("0", "default_pg", (0, 1))]
-    machine = Machine(
-        Program(groups, [program, list(program)], "by hand"), Settings(eager_init=True), dies_s={1: 1.0}
-    ).run()
+    machine = run(program, program, dies_s={1: 1.0})
     first, second = times(machine, 0)
     assert first[1] < 1.0
     assert second[0] < inf and second[1] == inf
@@ -230,10 +225,7 @@ def test_a_killed_process_leaves_what_was_under_way_unfinished() -> None:
 
 def test_a_broken_network_ends_nothing_that_starts_later() -> None:
     program: list[Action] = [all_reduce(), Kernel(2.0), all_reduce()]
-    groups = [Group("0", "default_pg", (0, 1))]
-    machine = Machine(
-        Program(groups, [program, list(program)], "by hand"), Settings(eager_init=True), broken={0: (1.0, None)}
-    ).run()
+    machine = run(program, program, broken={0: (1.0, None)})
     for rank in (0, 1):
         first, second = times(machine, rank)
         assert first[1] < inf and second[0] < inf and second[1] == inf

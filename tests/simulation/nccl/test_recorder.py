@@ -11,29 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.nccl.actions import (
-    Action,
-    Capture,
-    Collective,
-    Group,
-    Kernel,
-    Message,
-    Messages,
-    Program,
-    Python,
-    Replay,
-    Wait,
-)
+from tests.simulation.nccl.actions import Action, Capture, Collective, Group, Kernel, Message, NewGroups, Python, Replay
 from tests.simulation.nccl.cases import cases
 from tests.simulation.nccl.documents import Document, Form, document
 from tests.simulation.nccl.machine import Machine, Settings
-from tests.simulation.nccl.test_machine import all_reduce, receive, run, send
+from tests.simulation.nccl.test_machine import all_reduce, batch, receive, run, send
 
 LATER_S = 1000.0
-
-
-def batch(*parts: Message, handle: int = 1) -> list[Action]:
-    return [Messages(0, parts, True, handle), Wait((handle,))]
+STATUS = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
 
 
 def dump(machine: Machine, rank: int = 0, form: Form | None = None, at_s: float = LATER_S) -> Document:
@@ -64,13 +49,8 @@ def test_a_batch_before_a_pending_all_reduce_prints_as_torch_does() -> None:
         "comm_lib_version": "2.30.7",
         "nccl_comm_state": {},
         "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
-        "pg_status": {
-            "0": {
-                "last_enqueued_collective": "42",
-                "last_started_collective": "-1",
-                "last_completed_collective": "7",  # the number of the last batch
-            }
-        },
+        # The number of the last batch is the completed one.
+        "pg_status": {"0": dict(zip(STATUS, ("42", "-1", "7"), strict=True))},
     }
     member, closing, pending = printed["entries"][-3:]
     shared = {"pg_id": 0, "process_group": ["0", "default_pg"], "timeout_ms": 600_000, "time_discovered_started_ns": 0}
@@ -161,15 +141,6 @@ def test_the_end_of_a_synchronous_coalesced_group_is_recorded_on_an_idle_stream(
     assert states(dump(machine))[-1] == ("nccl:ALLGATHER_coalesced", "completed", True)
 
 
-def test_status_mixes_collectives_and_messages() -> None:
-    machine = run([all_reduce()] * 5 + [send(1, 1)], [all_reduce()] * 5 + [receive(0, 1)])
-    assert status(dump(machine)) == {
-        "last_enqueued_collective": 1,
-        "last_started_collective": -1,
-        "last_completed_collective": 1,
-    }
-
-
 def test_the_status_of_a_group_can_go_back_while_a_collective_is_pending() -> None:
     machine = run(
         [*[all_reduce()] * 3, all_reduce(handle=9), send(1, 1)],
@@ -246,13 +217,8 @@ def test_the_ring_keeps_the_newest_entries_of_all_groups() -> None:
 
 def test_a_recorder_that_is_off_prints_nothing() -> None:
     printed = dump(run([all_reduce()], [all_reduce()]), form=Form(ring=0))
-    assert printed == {
-        "version": "2.10",
-        "comm_lib_version": "",
-        "pg_config": {},
-        "pg_status": {},
-        "nccl_comm_state": {},
-    }
+    empty: Document = {"pg_config": {}, "pg_status": {}, "nccl_comm_state": {}}
+    assert printed == {"version": "2.10", "comm_lib_version": "", **empty}
 
 
 def test_only_active_leaves_out_what_looks_completed_and_keeps_members() -> None:
@@ -260,23 +226,16 @@ def test_only_active_leaves_out_what_looks_completed_and_keeps_members() -> None
         [all_reduce(), *batch(Message(True, 1, 4)), all_reduce()],
         [all_reduce(), *batch(Message(False, 0, 4)), Python(inf)],
     )
-    assert [name for name, _, _ in states(dump(machine, form=Form(only_active=True)))] == [
-        "nccl:send 0->1",
-        "nccl:all_reduce",
-    ]
+    names = [name for name, _, _ in states(dump(machine, form=Form(only_active=True)))]
+    assert names == ["nccl:send 0->1", "nccl:all_reduce"]
 
 
 def test_message_names_hold_ranks_of_the_group() -> None:
-    groups = [Group("0", "default_pg", (0, 1, 2)), Group("7", "mesh_pp", (2, 1))]
-    calls: list[list[Action]] = [
-        [],
-        [Messages(1, (Message(True, 2, 4),), False, 1)],
-        [Messages(1, (Message(False, 1, 4),), False, 1)],
-    ]
-    machine = Machine(Program(groups, calls, "by hand"), Settings())
-    for rank in (1, 2):
-        machine.recorders[rank].made_group(1)
-    machine.run()
+    made = NewGroups((1,))
+    groups = [Group("7", "mesh_pp", (2, 1))]
+    machine = run(
+        [made], [made, send(2, 1, group=1)], [made, receive(1, 1, group=1)], settings=Settings(), groups=groups
+    )
     assert states(dump(machine, 1))[0][0] == "nccl:send 1->0"
     assert states(dump(machine, 2))[0][0] == "nccl:recv 0<-1"
     assert dump(machine, 1)["entries"][0]["process_group"] == ["7", "mesh_pp"]
@@ -286,11 +245,9 @@ def test_message_names_hold_ranks_of_the_group() -> None:
 def test_one_group_can_have_different_ids_on_different_ranks() -> None:
     differing = 0
     for case in cases(5, 30, ["healthy"], 16):
-        ids: dict[str, set[int]] = {}
-        for printed in case.documents.values():
-            for entry in (printed or {}).get("entries", []):
-                ids.setdefault(entry["process_group"][0], set()).add(entry["pg_id"])
-        differing += any(len(found) > 1 for found in ids.values())
+        printed = [entry for found in case.documents.values() for entry in (found or {}).get("entries", [])]
+        ids = {(entry["process_group"][0], entry["pg_id"]) for entry in printed}
+        differing += len({group for group, _ in ids}) < len(ids)
     assert differing
 
 

@@ -54,12 +54,17 @@ def waiting(rank: int) -> Document:
     return dump(rank, ("0", 1, True), ("0", 2, False))
 
 
+def absent(rank: int) -> Document:
+    """Return the dump of a rank that has not made the second call."""
+    return dump(rank, ("0", 1, True))
+
+
 def test_a_rank_that_has_not_made_a_call_is_decided() -> None:
-    assert decided(waiting(0), waiting(1), dump(2, ("0", 1, True)), waiting(3)) == {2}
+    assert decided(waiting(0), waiting(1), absent(2), waiting(3)) == {2}
 
 
 def test_two_absent_ranks_are_both_decided() -> None:
-    assert decided(waiting(0), dump(1, ("0", 1, True)), dump(2, ("0", 1, True)), waiting(3)) == {1, 2}
+    assert decided(waiting(0), absent(1), absent(2), waiting(3)) == {1, 2}
 
 
 def test_a_call_that_all_have_made_decides_nobody() -> None:
@@ -77,25 +82,18 @@ def test_a_dead_rank_explains_who_waits_for_it() -> None:
 
 def test_a_rank_behind_another_one_is_no_cause() -> None:
     behind = dump(1, ("0", 1, True), ("1", 1, False))
-    absent = dump(0, ("0", 1, True))
-    assert decided(absent, behind, waiting(2), waiting(3)) == {0}
+    assert decided(absent(0), behind, waiting(2), waiting(3)) == {0}
 
 
 def test_a_call_that_has_ended_on_all_others_shows_its_holder() -> None:
     done = ("0", 1, True), ("0", 2, True)
-    holder = dump(3, ("0", 1, True), ("0", 2, False))
-    assert decided(*(dump(rank, *done) for rank in range(3)), holder) == {3}
+    assert decided(*(dump(rank, *done) for rank in range(3)), waiting(3)) == {3}
     waits = (dump(rank, *done, ("0", 3, False)) for rank in range(3))
     assert decided(*waits, dump(3, ("0", 1, True), ("0", 2, False), ("0", 3, False))) == {3}
 
 
 def test_ranks_that_wait_for_each_other_are_all_candidates() -> None:
-    circle = [
-        dump(0, ("1", 1, False)),
-        dump(1, ("4", 1, False)),
-        dump(2, ("3", 1, False)),
-        dump(3, ("2", 1, False)),
-    ]
+    circle = [dump(rank, (group, 1, False)) for rank, group in enumerate("1432")]
     found = Reference(dict(enumerate(circle)), (), 4).explanations()
     assert set(found) == {frozenset({rank}) for rank in range(4)}
 
@@ -103,10 +101,9 @@ def test_ranks_that_wait_for_each_other_are_all_candidates() -> None:
 def test_messages_are_counted_in_whole_dumps() -> None:
     receiver = dump(0, ("3", "recv 0<-1", True), ("3", "recv 0<-1", False))
     sender = dump(2, ("3", "send 1->0", True))
-    others = dump(1, ("0", 1, True)), dump(3, ("0", 1, True))
-    assert decided(receiver, others[0], sender, others[1]) == {2}
+    assert decided(receiver, absent(1), sender, absent(3)) == {2}
     sender["entries"][0]["record_id"] = 7  # older ones are lost
-    assert decided(receiver, others[0], sender, others[1]) == set()
+    assert decided(receiver, absent(1), sender, absent(3)) == set()
 
 
 def test_the_status_shows_who_is_behind_if_only_pending_calls_are_dumped() -> None:
@@ -119,7 +116,7 @@ def test_the_status_shows_who_is_behind_if_only_pending_calls_are_dumped() -> No
 def test_calls_that_do_not_fit_are_not_judged() -> None:
     other = waiting(2)
     other["entries"][1]["profiling_name"] = "nccl:broadcast"
-    reference = Reference(dict(enumerate([waiting(0), waiting(1), other, dump(3, ("0", 1, True))])), (), 4)
+    reference = Reference(dict(enumerate([waiting(0), waiting(1), other, absent(3)])), (), 4)
     assert reference.mismatched
     assert not reference.decidable()
 
