@@ -14,14 +14,7 @@ from holdfast_checkpoint.format import verification
 from holdfast_checkpoint.format.manifest import MANIFEST, load_manifest
 from holdfast_checkpoint.format.sealed_json import seal
 from holdfast_checkpoint.format.shard_index import index_path, shard_path
-from holdfast_checkpoint.format.verification import (
-    VERIFIED,
-    Verification,
-    checked_files,
-    files_digest_in,
-    manifest_digest,
-    write_verification,
-)
+from holdfast_checkpoint.format.verification import VERIFIED, Verification, write_verification
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.overview import find_histories
 from holdfast_checkpoint.store.secondary import Secondary
@@ -42,9 +35,9 @@ def directory(checkpoints: SavedFolder) -> Path:
 def note(directory: Path, **changes: Any) -> Verification:
     """Write the mark of a reading that ends now."""
     manifest = load_manifest(directory)
-    files = files_digest_in(directory.parent, manifest)
+    files = verification.files_digest_in(directory.parent, manifest)
     assert files is not None
-    mark = replace(GOOD, manifest_digest=manifest_digest(manifest), files_digest=files, **changes)
+    mark = replace(GOOD, manifest_digest=verification.manifest_digest(manifest), files_digest=files, **changes)
     write_verification(directory, mark)
     return mark
 
@@ -88,7 +81,7 @@ def test_a_mark_is_void_once_a_file_of_the_base_changes(directory: Path, checkpo
     checkpoints.save(50)
     builder = checkpoints.step_directory(50)
     (builder / MANIFEST).write_bytes(replace(load_manifest(builder), bases=(40,)).encode())
-    assert len(checked_files(load_manifest(builder))) == 8
+    assert len(verification.checked_files(load_manifest(builder))) == 8
     note(builder)
     assert noted(builder) is not None
     touch(shard_path(directory, 0))
@@ -119,14 +112,6 @@ def test_a_mark_with_odd_values_is_as_good_as_none(directory: Path, change: dict
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b"[" * 60_000, b"0" * 100_000, seal({}), seal({"format": 1})])
 def test_a_mark_that_is_none_is_as_good_as_none(directory: Path, data: bytes) -> None:
-    (directory / VERIFIED).write_bytes(data)
-    assert noted(directory) is None
-
-
-def test_a_flipped_byte_makes_the_mark_void(directory: Path) -> None:
-    note(directory)
-    data = bytearray((directory / VERIFIED).read_bytes())
-    data[len(data) // 2] ^= 1
     (directory / VERIFIED).write_bytes(data)
     assert noted(directory) is None
 

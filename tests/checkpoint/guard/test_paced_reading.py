@@ -12,6 +12,7 @@ from tests.support.foreign_checkpoints import TinyTraining, save_huggingface
 from tests.support.guard_command import invoke_guard
 
 FILE_BYTES = 5 * PIECE_BYTES + 7
+BEGUN_S = 100.0
 AHEAD_S = 0.02
 """Time by which small reads may run ahead: a sleep for each of them would take longer than the read."""
 
@@ -20,7 +21,7 @@ class SleepingClock:
     """Stands in for the module ``time`` where files are read."""
 
     def __init__(self) -> None:
-        self.now_s = 100.0
+        self.now_s = BEGUN_S
         self.on_sleep: Callable[[], None] = lambda: None
 
     def monotonic(self) -> float:
@@ -30,6 +31,10 @@ class SleepingClock:
         assert seconds > 0
         self.on_sleep()
         self.now_s += seconds
+
+    @property
+    def slept_s(self) -> float:
+        return self.now_s - BEGUN_S
 
 
 @pytest.fixture
@@ -54,26 +59,25 @@ def file(tmp_path: Path) -> Path:
 def test_at_no_time_more_than_the_limit_and_one_piece_was_read(file: Path, clock: SleepingClock) -> None:
     limit = 200_000.0
     pace = Pace(limit)
-    begun_s, seen = clock.now_s, []
+    seen = []
 
     def note() -> None:
-        seen.append((clock.now_s - begun_s, pace.bytes_total))
+        seen.append((clock.slept_s, pace.bytes_total))
 
     clock.on_sleep = note
     assert read(file, pace) == FILE_BYTES
     assert seen
     assert all(total <= limit * (passed_s + AHEAD_S) + PIECE_BYTES for passed_s, total in seen)
-    assert limit * (clock.now_s - begun_s) == pytest.approx(FILE_BYTES, abs=AHEAD_S * limit)
+    assert limit * clock.slept_s == pytest.approx(FILE_BYTES, abs=AHEAD_S * limit)
 
 
 def test_small_reads_are_counted_too(file: Path, clock: SleepingClock) -> None:
     limit = 1000.0
     pace = Pace(limit)
-    begun_s = clock.now_s
     with FileReader(pace).open(file) as opened:
         for offset in range(0, 5000, 10):
             opened.read(offset, 10)
-    assert limit * (clock.now_s - begun_s) == pytest.approx(5000, abs=AHEAD_S * limit)
+    assert limit * clock.slept_s == pytest.approx(5000, abs=AHEAD_S * limit)
 
 
 def test_without_a_limit_nothing_sleeps_and_with_twice_the_limit_it_takes_half(
@@ -101,10 +105,9 @@ def test_a_signal_ends_a_long_sleep(file: Path, clock: SleepingClock) -> None:
 def test_the_flag_limits_all_that_the_command_reads(tmp_path: Path, clock: SleepingClock) -> None:
     save_huggingface(tmp_path, 10, TinyTraining())
     limit = 1000.0
-    begun_s = clock.now_s
     options = ("--once", "--quiet-s", "0", "--json", "--full", "--bytes-per-s", str(limit))
     result = invoke_guard(tmp_path, *options)
     assert result.exit_code == 0
     read_bytes = json.loads(result.stdout)["read_bytes"]
     assert read_bytes > sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
-    assert limit * (clock.now_s - begun_s) == pytest.approx(read_bytes, abs=AHEAD_S * limit)
+    assert limit * clock.slept_s == pytest.approx(read_bytes, abs=AHEAD_S * limit)

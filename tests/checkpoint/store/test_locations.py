@@ -34,9 +34,27 @@ def place() -> Place:
 class Nodes:
     """Nodes with one rank each that share a place."""
 
-    def __init__(self, place: Place, folder: Path, snapshots: Snapshots, kept: int = 2) -> None:
+    def __init__(self, place: Place, folder: Path, snapshots: Snapshots) -> None:
         self.snapshots = snapshots
-        self.of = [StagedCheckpoints(place.open(), folder / f"node{rank}", kept) for rank in range(2)]
+        self._place, self._folder = place, folder
+        self.of = [self.new(f"node{rank}") for rank in range(2)]
+
+    def new(self, name: str = "new") -> StagedCheckpoints:
+        return StagedCheckpoints(self._place.open(), self._folder / name, 2)
+
+    def base(self, step: int, generation: int = 1) -> set[int | None]:
+        """Let every node ask for the base of a step."""
+        return {node.base_for(step, run=RUN, world_size=2, generation=generation, full_every=8) for node in self.of}
+
+    def write(self, node: StagedCheckpoints, rank: int, step: int, generation: int) -> None:
+        slot = self.snapshots.slot(rank, step, generation=generation)
+        write_shard(slot, node.step_directory(step), run=RUN, world_size=2)
+
+    def expect_restored(self, step: int) -> None:
+        """Check that a new node gets the state of every rank."""
+        directory = self.new().fetch(step)
+        for rank in range(2):
+            assert_restores(self.snapshots, directory, rank, step)
 
     def save(self, step: int, *, generation: int = 1, base: int | None = None, run: str = RUN) -> Manifest | None:
         """Let every node write, publish and commit; return what the last one has committed."""
@@ -72,39 +90,29 @@ def test_manifest_is_put_after_every_shard_and_index(place: Place, nodes: Nodes)
     assert sorted(nodes.of[0].manifests()) == [40]
 
 
-def test_new_node_downloads_what_its_rank_needs_and_no_more(
-    place: Place, nodes: Nodes, tmp_path: Path, snapshots: Snapshots
-) -> None:
+def test_new_node_downloads_what_its_rank_needs_and_no_more(nodes: Nodes) -> None:
     nodes.save(40)
-    directory = StagedCheckpoints(place.open(), tmp_path / "new", 2).fetch(40, [1])
-    assert_restores(snapshots, directory, 1, 40)
+    directory = nodes.new().fetch(40, [1])
+    assert_restores(nodes.snapshots, directory, 1, 40)
     assert sorted(path.name for path in directory.iterdir()) == ["manifest.json", "rank-00001.json", "rank-00001.shard"]
 
 
-def test_base_is_kept_and_comes_along(place: Place, nodes: Nodes, tmp_path: Path, snapshots: Snapshots) -> None:
+def test_base_is_kept_and_comes_along(nodes: Nodes) -> None:
     nodes.save(10)
     for step in (20, 30, 40):
-        base = nodes.of[0].base_for(step, run=RUN, world_size=2, generation=1, full_every=8)
-        assert base == nodes.of[1].base_for(step, run=RUN, world_size=2, generation=1, full_every=8) == 10
-        manifest = nodes.save(step, base=base)
-        assert manifest is not None
-        assert manifest.bases == (10,)
+        assert nodes.base(step) == {10}
+        manifest = nodes.save(step, base=10)
+        assert manifest is not None and manifest.bases == (10,)
     assert sorted(nodes.of[0].manifests()) == [10, 30, 40]
-    directory = StagedCheckpoints(place.open(), tmp_path / "new", 2).fetch(40)
-    for rank in range(2):
-        assert_restores(snapshots, directory, rank, 40)
+    nodes.expect_restored(40)
 
 
-def test_flaky_store_delays_checkpoints_and_loses_none(
-    place: Place, nodes: Nodes, tmp_path: Path, snapshots: Snapshots
-) -> None:
+def test_flaky_store_delays_checkpoints_and_loses_none(place: Place, nodes: Nodes) -> None:
     chance = random.Random(5)
     place.files.fails = lambda _number, _method: OSError("reset by peer") if chance.random() < 0.2 else None
     for step in (10, 20, 30):
         assert nodes.save(step) is not None
-    directory = StagedCheckpoints(place.open(), tmp_path / "new", 2).fetch(30)
-    for rank in range(2):
-        assert_restores(snapshots, directory, rank, 30)
+    nodes.expect_restored(30)
     retries = [node.store_retries for node in nodes.of]
     assert all(0 < counted.failures_total < counted.attempts_total for counted in retries)
 
@@ -127,15 +135,14 @@ def test_object_that_arrives_short_is_put_again(place: Place, nodes: Nodes, monk
     ("committed", "again"), [(1, 2), (2, 1)], ids=["by a later one", "by a node that was replaced"]
 )
 def test_step_that_is_saved_again_leaves_what_was_committed(
-    committed: int, again: int, place: Place, nodes: Nodes, tmp_path: Path
+    committed: int, again: int, place: Place, nodes: Nodes
 ) -> None:
     assert nodes.save(10, generation=committed) is not None
-    for node in nodes.of:
-        node.base_for(20, run=RUN, world_size=2, generation=committed, full_every=8)
+    nodes.base(20, generation=committed)
     assert nodes.save(20, generation=committed, base=10) is not None
     before = place.names()
-    new = StagedCheckpoints(place.open(), tmp_path / "new", 2)
-    write_shard(nodes.snapshots.slot(1, 10, generation=again), new.step_directory(10), run=RUN, world_size=2)
+    new = nodes.new()
+    nodes.write(new, 1, 10, generation=again)
     with pytest.raises(CheckpointCommitted, match=f"is committed already, by generation {committed}: it stays"):
         new.publish(10, 1)
     assert sorted(new.manifests()) == sorted(nodes.of[1].manifests()) == [10, 20]
@@ -143,10 +150,10 @@ def test_step_that_is_saved_again_leaves_what_was_committed(
 
 
 def test_node_that_is_replaced_while_it_cannot_reach_the_store_does_not_put_its_shard(
-    place: Place, nodes: Nodes, tmp_path: Path
+    place: Place, nodes: Nodes
 ) -> None:
-    replaced = StagedCheckpoints(place.open(), tmp_path / "replaced", 2)
-    write_shard(nodes.snapshots.slot(1, 10, generation=1), replaced.step_directory(10), run=RUN, world_size=2)
+    replaced = nodes.new()
+    nodes.write(replaced, 1, 10, generation=1)
 
     def cut_off_once(_number: int, method: str) -> Exception | None:
         if method != "pipe_file":
@@ -195,17 +202,17 @@ def test_shard_that_is_being_written_stays_in_the_staging_folder_though_newer_st
     node = nodes.of[0]
     for step in (10, 20):  # the run went back
         node.base_for(step, run=RUN, world_size=2, generation=2, full_every=8)
-        write_shard(nodes.snapshots.slot(0, step, generation=2), node.step_directory(step), run=RUN, world_size=2)
+        nodes.write(node, 0, step, generation=2)
     assert sorted(path.name for path in node.path.iterdir()) == ["step-00000010", "step-00000020", "step-00000040"]
 
 
-def test_damaged_copy_on_the_node_is_fetched_again(place: Place, nodes: Nodes, snapshots: Snapshots) -> None:
+def test_damaged_copy_on_the_node_is_fetched_again(nodes: Nodes) -> None:
     nodes.save(40)
     shard = nodes.of[0].step_directory(40) / "rank-00000.shard"
     shard.write_bytes(bytes(shard.stat().st_size))
     with pytest.raises(CheckpointUnreadable):
-        assert_restores(snapshots, nodes.of[0].fetch(40, [0]), 0, 40)
-    assert_restores(snapshots, nodes.of[0].fetch(40, [0], again=True), 0, 40)
+        assert_restores(nodes.snapshots, nodes.of[0].fetch(40, [0]), 0, 40)
+    assert_restores(nodes.snapshots, nodes.of[0].fetch(40, [0], again=True), 0, 40)
 
 
 def test_object_missing_in_the_store_is_named(place: Place, nodes: Nodes, tmp_path: Path) -> None:
