@@ -119,8 +119,7 @@ def test_a_mark_that_is_none_is_as_good_as_none(directory: Path, data: bytes) ->
 def test_the_lines_of_a_mark_are_few_short_and_printable(directory: Path) -> None:
     note(directory, damages=("tensor \x1b[2J\n" + "x" * 1000, *("more" for _ in range(100))))
     found = noted(directory)
-    assert found is not None
-    assert found.damages[0].startswith("tensor ?[2J?xxx")
+    assert found and found.damages[0].startswith("tensor ?[2J?xxx")
     assert max(map(len, found.damages)) == 600
     assert len(found.damages) == 16
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -50,12 +51,9 @@ def test_agents_that_race_commit_one_manifest(checkpoints: SavedFolder) -> None:
         barrier.wait()
         manifests.append(CheckpointDirectory(checkpoints.path, kept=2).commit_if_complete(40, 4, RUN))
 
-    threads = [threading.Thread(target=commit) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(6):
+            pool.submit(commit)
     committed = checkpoints.verify(40)
     assert len(manifests) == 6
     assert all(manifest is not None and manifest.shards == committed.shards for manifest in manifests)

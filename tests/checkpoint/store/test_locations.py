@@ -80,13 +80,8 @@ def assert_restores(snapshots: Snapshots, directory: Path, rank: int, step: int,
 
 def test_manifest_is_put_after_every_shard_and_index(place: Place, nodes: Nodes) -> None:
     assert nodes.save(40) is not None
-    assert place.files.puts == [
-        "step-00000040/rank-00000.shard",
-        "step-00000040/rank-00000.json",
-        "step-00000040/rank-00001.shard",
-        "step-00000040/rank-00001.json",
-        "step-00000040/manifest.json",
-    ]
+    names = [f"rank-0000{rank}.{kind}" for rank in range(2) for kind in ("shard", "json")]
+    assert place.files.puts == [f"step-00000040/{name}" for name in (*names, "manifest.json")]
     assert sorted(nodes.of[0].manifests()) == [40]
 
 

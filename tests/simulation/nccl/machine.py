@@ -6,19 +6,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from tests.simulation.nccl.actions import (
-    Action,
-    Capture,
-    Collective,
-    Kernel,
-    Messages,
-    NewGroups,
-    Program,
-    Python,
-    Replay,
-    Sync,
-    Wait,
-)
+from tests.simulation.nccl import actions
+from tests.simulation.nccl.actions import Capture, Collective, Kernel, Messages, NewGroups, Python, Replay, Sync, Wait
 from tests.simulation.nccl.communicators import Break, Communicators
 from tests.simulation.nccl.device import Communicator, Network, Operation
 from tests.simulation.nccl.recorder import Entry, Recorder
@@ -68,7 +57,7 @@ class Machine:
 
     def __init__(
         self,
-        program: Program,
+        program: actions.Program,
         settings: Settings,
         *,
         dies_s: dict[int, float] | None = None,
@@ -92,7 +81,7 @@ class Machine:
             recorder.made_group(0)
         if settings.eager_init:
             self.communicators.make_eagerly(0, 0.0)
-        self._acts: dict[type[Action], Callable[[Host, Any], bool]] = {
+        self._acts: dict[type[actions.Action], Callable[[Host, Any], bool]] = {
             Python: self._busy, Kernel: self._kernel, Wait: self._wait, Collective: self._collective, Sync: self._sync,
             Messages: self._messages, Replay: self._replay, Capture: self._capture, NewGroups: self._new_groups,
         }  # fmt: skip
@@ -135,7 +124,7 @@ class Machine:
                 return
             host.at, host.stage, host.phase = host.at + 1, 0, ""
 
-    def _act(self, host: Host, action: Action) -> bool:
+    def _act(self, host: Host, action: actions.Action) -> bool:
         """Do an action. Return False if the host waits in it; it is called again when something ends."""
         return self._acts[type(action)](host, action)
 

@@ -8,19 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.nccl.actions import (
-    Action,
-    Collective,
-    Group,
-    Kernel,
-    Message,
-    Messages,
-    NewGroups,
-    Program,
-    Python,
-    Sync,
-    Wait,
-)
+from tests.simulation.nccl import actions
+from tests.simulation.nccl.actions import Action, Collective, Kernel, Message, Messages, NewGroups, Python, Sync, Wait
 from tests.simulation.nccl.cases import one_case
 from tests.simulation.nccl.faults import FAULTS
 from tests.simulation.nccl.machine import Machine, Settings
@@ -44,10 +33,10 @@ def batch(*parts: Message, handle: int = 1) -> list[Action]:
 
 
 def run(
-    *ranks: Sequence[Action], settings: Settings | None = None, groups: Sequence[Group] = (), **events: Any
+    *ranks: Sequence[Action], settings: Settings | None = None, groups: Sequence[actions.Group] = (), **events: Any
 ) -> Machine:
-    world = Group("0", "default_pg", tuple(range(len(ranks))))
-    program = Program([world, *groups], [list(rank) for rank in ranks], "by hand")
+    world = actions.Group("0", "default_pg", tuple(range(len(ranks))))
+    program = actions.Program([world, *groups], [list(rank) for rank in ranks], "by hand")
     return Machine(program, settings or Settings(eager_init=True), **events).run()
 
 
@@ -155,7 +144,7 @@ def test_calls_of_one_communicator_keep_their_order_on_different_streams() -> No
 
 @pytest.mark.parametrize("eager_init", [False, True])
 def test_a_group_is_made_when_the_whole_world_is_there(eager_init: bool) -> None:
-    groups = [Group("1", "mesh_tp", (0, 1))]
+    groups = [actions.Group("1", "mesh_tp", (0, 1))]
     for away_s, phase in ((inf, "groups"), (5.0, "")):
         ranks: list[list[Action]] = [[NewGroups((1,))], [NewGroups((1,))], [Python(away_s), NewGroups((1,))]]
         machine = run(*ranks, settings=Settings(eager_init=eager_init), groups=groups)

@@ -170,8 +170,6 @@ def test_overlap_of_validation_and_training_is_measured(text_folder: Path, tmp_p
     found = prepare(text_folder, tmp_path, validation=str(seen)).overlap
     assert found and (found.ngram, found.share) == (13 * BYTES_PER_TOKEN, 1.0)
     assert prepare(text_folder, tmp_path, validation=str(seen), overlap_ngram=0).overlap is None
-    with pytest.raises(ConfigurationError, match=r"^data\.overlap_limit is 0\.5, but 100\.0% of "):
-        prepare(text_folder, tmp_path, validation=str(seen), overlap_limit=0.5)
     with pytest.raises(ConfigurationError, match=r"^data\.overlap_limit is 0\.8, but 100\.0% of "):
         prepare(text_folder, tmp_path, validation=str(seen), overlap_limit=DataConfig().overlap_limit)
 
