@@ -81,8 +81,7 @@ def check_layouts(request: pytest.FixtureRequest, warm_parent: subprocess.Popen[
 
 
 def ask(parent: subprocess.Popen[str], request: dict[str, Any]) -> dict[str, Any]:
-    assert parent.stdin is not None
-    assert parent.stdout is not None
+    assert parent.stdin is not None and parent.stdout is not None
     parent.stdin.write(json.dumps(request) + "\n")
     parent.stdin.flush()
     reply: dict[str, Any] = json.loads(parent.stdout.readline())

@@ -40,9 +40,8 @@ class Rank:
         return self.runner.forward_backward(share(self.config, self.mesh, index))
 
     def update(self) -> Update:
-        return update_parameters(
-            self.parts, self.optimizer, self.scheduler, self.scaler, self.mesh, clip_norm=1.0, measured=False
-        )
+        steps = (self.optimizer, self.scheduler, self.scaler)
+        return update_parameters(self.parts, *steps, self.mesh, clip_norm=1.0, measured=False)
 
     def gradients(self) -> list[Tensor]:
         return [local(parameter.grad) for parameter in self.parts.parameters()]
@@ -68,8 +67,7 @@ def check_overflow(config: TrainerConfig) -> None:
         with ruined_backward(rank) if step == 1 and is_last_rank() else nullcontext():
             rank.forward_backward(step)
         update = rank.update()
-        assert update.overflow is not None
-        assert update.loss_scale is not None
+        assert update.overflow is not None and update.loss_scale is not None
         changed = any(not torch.equal(before[name], weight) for name, weight in rank.weights().items())
         seen.append((update.overflow.item(), changed, update.loss_scale.item()))
     scale = config.precision.loss_scale

@@ -9,9 +9,8 @@ from holdfast_trainer.rank_device import open_device
 
 def test_machine_without_enough_cuda_devices_is_refused() -> None:
     local_rank = torch.cuda.device_count()
-    with pytest.raises(
-        ConfigurationError, match=r"^distributed\.device is cuda, but this machine has \d+ CUDA devices"
-    ):
+    message = r"^distributed\.device is cuda, but this machine has \d+ CUDA devices"
+    with pytest.raises(ConfigurationError, match=message):
         open_device("cuda", {"LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(local_rank + 1)})
 
 

@@ -20,9 +20,8 @@ def bpe_file(tmp_path: Path) -> Path:
     bpe.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = library.decoders.ByteLevel()
     alphabet = library.pre_tokenizers.ByteLevel.alphabet()
-    trainer = library.trainers.BpeTrainer(
-        vocab_size=400, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
-    )
+    settings = {"initial_alphabet": alphabet, "special_tokens": ["<|endoftext|>"], "show_progress": False}
+    trainer = library.trainers.BpeTrainer(vocab_size=400, **settings)
     bpe.train_from_iterator([TEXT], trainer)
     bpe.enable_truncation(4)
     bpe.enable_padding(length=8)

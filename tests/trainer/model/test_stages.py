@@ -24,13 +24,9 @@ def test_largest_part_is_as_small_as_can_be(costs: list[int], parts: int, expect
 
 
 def configured(schedule: str, *, pp: int, layers: int, vocabulary: int = 256) -> TrainerConfig:
-    return TrainerConfig.model_validate(
-        {
-            "model": ModelConfig(dim=32, layers=layers, hidden=64, vocabulary=vocabulary),
-            "parallel": {"pp": pp, "schedule": schedule, "microbatches": pp},
-            "train": {"global_batch": pp},
-        }
-    )
+    model = ModelConfig(dim=32, layers=layers, hidden=64, vocabulary=vocabulary)
+    parallel = {"pp": pp, "schedule": schedule, "microbatches": pp}
+    return TrainerConfig.model_validate({"model": model, "parallel": parallel, "train": {"global_batch": pp}})
 
 
 def test_head_takes_the_place_of_blocks() -> None:

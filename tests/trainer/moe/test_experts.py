@@ -125,8 +125,7 @@ def test_statistics_count_each_backward_pass_once_and_start_anew_when_collected(
         module(x)
     for _ in range(2):
         forward(module, x).sum().backward()  # type: ignore[no-untyped-call]
-    assert once.shape == (1, 2)
-    assert (once > 0).all()
+    assert once.shape == (1, 2) and (once > 0).all()
     torch.testing.assert_close(collect_expert_statistics(module), 2 * once)
     assert torch.equal(collect_expert_statistics(module), torch.zeros(1, 2))
 
@@ -143,11 +142,8 @@ def test_grouped_products_do_what_a_loop_over_the_experts_does(counts: list[int]
     grouped = grouped_swiglu(rows, torch.tensor(counts), *weights)
     torch.testing.assert_close(grouped, looped)
     assert torch.equal(grouped[sum(counts) :], torch.zeros(5, CONFIG.dim))
-    for found, expected in zip(
-        torch.autograd.grad(grouped.square().sum(), [rows, *weights]),
-        torch.autograd.grad(looped.square().sum(), [rows, *weights]),
-        strict=True,
-    ):
+    gradients = [torch.autograd.grad(output.square().sum(), [rows, *weights]) for output in (grouped, looped)]
+    for found, expected in zip(*gradients, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
 
 

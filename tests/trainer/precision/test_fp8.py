@@ -52,9 +52,8 @@ def test_emulated_fp8_composes_with_tensor_parallelism_and_sharding_and_learns()
 
 def test_missing_package_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
-    with pytest.raises(
-        ConfigurationError, match=r"^precision\.fp8 needs the package torchao: install the extra fp8 of holdfast-torch"
-    ):
+    message = r"^precision\.fp8 needs the package torchao: install the extra fp8 of holdfast-torch"
+    with pytest.raises(ConfigurationError, match=message):
         convert_to_fp8(nn.Sequential(nn.Linear(16, 16)))
 
 

@@ -21,11 +21,8 @@ def linear_with_gradient() -> nn.Linear:
 
 
 def optimizers(layer: nn.Linear) -> list[Optimizer]:
-    return [
-        AdamW(layer.parameters(), fused=True),
-        SkippingSGD(layer.parameters(), momentum=0.9),
-        SkippingSGD(layer.parameters()),
-    ]
+    plain, momentum = SkippingSGD(layer.parameters()), SkippingSGD(layer.parameters(), momentum=0.9)
+    return [AdamW(layer.parameters(), fused=True), momentum, plain]
 
 
 def judge(scaler: LossScaler, optimizer: Optimizer, norms: list[Tensor]) -> list[float]:
@@ -51,12 +48,9 @@ def test_loss_keeps_its_value_and_its_gradient_is_scaled() -> None:
 
 
 def test_scale_halves_on_overflow_and_doubles_after_an_interval_without() -> None:
-    scales = judge(
-        LossScaler(FP16, CPU),
-        AdamW(linear_with_gradient().parameters(), fused=True),
-        [OVERFLOW, NORM, NORM, UNDEFINED, NORM, NORM, NORM, NORM, NORM, NORM],
-    )
-    assert scales == [512, 512, 512, 256, 256, 256, 512, 512, 512, 1024]
+    optimizer = AdamW(linear_with_gradient().parameters(), fused=True)
+    norms = [OVERFLOW, NORM, NORM, UNDEFINED, *[NORM] * 6]
+    assert judge(LossScaler(FP16, CPU), optimizer, norms) == [512, 512, 512, 256, 256, 256, 512, 512, 512, 1024]
 
 
 def test_scale_stays_within_its_bounds() -> None:
