@@ -1,7 +1,12 @@
 """Fixtures for the tests of the hooks: an agent's side of the session, and slots for snapshots."""
 
+import os
+import subprocess
+import sys
+import textwrap
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -10,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
+from holdfast_hooks import Hooks
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots.slot_requests import SlotRequests
@@ -17,7 +23,7 @@ from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
-from holdfast_proto.snapshot import allocate
+from holdfast_proto.snapshot import Slot, allocate
 from holdfast_proto.v1 import session_pb2, session_pb2_grpc
 from holdfast_proto.v1.session_pb2 import AgentMessage, RankCommand, RankMessage, SlotGrant, SnapshotTaken, Welcome
 from tests.support.short_folder import folder
@@ -94,6 +100,11 @@ class AgentServer(session_pb2_grpc.RankAgentServicer):
             assert self._changed.wait_for(condition, DEADLINE_S), [str(message) for message in self.messages[-3:]]
             return condition()
 
+    def wait_for_the_end(self) -> list[int]:
+        """Wait until a rank says that it has finished, and return the numbers of the reported steps."""
+        self.wait_until(lambda: self.of("report") and self.of("report")[-1].finished)
+        return [step.step for step in self.steps]
+
     def of(self, kind: str) -> list[Any]:
         """Return all messages of a kind, oldest first."""
         return [getattr(m, kind) for m in list(self.messages) if m.HasField(kind)]
@@ -126,6 +137,23 @@ def launch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RankC
 
 
 @pytest.fixture
+def launched(launch: Callable[..., RankContext]) -> RankContext:
+    """Make this process look as if an agent had started it. The value is what the agent has handed over."""
+    return launch()
+
+
+def run_python(code: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
 def make_slots(folder: Path) -> Callable[..., list[Path]]:
     def make(count: int = 3, nbytes: int = 1 << 20, prefix: str = "slot") -> list[Path]:
         paths = [folder / f"{prefix}-{index}" for index in range(count)]
@@ -136,11 +164,32 @@ def make_slots(folder: Path) -> Callable[..., list[Path]]:
     return make
 
 
+def wait_for_slots(hooks: Hooks) -> None:
+    assert hooks._sidecar is not None
+    while hooks._sidecar._slot_requests.grant is None:
+        time.sleep(0.01)
+
+
+def pinned_steps(paths: list[Path]) -> list[int]:
+    """Return the steps of the snapshots from which checkpoints are to be written."""
+    found = []
+    for path in paths:
+        with Slot(path) as slot:
+            found += [slot.header.step] if slot.header.persist else []
+    return found
+
+
 class SnapshotBench:
-    """Snapshots for which a test grants the slots."""
+    """Snapshots of a rank that has been granted some slots. A test may grant others."""
 
     def __init__(
-        self, state: dict[str, Any], late: Callable[[SnapshotTaken], None] | None = None, **context: Any
+        self,
+        state: dict[str, Any],
+        slots: Sequence[Path] = (),
+        *,
+        late: Callable[[SnapshotTaken], None] | None = None,
+        rank: int = 0,
+        **context: Any,
     ) -> None:
         self.context = RankContext(run="test", generation=2, agent="unix:/none", black_box="/none", **context)
         self.slot_requests = SlotRequests(OnceLog())
@@ -149,15 +198,18 @@ class SnapshotBench:
         self.snapshots = SnapshotTaker(
             state=state,
             context=self.context,
-            rank=0,
+            rank=rank,
             slot_requests=self.slot_requests,
             timeline=self.timeline,
             device=OwnDevice("cpu", {}, may_have_gpus=False),
             once=OnceLog(),
             late=late,
         )
+        self.paths = slots
+        if slots:
+            self.grant(slots)
 
-    def grant(self, paths: list[Path], **fields: Any) -> None:
+    def grant(self, paths: Sequence[Path], **fields: Any) -> None:
         self.slot_requests.receive(SlotGrant(paths=[str(path) for path in paths], **fields))
 
     def end(self, step: int, *, commanded: bool = False, last: bool = False) -> session_pb2.SnapshotTaken | None:
@@ -167,3 +219,15 @@ class SnapshotBench:
 @pytest.fixture
 def bench() -> type[SnapshotBench]:
     return SnapshotBench
+
+
+@pytest.fixture
+def save(make_slots: Callable[..., list[Path]]) -> Callable[[dict[str, Any]], Path]:
+    """A function that saves a state as that of rank 3 after step 6, and returns its slot."""
+
+    def save_state(state: dict[str, Any]) -> Path:
+        slots = make_slots(1, prefix="saved")
+        SnapshotBench(state, slots, rank=3).end(6, last=True)
+        return slots[0]
+
+    return save_state

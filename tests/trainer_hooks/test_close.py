@@ -2,10 +2,7 @@
 
 import contextlib
 import json
-import os
-import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +20,7 @@ from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.telemetry.final_traceback import FinalTraceback
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
-from tests.trainer_hooks.conftest import AgentServer
+from tests.trainer_hooks.conftest import AgentServer, run_python, wait_for_slots
 
 Launch = Callable[..., RankContext]
 
@@ -95,33 +92,15 @@ def test_a_process_is_as_before_after_closing_and_can_attach_again(
 ) -> None:
     context = launch(snapshot_every=1)
     agent.slots = make_slots(nbytes=16 << 20)
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROCESS)],
-        env={**os.environ, **context.to_environment(), "RANK": "0", "WORLD_SIZE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ended = run_python(PROCESS, **{**context.to_environment(), "RANK": "0", "WORLD_SIZE": "1"})
     assert ended.returncode == 0, ended.stderr
-    assert {
-        "excepthook",
-        "excepthook of threads",
-        "send",
-        "recv",
-        "modules",
-        "dispatch modes",
-        "clocks",
-        "holdfast-reporter",
-        "holdfast-link",
-        "holdfast-copies",
-    } <= set(json.loads(ended.stdout))
+    expected = {"excepthook", "excepthook of threads", "send", "recv", "modules", "dispatch modes", "clocks"}
+    assert expected | {"holdfast-reporter", "holdfast-link", "holdfast-copies"} <= set(json.loads(ended.stdout))
     assert [step.step for step in agent.steps] == [0, 1, 0, 1]
     assert [report.finished for report in agent.of("report")].count(True) == 2
 
 
-def test_closing_after_an_error_puts_the_exception_hooks_back(agent: AgentServer, launch: Launch) -> None:
-    launch()
+def test_closing_after_an_error_puts_the_exception_hooks_back(agent: AgentServer, launched: RankContext) -> None:
     before = sys.excepthook, vars(dist.ProcessGroup)["send"]
     with pytest.raises(ZeroDivisionError), holdfast_hooks.attach() as hooks:
         raise ZeroDivisionError
@@ -226,8 +205,7 @@ def test_an_injector_below_another_one_passes_moments_on_after_it_is_disarmed() 
     assert recorded == [-1, 0, 1, 2]
 
 
-def test_a_backward_pass_after_closing_takes_no_more_sums(agent: AgentServer, launch: Launch) -> None:
-    launch()
+def test_a_backward_pass_after_closing_takes_no_more_sums(agent: AgentServer, launched: RankContext) -> None:
     model = torch.nn.Linear(2, 2)
     with holdfast_hooks.attach() as hooks:
         hooks.watch_gradients({"model": model})
@@ -250,11 +228,10 @@ def test_slots_are_unmapped_after_closing_and_stay_after_an_error(
         holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks,
     ):
         for step in hooks.steps(until=10):
-            while hooks._sidecar._slot_requests.grant is None:  # type: ignore[union-attr]
-                time.sleep(0.01)
-            if step == 2 and error is not None:
-                raise error
+            wait_for_slots(hooks)
             if step == 2:
+                if error is not None:
+                    raise error
                 break
     is_mapped = str(agent.slots[0]) in Path("/proc/self/maps").read_text()
     assert is_mapped == (error is not None)

@@ -1,12 +1,12 @@
 """A rank that forks while its session is open: nothing on stderr, nothing changed for its children, one session."""
 
-import os
 import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.trainer_hooks.conftest import run_python
 from tests.trainer_hooks.test_observed import environment_of
 
 VARIABLE = "GRPC_ENABLE_FORK_SUPPORT"
@@ -45,39 +45,33 @@ SCRIPT = f"""
 """
 
 
+@pytest.fixture(autouse=True)
+def _no_value_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
 def rank_that_forks(folder: Path, first: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a rank whose script begins with ``first``."""
-    inherited = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT.format(first=first))],
-        env={**inherited, **environment_of(folder), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    return run_python(SCRIPT.format(first=first), **environment_of(folder), **environment)
 
 
 def test_a_rank_that_forks_prints_nothing_and_keeps_its_one_session(agent: Any, folder: Path) -> None:
     rank = rank_that_forks(folder)
     assert (rank.returncode, rank.stderr) == (0, "")
     assert rank.stdout.splitlines() == ["child has None"] * FORKS + [f"samples {sum(range(64))}", "handlers False"]
-    agent.wait_until(lambda: agent.of("report") and agent.of("report")[-1].finished)
+    assert agent.wait_for_the_end() == list(range(FORKS))  # the loop is left in the next one
     assert len(agent.of("hello")) == 1
-    assert [step.step for step in agent.steps] == list(range(FORKS))  # the loop is left in the next one
 
 
 def test_a_script_that_has_imported_grpc_before_keeps_its_fork_handlers(agent: Any, folder: Path) -> None:
     rank = rank_that_forks(folder, first="import grpc")
-    assert rank.returncode == 0
+    assert (rank.returncode, rank.stdout.splitlines()[0]) == (0, "child has None")
     assert SKIPPED in rank.stderr
-    assert rank.stdout.splitlines()[0] == "child has None"
-    agent.wait_until(lambda: agent.of("report") and agent.of("report")[-1].finished)
+    agent.wait_for_the_end()
     assert len(agent.of("hello")) == 1
 
 
 def test_a_value_that_the_user_has_set_stays(agent: Any, folder: Path) -> None:
     rank = rank_that_forks(folder, **{VARIABLE: "1"})
-    assert rank.returncode == 0
     said = rank.stdout.splitlines()
-    assert (said[0], said[-1]) == ("child has 1", "handlers True")
+    assert (rank.returncode, said[0], said[-1]) == (0, "child has 1", "handlers True")

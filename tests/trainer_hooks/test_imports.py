@@ -1,7 +1,6 @@
 """The hooks with only the packages that `pip install` brings without any extra."""
 
-import subprocess
-import sys
+from tests.trainer_hooks.conftest import run_python
 
 OPTIONAL = ("numpy", "xxhash", "zstandard", "redis", "psutil", "prometheus_client", "rich", "typer", "pydantic")
 
@@ -20,12 +19,10 @@ print(sorted(name for name in {OPTIONAL!r} if name in sys.modules))
 
 
 def test_the_hooks_import_without_any_package_of_the_other_components() -> None:
-    done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    done = run_python(IMPORT)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
 def test_the_refusal_works() -> None:
-    code = IMPORT.replace("import holdfast_hooks,", "import xxhash, holdfast_hooks,")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = run_python(IMPORT.replace("import holdfast_hooks,", "import xxhash, holdfast_hooks,"))
     assert "xxhash is not installed" in done.stderr

@@ -1,7 +1,7 @@
 """A loop that is left by break, return or sys.exit keeps what it has done."""
 
+import contextlib
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,7 @@ from holdfast_hooks import Hooks, Phase
 from holdfast_hooks.snapshots import snapshot_taker
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
-from holdfast_proto.snapshot import Slot
-from tests.trainer_hooks.conftest import AgentServer
+from tests.trainer_hooks.conftest import AgentServer, pinned_steps, wait_for_slots
 
 Launch = Callable[..., RankContext]
 LEFT_IN = 4
@@ -27,7 +26,8 @@ class Trainee:
     def __init__(self, agent: AgentServer, launch: Launch, make_slots: Callable[..., list[Path]]) -> None:
         self.model = torch.nn.Linear(4, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.slots = agent.slots = make_slots()
+        self.agent, self.slots = agent, make_slots()
+        agent.slots = self.slots
         self.launch = launch
 
     def attach(self, **context: int) -> Hooks:
@@ -41,9 +41,8 @@ class Trainee:
 
     def until_left(self, hooks: Hooks, leave: Callable[[], bool], *, before_training: bool = False) -> None:
         for step in hooks.steps(until=1000):
-            assert hooks._sidecar is not None
-            while hooks._sidecar._slot_requests.grant is None and step:
-                time.sleep(0.01)
+            if step:
+                wait_for_slots(hooks)
             if before_training and step == LEFT_IN:
                 return
             self.train()
@@ -53,11 +52,11 @@ class Trainee:
 
     def pinned(self) -> list[int]:
         """Steps of the snapshots from which checkpoints are written."""
-        found = []
-        for path in self.slots:
-            with Slot(path) as slot:
-                found += [slot.header.step] if slot.header.persist else []
-        return found
+        return pinned_steps(self.slots)
+
+    def ended(self) -> tuple[list[int], list[int]]:
+        """Wait for the end, and return the steps that were reported, and those of the pinned snapshots."""
+        return self.agent.wait_for_the_end(), self.pinned()
 
 
 @pytest.fixture
@@ -65,26 +64,14 @@ def trainee(agent: AgentServer, launch: Launch, make_slots: Callable[..., list[P
     return Trainee(agent, launch, make_slots)
 
 
-def last_report(agent: AgentServer) -> tuple[int, bool]:
-    report = agent.wait_until(lambda: agent.of("report") and agent.of("report")[-1])
-    return report.steps_until, report.finished
-
-
-def test_a_loop_left_by_break_ends_its_step_with_a_checkpoint(trainee: Trainee, agent: AgentServer) -> None:
-    with trainee.attach() as hooks:
-        trainee.until_left(hooks, lambda: True)
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
-    assert [step.step for step in agent.steps] == [0, 1, 2, 3, LEFT_IN]
-    assert trainee.pinned() == [LEFT_IN]
-    assert last_report(agent) == (1000, True)
-
-
-def test_so_does_one_left_by_sys_exit_with_code_0(trainee: Trainee, agent: AgentServer) -> None:
-    with pytest.raises(SystemExit), trainee.attach() as hooks:
-        trainee.until_left(hooks, lambda: sys.exit(0))
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
-    assert [step.step for step in agent.steps][-1] == LEFT_IN
-    assert trainee.pinned() == [LEFT_IN]
+@pytest.mark.parametrize("leave", [lambda: True, lambda: sys.exit(0)], ids=["break", "exit code 0"])
+def test_a_loop_that_is_left_ends_its_step_with_a_checkpoint(
+    trainee: Trainee, agent: AgentServer, leave: Callable[[], bool]
+) -> None:
+    with contextlib.suppress(SystemExit), trainee.attach() as hooks:
+        trainee.until_left(hooks, leave)
+    assert trainee.ended() == ([0, 1, 2, 3, LEFT_IN], [LEFT_IN])
+    assert agent.of("report")[-1].steps_until == 1000
 
 
 @pytest.mark.parametrize("until", [None, 1000])
@@ -95,14 +82,11 @@ def test_so_does_one_that_is_left_between_two_steps_or_names_no_end(
         hooks.restore(until=until)
         for step in range(LEFT_IN + 1):
             hooks.begin_step()
-            assert hooks._sidecar is not None
-            while hooks._sidecar._slot_requests.grant is None and step:
-                time.sleep(0.01)
+            if step:
+                wait_for_slots(hooks)
             trainee.train()
             hooks.end_step()
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
-    assert [step.step for step in agent.steps] == [0, 1, 2, 3, LEFT_IN]
-    assert trainee.pinned() == [LEFT_IN]
+    assert trainee.ended() == ([0, 1, 2, 3, LEFT_IN], [LEFT_IN])
 
 
 def test_a_state_that_has_changed_since_its_last_step_is_that_of_no_step(trainee: Trainee, agent: AgentServer) -> None:
@@ -114,8 +98,7 @@ def test_a_state_that_has_changed_since_its_last_step_is_that_of_no_step(trainee
             hooks.end_step()
         trainee.model.load_state_dict(trainee.model.state_dict())
         trainee.train()
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
-    assert LEFT_IN not in trainee.pinned()
+    assert LEFT_IN not in trainee.ended()[1]
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), ValueError("bad sample")])
@@ -135,9 +118,7 @@ def test_a_step_without_a_change_does_not_count_and_nothing_is_taken_for_the_one
 ) -> None:
     with trainee.attach() as hooks:
         trainee.until_left(hooks, lambda: False, before_training=True)
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
-    assert [step.step for step in agent.steps] == [0, 1, 2, 3]
-    assert trainee.pinned() == []
+    assert trainee.ended() == ([0, 1, 2, 3], [])
 
 
 @pytest.mark.parametrize("place", ["begin", "end"])
@@ -157,9 +138,7 @@ def test_an_exit_between_two_steps_keeps_the_one_before_and_counts_it_once(
 
         monkeypatch.setattr(owner, name, exits_in_time)
         trainee.until_left(hooks, lambda: False)
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
-    assert [step.step for step in agent.steps] == [0, 1, 2, 3, LEFT_IN]
-    assert trainee.pinned() == [LEFT_IN]
+    assert trainee.ended() == ([0, 1, 2, 3, LEFT_IN], [LEFT_IN])
 
 
 @pytest.mark.parametrize("before_training", [False, True])
@@ -168,7 +147,7 @@ def test_a_loop_left_in_the_middle_of_a_step_is_not_said_to_have_ended_it(
 ) -> None:
     with trainee.attach() as hooks:
         trainee.until_left(hooks, lambda: True, before_training=before_training)
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    agent.wait_for_the_end()
     assert (agent.of("report")[-1].progress.phase == Phase.IDLE) == (not before_training)
 
 
@@ -201,21 +180,17 @@ def test_parameters_that_changed_after_the_loop_are_not_saved_as_a_step(trainee:
     with trainee.attach() as hooks:
         trainee.until_left(hooks, lambda: True)
         trainee.model.load_state_dict(torch.nn.Linear(4, 1).state_dict())
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
-    assert trainee.pinned() == []
+    assert trainee.ended()[1] == []
 
 
 def test_a_loop_that_ends_is_saved_once(trainee: Trainee, agent: AgentServer) -> None:
     with trainee.attach() as hooks:
         for step in hooks.steps(until=3):
-            assert hooks._sidecar is not None
-            while hooks._sidecar._slot_requests.grant is None and step:
-                time.sleep(0.01)
+            if step:
+                wait_for_slots(hooks)
             trainee.train()
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
-    assert [step.step for step in agent.steps] == [0, 1, 2]
-    assert trainee.pinned() == [2]
-    assert last_report(agent) == (3, True)
+    assert trainee.ended() == ([0, 1, 2], [2])
+    assert agent.of("report")[-1].steps_until == 3
 
 
 def test_a_captured_optimizer_that_hides_its_changes_is_not_trusted(
@@ -224,8 +199,7 @@ def test_a_captured_optimizer_that_hides_its_changes_is_not_trusted(
     monkeypatch.setattr(trainee, "train", lambda: None)  # nothing ever raises a version counter
     with trainee.attach() as hooks:
         trainee.until_left(hooks, lambda: True)
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
-    assert trainee.pinned() == []
+    assert trainee.ended()[1] == []
 
 
 def test_objects_that_raise_do_not_stop_the_run(launch: Launch, agent: AgentServer) -> None:
@@ -234,14 +208,12 @@ def test_objects_that_raise_do_not_stop_the_run(launch: Launch, agent: AgentServ
             raise RuntimeError("on purpose")
 
     launch()
-    state: dict[str, Any] = {
-        "model": Broken(1, 1),
-        "optimizer": torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1),
-    }
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+    state: dict[str, Any] = {"model": Broken(1, 1), "optimizer": optimizer}
     with holdfast_hooks.attach(state=state, check_replicas=False) as hooks:
         for _ in hooks.steps(until=2):
             break
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    agent.wait_for_the_end()
 
 
 def test_a_failure_while_the_last_step_is_saved_does_not_reach_the_script(

@@ -1,9 +1,6 @@
 """The hooks in a rank of another launcher."""
 
 import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,15 +13,11 @@ import holdfast_hooks
 from holdfast_hooks.identity import Identity
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import ObservedNode
+from tests.trainer_hooks.conftest import run_python
 
 HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
 RANK = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "1"}
-SLURM = {
-    "SLURM_PROCID": "3",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_LOCALID": "1",
-    "SLURM_NTASKS_PER_NODE": "2",
-}
+SLURM = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "2"}
 
 
 class Unsuitable:
@@ -80,68 +73,38 @@ def test_only_a_rank_that_ends_well_is_finished(agent: Any, folder: Path, end: s
             for step in hooks.steps(until=1):
                 {end}
     """
-    rank = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={**os.environ, **environment_of(folder)},
-        check=False,
-        stderr=subprocess.DEVNULL,
-    )
+    rank = run_python(script, **environment_of(folder))
     assert (rank.returncode, box_of(folder).finished) == (code, finished)
 
 
-@pytest.mark.parametrize(
-    ("environment", "identity"),
-    [
-        ({}, Identity(0, 1, 0)),
-        (RANK, Identity(3, 8, 1, 2)),
-        (
-            {
-                "OMPI_COMM_WORLD_RANK": "5",
-                "OMPI_COMM_WORLD_SIZE": "8",
-                "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-                "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
-            },
-            Identity(5, 8, 1, 4),
-        ),
-        ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "2"}, Identity(2, 4, 2)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Identity(0, 1, 0)),
-        (HYDRA, Identity(5, 8, 1, 4)),
-        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0", **HYDRA}, Identity(5, 8, 1, 4)),
-        (
-            {"PALS_RANKID": "5", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4", "PMI_RANK": "5", "PMI_SIZE": "8"},
-            Identity(5, 8, 1, 4),
-        ),
-        (
-            {"PMI_RANK": "5", "PMI_SIZE": "8", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4", "PALS_LOCAL_RANKID": "1"},
-            Identity(5, 8, 1, 4),
-        ),
-        ({"PMI_RANK": "3", "PMI_SIZE": "4", **SLURM}, Identity(3, 4, 1, 2)),
-        ({"PMI_RANK": "2", "PMI_SIZE": "4", **SLURM}, Identity(2, 4, 0, 0)),
-        ({"PMI_RANK": "0", "PMI_SIZE": "1", **RANK}, Identity(3, 8, 1, 2)),
-        ({"RANK": "first", "WORLD_SIZE": "8", **HYDRA}, Identity(5, 8, 1, 4)),
-        ({"RANK": "8", "WORLD_SIZE": "8"}, Identity(0, 1, 0)),
-        ({"RANK": "3"}, Identity(0, 1, 0)),
-        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", **RANK}, Identity(3, 8, 1, 2)),
-    ],
-    ids=[
-        "alone",
-        "torchrun",
-        "mpirun",
-        "srun",
-        "batch script",
-        "MPICH",
-        "MPICH over srun",
-        "PALS",
-        "Cray",
-        "PMI of srun",
-        "another rank of srun",
-        "torchrun under MPICH",
-        "no number",
-        "outside of its world",
-        "half a set",
-        "torchrun under srun",
-    ],
-)
+OPEN_MPI = {
+    f"OMPI_COMM_WORLD_{name}": value
+    for name, value in {"RANK": "5", "SIZE": "8", "LOCAL_RANK": "1", "LOCAL_SIZE": "4"}.items()
+}
+PALS = {"PALS_RANKID": "5", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4", "PMI_RANK": "5", "PMI_SIZE": "8"}
+CRAY = {"PMI_RANK": "5", "PMI_SIZE": "8", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4", "PALS_LOCAL_RANKID": "1"}
+SRUN = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
+PLACES = {
+    "alone": ({}, Identity(0, 1, 0)),
+    "torchrun": (RANK, Identity(3, 8, 1, 2)),
+    "mpirun": (OPEN_MPI, Identity(5, 8, 1, 4)),
+    "srun": ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "2"}, Identity(2, 4, 2)),
+    "batch script": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Identity(0, 1, 0)),
+    "MPICH": (HYDRA, Identity(5, 8, 1, 4)),
+    "MPICH over srun": ({**SRUN, "SLURM_LOCALID": "0", **HYDRA}, Identity(5, 8, 1, 4)),
+    "PALS": (PALS, Identity(5, 8, 1, 4)),
+    "Cray": (CRAY, Identity(5, 8, 1, 4)),
+    "PMI of srun": ({"PMI_RANK": "3", "PMI_SIZE": "4", **SLURM}, Identity(3, 4, 1, 2)),
+    "another rank of srun": ({"PMI_RANK": "2", "PMI_SIZE": "4", **SLURM}, Identity(2, 4, 0, 0)),
+    "torchrun under MPICH": ({"PMI_RANK": "0", "PMI_SIZE": "1", **RANK}, Identity(3, 8, 1, 2)),
+    "no number": ({"RANK": "first", "WORLD_SIZE": "8", **HYDRA}, Identity(5, 8, 1, 4)),
+    "outside of its world": ({"RANK": "8", "WORLD_SIZE": "8"}, Identity(0, 1, 0)),
+    "half a set": ({"RANK": "3"}, Identity(0, 1, 0)),
+    "torchrun under srun": ({**SRUN, **RANK}, Identity(3, 8, 1, 2)),
+}
+
+
+@pytest.mark.parametrize(("environment", "identity"), PLACES.values(), ids=PLACES)
 def test_a_rank_knows_its_place_from_what_its_launcher_sets(environment: dict[str, str], identity: Identity) -> None:
     assert Identity.from_environment(environment) == identity
 
@@ -175,17 +138,17 @@ def test_a_group_that_is_smaller_than_the_launchers_world_does_not_count(torch_w
 
 
 def test_a_rank_that_attached_alone_and_is_not_alone_says_so_once(
-    agent: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    observed: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
 ) -> None:
-    for name, value in {**environment_of(folder), "RANK": "0", "WORLD_SIZE": "1"}.items():
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1"}.items():
         monkeypatch.setenv(name, value)
     with holdfast_hooks.attach() as hooks:
-        dist.init_process_group("fake", rank=2, world_size=4, store=FakeStore())
-        try:
-            for _ in hooks.steps(until=3):
-                pass
-        finally:
-            dist.destroy_process_group()
+        request.getfixturevalue("torch_world")
+        for _ in hooks.steps(until=3):
+            pass
     said = [record.getMessage() for record in caplog.records if "rank 2 of 4" in record.getMessage()]
     assert said == [
         "this process attached as rank 0 of 1, but it is rank 2 of 4 in torch: call attach() after"

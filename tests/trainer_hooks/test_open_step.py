@@ -1,5 +1,6 @@
 """What the hooks take a state for, whose loop was left inside a step."""
 
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -25,34 +26,28 @@ class Training:
         self.optimizers = SGD(self.first.parameters(), lr=0.1), SGD(self.second.parameters(), lr=0.1)
         self.scheduler = StepLR(self.optimizers[0], step_size=3)
         self.average = AveragedModel(self.first)
-        self.open = OpenStep(
-            {
-                "first": self.first,
-                "one": self.optimizers[0],
-                "other": self.optimizers[1],
-                "scheduler": self.scheduler,
-                "average": self.average,
-            }
-        )
+        one, other = self.optimizers
+        state = {"first": self.first, "one": one, "other": other, "scheduler": self.scheduler, "average": self.average}
+        self.open = OpenStep(state)
 
-    def compute(self) -> None:
+    def step(self, parts: str) -> None:
+        """Compute gradients and do what each letter stands for: both optimizers, the scheduler, the average."""
         for model in (self.first, self.second):
             model(torch.ones(1, 2)).sum().backward()
+        for part in parts:
+            if part in "12":
+                self.optimizers[int(part) - 1].step()
+            elif part == "s":
+                self.scheduler.step()
+            else:
+                self.average.update_parameters(self.first)
 
-    def whole_step(self, step: int) -> None:
-        self.compute()
-        for optimizer in self.optimizers:
-            optimizer.step()
-        self.scheduler.step()
-        self.average.update_parameters(self.first)
-
-    def left_after(self, last: Callable[[], None], body: Callable[[int], None] | None = None) -> LeftStep:
-        """Train with ``body`` for some steps, leave the next one after ``last``, and return the verdict."""
-        for step in range(STEPS):
+    def left_after(self, last: str | None, *turns: str | None) -> LeftStep:
+        """Train for some steps, which take turns, leave the next one after ``last``, and return the verdict."""
+        for step, parts in enumerate([*itertools.islice(itertools.cycle(turns), STEPS), last]):
             self.open.begin(step)
-            (body or self.whole_step)(step)
-        self.open.begin(STEPS)
-        last()
+            if parts is not None:
+                self.step(parts)
         self.open.leave()
         return self.open.judge()
 
@@ -62,109 +57,56 @@ def training() -> Training:
     return Training()
 
 
-def test_a_step_that_has_changed_what_the_others_changed_is_complete(training: Training) -> None:
-    assert training.left_after(lambda: training.whole_step(STEPS)) is LeftStep.COMPLETE
+COMPLETE, UNKNOWN = LeftStep.COMPLETE, LeftStep.UNKNOWN
+WHOLE = "12sa"
 
 
-def test_a_step_that_has_changed_nothing_may_have_drawn_random_numbers(training: Training) -> None:
-    assert training.left_after(lambda: None) is LeftStep.UNKNOWN
-    assert training.left_after(training.compute) is LeftStep.UNKNOWN
-
-
-def test_a_step_left_between_two_optimizers_is_none(training: Training) -> None:
-    def half() -> None:
-        training.compute()
-        training.optimizers[0].step()
-
-    assert training.left_after(half) is LeftStep.UNKNOWN
-
-
-@pytest.mark.parametrize("missing", ["scheduler", "average"])
-def test_so_is_a_step_left_before_its_scheduler_or_its_average(training: Training, missing: str) -> None:
-    def all_but_one() -> None:
-        training.compute()
-        for optimizer in training.optimizers:
-            optimizer.step()
-        if missing != "scheduler":
-            training.scheduler.step()
-        if missing != "average":
-            training.average.update_parameters(training.first)
-
-    assert training.left_after(all_but_one) is LeftStep.UNKNOWN
-
-
-def test_a_step_that_does_more_than_others_is_complete(training: Training) -> None:
-    def body(step: int) -> None:
-        training.compute()
-        for optimizer in training.optimizers:
-            optimizer.step()
-
-    def end_of_epoch() -> None:
-        body(STEPS)
-        training.scheduler.step()
-        training.average.update_parameters(training.first)
-
-    assert training.left_after(end_of_epoch, body) is LeftStep.COMPLETE
-
-
-def test_parts_may_be_trained_in_turn(training: Training) -> None:
-    def body(step: int) -> None:
-        training.compute()
-        training.optimizers[step % 2].step()
-
-    assert training.left_after(lambda: body(STEPS), body) is LeftStep.COMPLETE
-
-
-def test_a_part_that_is_trained_in_every_other_step_is_missed_in_its_turn(training: Training) -> None:
-    def half(step: int) -> None:
-        training.compute()
-        training.optimizers[0].step()
-
-    def body(step: int) -> None:
-        half(step)
-        if step % 2 == STEPS % 2:
-            training.optimizers[1].step()
-
-    assert training.left_after(lambda: half(STEPS), body) is LeftStep.UNKNOWN
-
-
-@pytest.mark.parametrize(("first", "verdict"), [(STEPS % 5, LeftStep.UNKNOWN), (STEPS % 5 + 1, LeftStep.COMPLETE)])
-def test_a_step_that_lacks_its_average_is_none_though_averages_are_rare(
-    training: Training, first: int, verdict: LeftStep
+@pytest.mark.parametrize(
+    ("turns", "last", "verdict"),
+    [
+        pytest.param([WHOLE], WHOLE, COMPLETE, id="has changed what the others changed"),
+        pytest.param([WHOLE], None, UNKNOWN, id="has changed nothing and may have drawn random numbers"),
+        pytest.param([WHOLE], "", UNKNOWN, id="has computed and changed nothing"),
+        pytest.param([WHOLE], "1", UNKNOWN, id="between two optimizers"),
+        pytest.param([WHOLE], "12a", UNKNOWN, id="before its scheduler"),
+        pytest.param([WHOLE], "12s", UNKNOWN, id="before its average"),
+        pytest.param(["12"], WHOLE, COMPLETE, id="does more than others"),
+        pytest.param(["1", "2"], "1", COMPLETE, id="parts are trained in turn"),
+        pytest.param(["12", "1"], "1", UNKNOWN, id="a part of every other step is missed in its turn"),
+        pytest.param(["12a", "12", "12", "12", "12"], "12", UNKNOWN, id="lacks its average though averages are rare"),
+        pytest.param(["12", "12a", "12", "12", "12"], "12", COMPLETE, id="a rare average is not due"),
+        pytest.param(["", "", "12", ""], "12", COMPLETE, id="gradients are collected over steps"),
+        pytest.param(["", "", "", "12"], "", UNKNOWN, id="collects gradients"),
+        pytest.param([None], None, UNKNOWN, id="counters never show a step"),
+    ],
+)
+def test_a_step_is_complete_if_it_has_changed_what_its_like_changed(
+    training: Training, turns: list[str | None], last: str | None, verdict: LeftStep
 ) -> None:
-    def body(step: int) -> None:
-        training.compute()
-        for optimizer in training.optimizers:
-            optimizer.step()
-        if step % 5 == first and step != STEPS:
-            training.average.update_parameters(training.first)
+    assert training.left_after(last, *turns) is verdict
 
-    assert training.left_after(lambda: body(STEPS), body) is verdict
+
+def judged(state: dict[str, Any], train: Callable[[int], None]) -> LeftStep:
+    """Train for some steps, leave the last one at its end, and return the verdict."""
+    tell = OpenStep(state)
+    for step in range(STEPS):
+        tell.begin(step)
+        train(step)
+    tell.leave()
+    return tell.judge()
 
 
 def test_each_optimizer_is_looked_at_however_small_it_is() -> None:
     small, large = torch.nn.Linear(2, 1), torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(20)])
     of_small, of_large = SGD(small.parameters(), lr=0.1), SGD(large.parameters(), lr=0.1)
-    tell = OpenStep({"small": small, "large": large, "of_small": of_small, "of_large": of_large})
-    for step in range(STEPS):
-        tell.begin(step)
+
+    def train(step: int) -> None:
         for model, optimizer in ((large, of_large), (small, of_small)):
             model(torch.ones(1, 2)).sum().backward()
             if (step, model) != (STEPS - 1, small):
                 optimizer.step()
-    tell.leave()
-    assert tell.judge() is LeftStep.UNKNOWN
 
-
-@pytest.mark.parametrize(("at", "verdict"), [(STEPS + 1, LeftStep.COMPLETE), (STEPS, LeftStep.UNKNOWN)])
-def test_gradients_may_be_collected_over_steps(training: Training, at: int, verdict: LeftStep) -> None:
-    def body(step: int) -> None:
-        training.compute()
-        if step % 4 == 3:
-            for optimizer in training.optimizers:
-                optimizer.step()
-
-    assert training.left_after(lambda: body(at), body) is verdict
+    assert judged({"small": small, "large": large, "of_small": of_small, "of_large": of_large}, train) is UNKNOWN
 
 
 def test_a_scheduler_of_somebody_may_do_as_it_likes() -> None:
@@ -173,22 +115,15 @@ def test_a_scheduler_of_somebody_may_do_as_it_likes() -> None:
         def last_epoch(self) -> int:
             raise RuntimeError("on purpose")
 
-    class Fractional:
-        last_epoch: float = 0
-
-        def __init__(self) -> None:
-            self.last_epoch = 0
-
-    model, fractional = torch.nn.Linear(2, 1), Fractional()
+    model, fractional = torch.nn.Linear(2, 1), SimpleNamespace(last_epoch=0)
     optimizer = SGD(model.parameters(), lr=0.1)
-    tell = OpenStep({"optimizer": optimizer, "one": Raising(), "other": fractional})
-    for step in range(STEPS):
-        tell.begin(step)
+
+    def train(_: int) -> None:
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
         fractional.last_epoch += 0.5
-    tell.leave()
-    assert tell.judge() is LeftStep.COMPLETE
+
+    assert judged({"optimizer": optimizer, "one": Raising(), "other": fractional}, train) is COMPLETE
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -199,15 +134,16 @@ def test_a_fused_optimizer_and_sharded_parameters_show_a_step(missing: bool, fus
         model = torch.nn.Linear(2, 1)
         fully_shard(model)
         optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
-        tell = OpenStep({"model": model, "optimizer": optimizer, "scheduler": StepLR(optimizer, step_size=3)})
-        for step in range(STEPS):
-            tell.begin(step)
+        scheduler = StepLR(optimizer, step_size=3)
+
+        def train(step: int) -> None:
             model(torch.ones(1, 2)).sum().backward()
             if not (missing and step == STEPS - 1):
                 optimizer.step()
-            tell._schedulers[0].step()
-        tell.leave()
-        assert tell.judge() is (LeftStep.UNKNOWN if missing else LeftStep.COMPLETE)
+            scheduler.step()
+
+        state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        assert judged(state, train) is (UNKNOWN if missing else COMPLETE)
     finally:
         dist.destroy_process_group()
 
@@ -216,27 +152,25 @@ def test_a_scheduler_alone_is_no_witness() -> None:
     parameter = torch.ones(2, requires_grad=True)
     optimizer = SGD([parameter], lr=0.1)
     scheduler = SimpleNamespace(last_epoch=0)
-    tell = OpenStep({"optimizer": optimizer, "scheduler": scheduler})
-    for step in range(STEPS):
-        tell.begin(step)
+
+    def train(_: int) -> None:
         parameter.data = parameter.data - 0.1  # no version counter shows it
         scheduler.last_epoch += 1
-    tell.leave()
-    assert tell.judge() is LeftStep.UNKNOWN
+
+    assert judged({"optimizer": optimizer, "scheduler": scheduler}, train) is UNKNOWN
 
 
 def test_a_fused_optimizer_shows_its_steps_after_its_state_was_loaded() -> None:
     parameter = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.AdamW([parameter], fused=True)
-    tell = OpenStep({"optimizer": optimizer})
-    for step in range(STEPS):
-        if step == 2:
-            optimizer.load_state_dict(optimizer.state_dict())
-        tell.begin(step)
+
+    def train(step: int) -> None:
         parameter.grad = torch.ones(2)
         optimizer.step()
-    tell.leave()
-    assert tell.judge() is LeftStep.COMPLETE
+        if step == 1:
+            optimizer.load_state_dict(optimizer.state_dict())
+
+    assert judged({"optimizer": optimizer}, train) is COMPLETE
 
 
 def test_an_optimizer_that_raises_stops_no_loop() -> None:
@@ -257,31 +191,27 @@ def test_an_optimizer_that_raises_stops_no_loop() -> None:
 
 def test_the_first_step_has_no_other_to_be_compared_with(training: Training) -> None:
     training.open.begin(0)
-    training.whole_step(0)
+    training.step(WHOLE)
     training.open.leave()
-    assert training.open.judge() is LeftStep.UNKNOWN
+    assert training.open.judge() is UNKNOWN
 
 
 def test_what_changes_after_the_loop_is_no_part_of_the_step(training: Training) -> None:
-    assert training.left_after(lambda: training.whole_step(STEPS)) is LeftStep.COMPLETE
+    assert training.left_after(WHOLE, WHOLE) is COMPLETE
     training.first.load_state_dict(torch.nn.Linear(2, 1).state_dict())
-    assert training.open.judge() is LeftStep.UNKNOWN
+    assert training.open.judge() is UNKNOWN
 
 
 def test_a_loop_whose_iterator_lives_on_was_left_at_no_known_place(training: Training) -> None:
     for step in range(STEPS + 1):
         training.open.begin(step)
-        training.whole_step(step)
-    assert training.open.judge() is LeftStep.COMPLETE
+        training.step(WHOLE)
+    assert training.open.judge() is COMPLETE
     training.first.load_state_dict(torch.nn.Linear(2, 1).state_dict())
-    assert training.open.judge() is LeftStep.UNKNOWN
-
-
-def test_counters_that_never_show_a_step_are_no_witness(training: Training) -> None:
-    assert training.left_after(lambda: None, lambda step: None) is LeftStep.UNKNOWN
+    assert training.open.judge() is UNKNOWN
 
 
 def test_a_loop_that_ended_was_not_left(training: Training) -> None:
-    training.left_after(lambda: training.whole_step(STEPS))
+    training.left_after(WHOLE, WHOLE)
     training.open.step = -1
     assert training.open.judge() is LeftStep.NONE

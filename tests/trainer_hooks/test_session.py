@@ -17,25 +17,32 @@ from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1.session_pb2 import CaptureEvidence, RankCommand, SnapshotAt, StopAt
 from holdfast_proto.v1.session_pb2_grpc import RankAgentStub
 
-Launch = Callable[..., RankContext]
+pytestmark = pytest.mark.usefixtures("launched")
 
 
-def run_steps(hooks: holdfast_hooks.Hooks, count: int) -> Iterator[int]:
-    """Start a loop of ``count`` steps that a test drives with next()."""
-    return hooks.steps(until=count)
+def started(hooks: holdfast_hooks.Hooks, count: int) -> Iterator[int]:
+    """Return a loop that is in step ``count`` of more."""
+    steps = hooks.steps(until=200)
+    for _ in range(count + 1):
+        next(steps)
+    return steps
 
 
-def test_rank_introduces_itself(agent: Any, launch: Launch) -> None:
-    launch()
+def in_a_thread(train: Callable[..., None], *arguments: object) -> None:
+    training = threading.Thread(target=train, args=arguments)
+    training.start()
+    training.join()
+
+
+def test_rank_introduces_itself(agent: Any) -> None:
     with holdfast_hooks.attach(coordinates={"dp": 1, "tp": 0}, device="cpu"):
         (hello,) = agent.wait_until(lambda: agent.of("hello"))
     assert (hello.run, hello.generation, hello.rank, hello.world_size, hello.local_rank) == ("test", 2, 3, 8, 1)
-    assert dict(hello.coordinates) == {"dp": 1, "tp": 0}
-    assert hello.device == "cpu"
+    assert (dict(hello.coordinates), hello.device) == ({"dp": 1, "tp": 0}, "cpu")
     assert hello.training_thread == threading.get_native_id()
 
 
-def test_a_rank_connects_once_grpc_gets_a_thread(agent: Any, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_connects_once_grpc_gets_a_thread(agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     refusals = [RuntimeError("can't start new thread")]
 
     def stub(channel: grpc.Channel) -> RankAgentStub:
@@ -44,13 +51,11 @@ def test_a_rank_connects_once_grpc_gets_a_thread(agent: Any, launch: Launch, mon
         return RankAgentStub(channel)  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(link, "RankAgentStub", stub)
-    launch()
     with holdfast_hooks.attach():
         agent.wait_until(lambda: agent.of("hello"))
 
 
-def test_a_rank_names_the_thread_that_trains_if_that_is_not_the_main_one(agent: Any, launch: Launch) -> None:
-    launch()
+def test_a_rank_names_the_thread_that_trains_if_that_is_not_the_main_one(agent: Any) -> None:
     threads: list[int] = []
 
     def train() -> None:
@@ -58,14 +63,11 @@ def test_a_rank_names_the_thread_that_trains_if_that_is_not_the_main_one(agent: 
         with holdfast_hooks.attach():
             agent.wait_until(lambda: agent.of("hello"))
 
-    training = threading.Thread(target=train)
-    training.start()
-    training.join()
+    in_a_thread(train)
     assert [hello.training_thread for hello in agent.of("hello")] == threads != [threading.get_native_id()]
 
 
-def test_a_rank_that_attaches_in_one_thread_and_trains_in_another_says_so(agent: Any, launch: Launch) -> None:
-    launch()
+def test_a_rank_that_attaches_in_one_thread_and_trains_in_another_says_so(agent: Any) -> None:
     threads: list[int] = []
     with holdfast_hooks.attach() as hooks:
 
@@ -75,15 +77,12 @@ def test_a_rank_that_attaches_in_one_thread_and_trains_in_another_says_so(agent:
                 pass
             agent.wait_until(lambda: agent.steps)
 
-        training = threading.Thread(target=train)
-        training.start()
-        training.join()
+        in_a_thread(train)
     assert [hello.training_thread for hello in agent.of("hello")] == [threading.get_native_id()]
     assert agent.of("report")[-1].training_thread == threads[0]
 
 
-def test_a_thread_that_takes_over_the_training_is_followed(agent: Any, launch: Launch) -> None:
-    launch()
+def test_a_thread_that_takes_over_the_training_is_followed(agent: Any) -> None:
     threads: list[int] = []
     with holdfast_hooks.attach() as hooks:
         hooks.restore()
@@ -100,18 +99,13 @@ def test_a_thread_that_takes_over_the_training_is_followed(agent: Any, launch: L
             hooks.end_step()
             agent.wait_until(lambda: agent.of("report")[-1].training_thread == threads[-1])
 
-        for training in (
-            threading.Thread(target=train, args=(0,)),
-            threading.Thread(target=train, args=(2,)),
-            threading.Thread(target=step),
-        ):
-            training.start()
-            training.join()
+        in_a_thread(train, 0)
+        in_a_thread(train, 2)
+        in_a_thread(step)
     assert len(threads) == 3
 
 
-def test_numbers_of_the_script_are_reported_with_the_step_in_which_they_were_logged(agent: Any, launch: Launch) -> None:
-    launch()
+def test_numbers_of_the_script_are_reported_with_the_step_in_which_they_were_logged(agent: Any) -> None:
     with holdfast_hooks.attach() as hooks:
         hooks.log({"before": 1})
         for step in hooks.steps(until=3):
@@ -123,8 +117,7 @@ def test_numbers_of_the_script_are_reported_with_the_step_in_which_they_were_log
     assert found == {"before": (1.0, -1), "reward": (1.0, 2), "train_loss": (0.5, 2)}
 
 
-def test_a_number_that_is_reported_after_its_step_disturbs_no_report(agent: Any, launch: Launch) -> None:
-    launch()
+def test_a_number_that_is_reported_after_its_step_disturbs_no_report(agent: Any) -> None:
     with holdfast_hooks.attach() as hooks:
         for step in range(300):
             hooks.begin_step(step)
@@ -135,8 +128,7 @@ def test_a_number_that_is_reported_after_its_step_disturbs_no_report(agent: Any,
     assert [record.step for record in agent.steps] == list(range(300))
 
 
-def test_reports_hold_the_time_outside_of_steps(agent: Any, launch: Launch) -> None:
-    launch()
+def test_reports_hold_the_time_outside_of_steps(agent: Any) -> None:
     with holdfast_hooks.attach() as hooks:
         for _ in hooks.steps(until=2):
             pass
@@ -146,8 +138,7 @@ def test_reports_hold_the_time_outside_of_steps(agent: Any, launch: Launch) -> N
     assert {Phase.INIT, Phase.IDLE, Phase.EVAL} <= final.outside_s.keys()
 
 
-def test_every_step_is_reported_once_and_in_order(agent: Any, launch: Launch) -> None:
-    launch()
+def test_every_step_is_reported_once_and_in_order(agent: Any) -> None:
     with holdfast_hooks.attach() as hooks:
         for step in hooks.steps(until=700):
             hooks.enter(Phase.DATA)
@@ -161,14 +152,12 @@ def test_every_step_is_reported_once_and_in_order(agent: Any, launch: Launch) ->
     assert set(record.phase_s) == {Phase.FORWARD_BACKWARD, Phase.DATA, Phase.OPTIMIZER}
     assert sum(record.phase_s.values()) == pytest.approx(record.duration_s, abs=1e-6)
     final = agent.of("report")[-1]
-    assert (final.progress.step, final.progress.phase) == (699, Phase.IDLE)
-    assert final.dropped_total == 0
+    assert (final.progress.step, final.progress.phase, final.dropped_total) == (699, Phase.IDLE, 0)
     assert final.memory.allocated_bytes > 1 << 20
     assert final.reporter_cpu_s > 0
 
 
-def test_every_number_arrives_in_its_own_type_and_what_was_not_reported_is_absent(agent: Any, launch: Launch) -> None:
-    launch()
+def test_every_number_arrives_in_its_own_type_and_what_was_not_reported_is_absent(agent: Any) -> None:
     with holdfast_hooks.attach() as hooks:
         for step in hooks.steps(until=2):
             if step == 0:
@@ -183,9 +172,8 @@ def test_every_number_arrives_in_its_own_type_and_what_was_not_reported_is_absen
 
 
 def test_a_step_is_one_entry_of_the_backlog_however_much_is_reported(
-    agent: Any, launch: Launch, monkeypatch: pytest.MonkeyPatch
+    agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch()
     with holdfast_hooks.attach() as hooks:
         assert hooks._sidecar is not None
         appended: list[Any] = []
@@ -206,15 +194,15 @@ class Flag:
         return self.is_set
 
 
-def test_numbers_that_a_gpu_still_owes_hold_their_step_back_and_nothing_waits(agent: Any, launch: Launch) -> None:
-    launch()
+def test_numbers_that_a_gpu_still_owes_hold_their_step_back_and_nothing_waits(agent: Any) -> None:
     arrived: Any = Flag()
     with holdfast_hooks.attach() as hooks:
-        steps = run_steps(hooks, 3)
-        for _ in range(3):
-            if next(steps) == 1:
+        for step in hooks.steps(until=3):
+            if step == 1:
                 hooks._timeline.values["overflow"] = DeferredNumbers((torch.tensor(True),), arrived)
                 hooks._timeline.values["dropped_tokens"] = DeferredNumbers((torch.tensor(7),), arrived)
+            if step == 2:
+                break
         reports = len(agent.of("report"))
         agent.wait_until(lambda: len(agent.of("report")) > reports + 2)
         assert [record.step for record in agent.steps] == [0]
@@ -225,9 +213,8 @@ def test_numbers_that_a_gpu_still_owes_hold_their_step_back_and_nothing_waits(ag
 
 @pytest.mark.parametrize("count", [-1, float("nan"), float("inf")])
 def test_a_count_that_is_none_is_left_out_and_its_step_reported(
-    agent: Any, launch: Launch, caplog: pytest.LogCaptureFixture, count: Any
+    agent: Any, caplog: pytest.LogCaptureFixture, count: Any
 ) -> None:
-    launch()
     with holdfast_hooks.attach() as hooks:
         for _ in hooks.steps(until=2):
             hooks.report(loss=2.0, dropped_tokens=count)
@@ -236,23 +223,19 @@ def test_a_count_that_is_none_is_left_out_and_its_step_reported(
     assert line.startswith("dropped_tokens is not reported: ")
 
 
-def test_report_shows_where_the_training_thread_is_while_it_stays_there(agent: Any, launch: Launch) -> None:
-    context = launch()
+def test_report_shows_where_the_training_thread_is_while_it_stays_there(agent: Any, launched: RankContext) -> None:
     with holdfast_hooks.attach() as hooks:
         agent.wait_until(lambda: [r for r in agent.of("report") if r.progress.phase == Phase.INIT])
-        steps = run_steps(hooks, 9)
-        next(steps)
-        next(steps)
+        _steps = started(hooks, 1)
         hooks.enter(Phase.EVAL)
         agent.wait_until(
             lambda: [r for r in agent.of("report") if (r.progress.step, r.progress.phase) == (1, Phase.EVAL)]
         )
-        contents = black_box.read(Path(context.black_box))
+        contents = black_box.read(Path(launched.black_box))
         assert (contents.rank, contents.step, contents.phase) == (3, 1, Phase.EVAL)
 
 
-def test_modules_of_the_first_steps_are_reported_once(agent: Any, launch: Launch) -> None:
-    launch()
+def test_modules_of_the_first_steps_are_reported_once(agent: Any) -> None:
     with holdfast_hooks.attach() as hooks:
         for step in hooks.steps(until=4):
             if step == 1:
@@ -264,17 +247,13 @@ def test_modules_of_the_first_steps_are_reported_once(agent: Any, launch: Launch
             if step == 3:
                 agent.wait_until(lambda: any(report.modules for report in agent.of("report")))
     (reported,) = [list(report.modules) for report in agent.of("report") if report.modules]
-    assert "torch.utils.benchmark" in reported
-    assert "xmlrpc.client" not in reported
+    assert "torch.utils.benchmark" in reported and "xmlrpc.client" not in reported
     assert reported == sorted(reported)
 
 
-def test_restarted_agent_gets_hello_again_and_misses_no_step(agent: Any, launch: Launch) -> None:
-    launch()
+def test_restarted_agent_gets_hello_again_and_misses_no_step(agent: Any) -> None:
     with holdfast_hooks.attach() as hooks:
-        steps = run_steps(hooks, 40)
-        for _ in range(11):
-            next(steps)
+        steps = started(hooks, 10)
         agent.wait_until(lambda: len(agent.steps) == 10)
         agent.stop()
         for _ in range(10):
@@ -284,20 +263,17 @@ def test_restarted_agent_gets_hello_again_and_misses_no_step(agent: Any, launch:
         for _ in steps:
             pass
     seen = [record.step for record in agent.steps]
-    assert sorted(set(seen)) == list(range(40))
+    assert sorted(set(seen)) == list(range(200))
     assert agent.of("report")[-1].dropped_total == 0
 
 
 def test_backlog_is_bounded_and_drops_the_oldest_counted(
-    agent: Any, launch: Launch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    agent: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sidecar, "BACKLOG_STEPS", 16)
-    launch()
     agent.stop()
     with holdfast_hooks.attach() as hooks:
-        steps = run_steps(hooks, 101)
-        for _ in range(101):
-            next(steps)
+        _steps = started(hooks, 100)
         agent.start()
         agent.wait_until(lambda: agent.steps)
     assert [record.step for record in agent.steps] == list(range(84, 100))
@@ -305,8 +281,7 @@ def test_backlog_is_bounded_and_drops_the_oldest_counted(
     assert len([record for record in caplog.records if "no session with the agent" in record.message]) <= 1
 
 
-def test_stop_ends_the_loop_after_its_step_with_a_checkpoint(agent: Any, launch: Launch, make_slots: Any) -> None:
-    launch()
+def test_stop_ends_the_loop_after_its_step_with_a_checkpoint(agent: Any, make_slots: Any) -> None:
     paths = make_slots()
     done = []
     with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
@@ -319,38 +294,29 @@ def test_stop_ends_the_loop_after_its_step_with_a_checkpoint(agent: Any, launch:
                 agent.wait_until(lambda: agent.of("ack"))
         assert list(hooks.steps(until=1000)) == []
     assert done == [0, 1, 2, 3, 4]
-    (ack,) = agent.of("ack")
-    assert (ack.id, ack.accepted) == (5, True)
+    assert [(ack.id, ack.accepted) for ack in agent.of("ack")] == [(5, True)]
     (taken,) = [snapshot for report in agent.of("report") for snapshot in report.snapshots]
     assert (taken.step, taken.persist) == (4, True)
     with Slot(paths[taken.slot]) as slot:
         assert (slot.header.step, slot.header.rank, slot.header.generation) == (4, 3, 2)
 
 
-def test_slots_are_requested_granted_and_filled_on_command(agent: Any, launch: Launch, make_slots: Any) -> None:
-    launch()
+def test_slots_are_requested_granted_and_filled_on_command(agent: Any, make_slots: Any) -> None:
     with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
-        steps = run_steps(hooks, 100)
-        next(steps)
-        next(steps)
+        steps = started(hooks, 1)
         (request,) = agent.wait_until(lambda: agent.of("slot_request"))
         agent.grant(make_slots(nbytes=request.bytes_per_slot))
         agent.command(RankCommand(id=1, generation=2, snapshot_at=SnapshotAt(step=1)))
         agent.wait_until(lambda: agent.of("ack"))
         next(steps)
         (taken,) = agent.wait_until(lambda: [s for report in agent.of("report") for s in report.snapshots])
-    assert (taken.step, taken.persist) == (1, True)
-    assert taken.stall_s > 0
-    record = next(record for record in agent.steps if record.step == 1)
-    assert record.phase_s[Phase.CHECKPOINT] > 0
+    assert (taken.step, taken.persist, taken.stall_s > 0) == (1, True, True)
+    assert [record.phase_s[Phase.CHECKPOINT] > 0 for record in agent.steps if record.step == 1] == [True]
 
 
-def test_unanswered_slot_request_is_repeated_to_the_next_agent(agent: Any, launch: Launch) -> None:
-    launch()
+def test_unanswered_slot_request_is_repeated_to_the_next_agent(agent: Any) -> None:
     with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
-        steps = run_steps(hooks, 100)
-        next(steps)
-        next(steps)
+        _steps = started(hooks, 1)
         agent.wait_until(lambda: len(agent.of("slot_request")) == 1)
         agent.stop()
         agent.start()
@@ -358,53 +324,39 @@ def test_unanswered_slot_request_is_repeated_to_the_next_agent(agent: Any, launc
 
 
 @pytest.mark.parametrize(
-    ("command", "detail"),
+    ("has_state", "command", "detail"),
     [
-        (RankCommand(generation=2, snapshot_at=SnapshotAt(step=1)), "step 1 has already ended"),
-        (RankCommand(generation=2, stop_at=StopAt(step=0)), "step 0 has already ended"),
-        (RankCommand(generation=1, stop_at=StopAt(step=9)), "this rank is of generation 2, the command of 1"),
-        (RankCommand(generation=2, capture_evidence=CaptureEvidence(directory="/x")), "this rank has no process group"),
+        (True, {"snapshot_at": SnapshotAt(step=1)}, "step 1 has already ended"),
+        (True, {"stop_at": StopAt(step=0)}, "step 0 has already ended"),
+        (True, {"stop_at": StopAt(step=9), "generation": 1}, "this rank is of generation 2, the command of 1"),
+        (True, {"capture_evidence": CaptureEvidence(directory="/x")}, "this rank has no process group"),
+        (False, {"snapshot_at": SnapshotAt(step=9)}, "this rank was attached without a state"),
     ],
-    ids=["late snapshot", "late stop", "old generation", "no process group"],
+    ids=["late snapshot", "late stop", "old generation", "no process group", "no state"],
 )
 def test_command_that_cannot_be_done_is_refused_with_the_reason(
-    agent: Any, launch: Launch, command: RankCommand, detail: str
+    agent: Any, has_state: bool, command: dict[str, Any], detail: str
 ) -> None:
-    launch()
-    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
-        steps = run_steps(hooks, 100)
-        for _ in range(3):
-            next(steps)
-        agent.wait_until(lambda: agent.of("hello"))
+    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)} if has_state else None) as hooks:
+        steps = started(hooks, 2)
         agent.wait_until(lambda: agent.of("report"))
-        agent.command(command)
+        agent.command(RankCommand(**{"generation": 2, **command}))
         (ack,) = agent.wait_until(lambda: agent.of("ack"))
         assert (ack.accepted, ack.detail) == (False, detail)
         assert next(steps) == 3
 
 
-def test_rank_without_state_refuses_snapshots(agent: Any, launch: Launch) -> None:
-    launch()
-    with holdfast_hooks.attach():
-        agent.wait_until(lambda: agent.of("report"))
-        agent.command(RankCommand(id=1, generation=2, snapshot_at=SnapshotAt(step=1)))
-        (ack,) = agent.wait_until(lambda: agent.of("ack"))
-    assert (ack.accepted, ack.detail) == (False, "this rank was attached without a state")
-
-
-def test_exception_that_ends_the_rank_is_its_last_words(agent: Any, launch: Launch) -> None:
-    context = launch()
+def test_exception_that_ends_the_rank_is_its_last_words(agent: Any, launched: RankContext) -> None:
     with pytest.raises(ZeroDivisionError), holdfast_hooks.attach() as hooks:
         for _ in hooks.steps(until=3):
             agent.wait_until(lambda: agent.of("hello"))
             raise ZeroDivisionError("on purpose")
     report = agent.of("report")[-1]
     assert "ZeroDivisionError: on purpose" in report.last_words
-    assert black_box.read(Path(context.black_box)).last_words == report.last_words
+    assert black_box.read(Path(launched.black_box)).last_words == report.last_words
 
 
-def test_closing_without_an_agent_is_quick_enough_and_silent(launch: Launch) -> None:
-    launch()
+def test_closing_without_an_agent_is_quick_enough_and_silent() -> None:
     hooks = holdfast_hooks.attach()
     assert list(hooks.steps(until=3)) == [0, 1, 2]
     hooks.close()

@@ -16,7 +16,7 @@ from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1.session_pb2 import RankCommand, StopAt
-from tests.trainer_hooks.conftest import AgentServer
+from tests.trainer_hooks.conftest import AgentServer, pinned_steps
 
 Launch = Callable[..., RankContext]
 
@@ -35,24 +35,16 @@ class Position:
 
 
 @pytest.fixture
-def saved(bench: Any, make_slots: Any) -> Path:
+def saved(save: Callable[[dict[str, Any]], Path]) -> Path:
     """The slot of a rank that has trained up to step 6."""
     position = Position()
     position.batch = 14
-    run = bench({"position": position})
-    (path,) = make_slots(1, prefix="saved")
-    run.grant([path])
-    run.snapshots._rank = 3
-    run.end(6, last=True)
-    return Path(path)
+    return save({"position": position})
 
 
-def numbers(agent: AgentServer) -> list[int]:
-    return [step.step for step in agent.steps]
-
-
-def test_steps_with_micro_batches_and_two_optimizers_are_counted_once(agent: AgentServer, launch: Launch) -> None:
-    launch()
+def test_steps_with_micro_batches_and_two_optimizers_are_counted_once(
+    agent: AgentServer, launched: RankContext
+) -> None:
     models = [torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)]
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
     with holdfast_hooks.attach() as hooks:
@@ -67,8 +59,7 @@ def test_steps_with_micro_batches_and_two_optimizers_are_counted_once(agent: Age
             for optimizer in optimizers:
                 optimizer.step()
             assert hooks.end_step() is False
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
-    assert numbers(agent) == [0, 1, 2]
+    assert agent.wait_for_the_end() == [0, 1, 2]
     assert [step.tokens for step in agent.steps] == [8, 8, 8]
     assert agent.of("report")[-1].steps_until == 0
 
@@ -87,11 +78,7 @@ def test_the_state_is_restored_once_and_the_last_step_is_pinned(
             hooks.begin_step()
             position.batch += 1
             hooks.end_step()
-    pinned = []
-    for path in agent.slots:
-        with Slot(path) as slot:
-            pinned += [slot.header.step] if slot.header.persist else []
-    assert pinned == [8]
+    assert pinned_steps(agent.slots) == [8]
     assert agent.of("report")[-1].steps_until == 9
 
 
@@ -104,14 +91,10 @@ def test_under_auto_a_script_that_attaches_itself_saves_nothing(
     with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 1)}) as hooks:
         for _ in hooks.steps(until=3):
             pass
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
-    assert numbers(agent) == [0, 1, 2]
-    assert any(map(_is_used, agent.slots)) is not auto
-
-
-def _is_used(slot: Path) -> bool:
-    with Slot(slot) as opened:
-        return opened.header.step >= 0
+    assert agent.wait_for_the_end() == [0, 1, 2]
+    with contextlib.ExitStack() as opened:
+        written = [opened.enter_context(Slot(path)).header.step >= 0 for path in agent.slots]
+    assert any(written) is not auto
 
 
 def test_a_loop_that_ignores_the_state_it_should_continue_from_is_refused(
@@ -126,7 +109,7 @@ def test_a_loop_that_ignores_the_state_it_should_continue_from_is_refused(
             hooks.begin_step(0)
         assert hooks.begin_step(7) == 7
         hooks.end_step()
-    assert numbers(agent) == [7]
+    assert [step.step for step in agent.steps] == [7]
 
 
 CALLS: dict[str, Callable[[holdfast_hooks.Hooks], object]] = {
@@ -159,10 +142,9 @@ def test_a_script_that_trains_without_the_state_and_begins_no_step_is_refused(
 
 
 def test_a_fresh_run_warns_of_calls_that_a_restart_refuses(
-    agent: AgentServer, launch: Launch, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    agent: AgentServer, launched: RankContext, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot_taker, "_GRANT_WAIT_S", 0.05)  # this agent has no slots
-    launch()
     with holdfast_hooks.attach(state={"position": Position()}) as hooks:
         hooks.report(learning_rate=0.1)
         assert not caplog.records
@@ -205,8 +187,7 @@ def test_hooks_that_are_closed_without_the_state_leave_words_and_those_of_a_proc
     assert close() == ("", True, "")  # a script may attach again after its training
 
 
-def test_a_command_to_stop_reaches_the_caller_of_end_step(agent: AgentServer, launch: Launch) -> None:
-    launch()
+def test_a_command_to_stop_reaches_the_caller_of_end_step(agent: AgentServer, launched: RankContext) -> None:
     with holdfast_hooks.attach() as hooks:
         hooks.begin_step()
         agent.wait_until(lambda: agent.of("report"))
@@ -219,9 +200,8 @@ def test_a_command_to_stop_reaches_the_caller_of_end_step(agent: AgentServer, la
 
 
 def test_calls_in_a_wrong_order_are_warned_of_once_and_never_raise(
-    agent: AgentServer, launch: Launch, caplog: pytest.LogCaptureFixture
+    agent: AgentServer, launched: RankContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    launch()
     with holdfast_hooks.attach() as hooks:
         for _ in range(2):
             assert hooks.end_step() is False
@@ -230,8 +210,7 @@ def test_calls_in_a_wrong_order_are_warned_of_once_and_never_raise(
         hooks.end_step()
         hooks.begin_step(1)
         hooks.end_step()
-    agent.wait_until(lambda: agent.of("report")[-1].finished)
-    assert numbers(agent) == [1, 1]
+    assert agent.wait_for_the_end() == [1, 1]
     lines = [record.getMessage() for record in caplog.records if record.name == "holdfast_hooks"]
     assert [line.split(":")[0] for line in lines] == [
         "end_step() was called outside of a step",
@@ -252,7 +231,7 @@ def test_without_an_agent_steps_are_only_counted() -> None:
     [({}, True), ({"state": {"position": Position()}}, False), ({"check_data_position": False}, False)],
 )
 def test_a_state_without_a_position_in_the_data_is_said_once_by_rank_0(
-    launch: Launch,
+    launched: RankContext,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, Any],
@@ -262,7 +241,6 @@ def test_a_state_without_a_position_in_the_data_is_said_once_by_rank_0(
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
-    launch()
     for rank in ("0", "3"):
         monkeypatch.setenv("RANK", rank)
         named = holdfast_hooks.by_name(optimizer, model)
@@ -285,8 +263,7 @@ def test_a_state_without_a_position_in_the_data_is_said_once_by_rank_0(
     ids=["after-restore", "before-restore", "unchecked", "wrapped"],
 )
 def test_a_loader_that_draws_between_restore_and_the_first_step_is_said(
-    bench: Any,
-    make_slots: Any,
+    save: Any,
     launch: Launch,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -300,12 +277,7 @@ def test_a_loader_that_draws_between_restore_and_the_first_step_is_said(
     loader: Any = torch.utils.data.DataLoader(torch.arange(4))  # type: ignore[arg-type]
     data = holdfast_hooks.ResumableLoader(loader) if wraps else loader
     state = {"data": data if wraps else Position()}
-    run = bench(state)
-    (path,) = make_slots(1)
-    run.grant([path])
-    run.snapshots._rank = 3
-    run.end(6, last=True)
-    launch(restore_slot=str(path))
+    launch(restore_slot=str(save(state)))
     with holdfast_hooks.attach(state=state, **options) as hooks:
         batches = iter(data) if makes_first else None
         hooks.restore()

@@ -1,14 +1,14 @@
 """What the hooks execute in the training thread at each step. Their time is measured by benchmarks/hook_overhead.py."""
 
+import contextlib
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 import holdfast_hooks
 from holdfast_hooks import Hooks, Phase
-from holdfast_proto.rank_context import RankContext
 
 CALLS = 12
 INSTRUCTIONS = 550
@@ -28,16 +28,25 @@ class Counter:
         return self
 
 
-def cost_of_each_step(hooks: Hooks) -> list[tuple[int, int]]:
-    steps = hooks.steps(until=40)
-    next(steps)
-    counter = Counter()
-    costs = []
-    tracer = sys.gettrace()
+@contextlib.contextmanager
+def counted() -> Iterator[Counter]:
+    """Count what this thread executes in the block."""
+    counter, tracer = Counter(), sys.gettrace()
     # A collection in the middle of a step runs the finalizers of whatever earlier tests have left behind.
     gc.disable()
     sys.settrace(counter)
     try:
+        yield counter
+    finally:
+        sys.settrace(tracer)
+        gc.enable()
+
+
+def cost_of_each_step(hooks: Hooks) -> list[tuple[int, int]]:
+    steps = hooks.steps(until=40)
+    next(steps)
+    costs = []
+    with counted() as counter:
         for _ in range(30):
             calls, instructions = counter.calls, counter.instructions
             hooks.enter(Phase.DATA)
@@ -46,16 +55,10 @@ def cost_of_each_step(hooks: Hooks) -> list[tuple[int, int]]:
             hooks.report(loss=2.5, grad_norm=0.7, tokens=4096)
             next(steps)
             costs.append((counter.calls - calls, counter.instructions - instructions))
-    finally:
-        sys.settrace(tracer)
-        gc.enable()
     return costs
 
 
-def test_a_step_without_a_snapshot_takes_few_calls_and_few_instructions(
-    agent: Any, launch: Callable[..., RankContext]
-) -> None:
-    launch()
+def test_a_step_without_a_snapshot_takes_few_calls_and_few_instructions(agent: Any, launched: object) -> None:
     with holdfast_hooks.attach() as hooks:
         agent.wait_until(lambda: agent.of("hello"))
         costs = cost_of_each_step(hooks)

@@ -19,12 +19,10 @@ from holdfast_proto.v1.session_pb2 import CaptureEvidence, RankCommand
 
 pytestmark = pytest.mark.system
 
-WORLD = Path(__file__).with_name("world.py")
-
 
 @contextmanager
 def world(scenario: str, folder: Path, ranks: int = 2) -> Iterator["subprocess.Popen[bytes]"]:
-    command = [sys.executable, str(WORLD), scenario, str(folder), str(ranks)]
+    command = [sys.executable, "-m", "tests.trainer_hooks.world", scenario, str(folder), str(ranks)]
     with subprocess.Popen(command, start_new_session=True) as process:
         try:
             yield process

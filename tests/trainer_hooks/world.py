@@ -1,4 +1,4 @@
-"""Ranks on gloo, forked from one process that has imported torch: ``world.py SCENARIO FOLDER RANKS``."""
+"""Ranks on gloo, forked from one process that has imported torch: arguments SCENARIO FOLDER RANKS."""
 
 import importlib
 import io
@@ -15,15 +15,10 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 import holdfast_hooks
-from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.restore.slot_restore import restore
-from holdfast_hooks.snapshots.slot_requests import SlotRequests
-from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
-from holdfast_hooks.telemetry.own_device import OwnDevice
-from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
-from holdfast_proto.v1.session_pb2 import SlotGrant
+from tests.trainer_hooks.conftest import SnapshotBench
 
 
 def wait_for(path: Path) -> None:
@@ -31,10 +26,10 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-def context(folder: Path, rank: int) -> RankContext:
-    return RankContext(
-        run="world", generation=0, agent=f"unix:{folder}/agent.sock", black_box=str(folder / f"black-box-{rank}")
-    )
+def launch(folder: Path, rank: int) -> None:
+    box = folder / f"black-box-{rank}"
+    context = RankContext(run="world", generation=0, agent=f"unix:{folder}/agent.sock", black_box=str(box))
+    os.environ.update(context.to_environment())
 
 
 def hang(folder: Path, rank: int) -> None:
@@ -42,7 +37,7 @@ def hang(folder: Path, rank: int) -> None:
 
     Both end when `end` does.
     """
-    os.environ.update(context(folder, rank).to_environment())
+    launch(folder, rank)
     group = dist.new_group([0, 1], group_desc="mesh_tp")
     value = torch.ones(1)
     # Before the hooks are attached: nothing has recorded it.
@@ -69,7 +64,7 @@ def hang(folder: Path, rank: int) -> None:
 
 def corrupt(folder: Path, rank: int) -> None:
     """Train three steps under DistributedDataParallel; flip a bit on rank 1 in the last, then fail there."""
-    os.environ.update(context(folder, rank).to_environment())
+    launch(folder, rank)
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -101,8 +96,9 @@ class Sharded:
         self.state: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer}
 
     @property
-    def shards(self) -> list[Any]:
-        return list(self.model.parameters())
+    def shards(self) -> list[torch.Tensor]:
+        """What this rank holds of each parameter."""
+        return [parameter.to_local() for parameter in self.model.parameters()]  # type: ignore[attr-defined]
 
     def train(self, steps: int) -> list[float]:
         losses = []
@@ -115,51 +111,33 @@ class Sharded:
         return losses
 
 
-def take_snapshot(state: dict[str, Any], slot: Path, rank: int, folder: Path) -> None:
+def take_snapshot(state: dict[str, Any], slot: Path, rank: int) -> Path:
     allocate(slot, 1 << 22)
-    slot_requests = SlotRequests(OnceLog())
-    slot_requests.receive(SlotGrant(paths=[str(slot)]))
-    timeline = Timeline(lambda step, phase, unix_ns: None)
-    snapshots = SnapshotTaker(
-        state=state,
-        context=context(folder, rank),
-        rank=rank,
-        slot_requests=slot_requests,
-        timeline=timeline,
-        device=OwnDevice("cpu", {}, may_have_gpus=False),
-        once=OnceLog(),
-    )
-    assert snapshots.at_boundary(2, commanded=True, last=False) is not None
+    assert SnapshotBench(state, [slot], rank=rank).end(2, commanded=True) is not None
+    return slot
 
 
 def fsdp(folder: Path, rank: int) -> None:
     """Write whether a restored run equals the undisturbed one, and the snapshot's entry of each tensor."""
     undisturbed = Sharded(seed=0)
     undisturbed.train(3)
-    slot = folder / f"slot-{rank}"
-    take_snapshot(undisturbed.state, slot, rank, folder)
+    slot = take_snapshot(undisturbed.state, folder / f"slot-{rank}", rank)
     losses = undisturbed.train(3)
 
     restored = Sharded(seed=7)
     step = restore(slot, restored.state, rank=rank)
     restored_losses = restored.train(3)
-    equal = [
-        torch.equal(expected.to_local(), found.to_local())
-        for expected, found in zip(undisturbed.shards, restored.shards, strict=True)
-    ]
     try:
         restore(slot, Sharded(seed=0, width=10).state, rank=rank)
         refusal = ""
     except holdfast_hooks.ConfigurationError as error:
         refusal = str(error)
     with Slot(slot) as mapped:
-        entries = {
-            entry.name: (entry.shape, entry.global_shape, entry.global_offset) for entry in mapped.meta().tensors
-        }
+        entries = {one.name: (one.shape, one.global_shape, one.global_offset) for one in mapped.meta().tensors}
     result = {
         "step": step,
         "same_losses": losses == restored_losses,
-        "same_weights": all(equal),
+        "same_weights": all(map(torch.equal, undisturbed.shards, restored.shards)),
         "refusal": refusal,
         "entries": entries,
     }
@@ -194,8 +172,7 @@ def ddp(folder: Path, rank: int) -> None:
     for trained in (1, 2, 4):
         undisturbed = Replicated(seed=0)
         undisturbed.train(0, trained)
-        slot = folder / f"slot-{rank}-{trained}"
-        take_snapshot(undisturbed.state, slot, rank, folder)
+        slot = take_snapshot(undisturbed.state, folder / f"slot-{rank}-{trained}", rank)
         restored = Replicated(seed=7, gradient_as_bucket_view=trained == 4)
         restore(slot, restored.state, rank=rank)
         assert all(parameter.grad is None for parameter in restored.model.parameters())
@@ -219,7 +196,7 @@ class Spoilt(torch.nn.Linear):
 
 def bad_gradients(folder: Path, rank: int, *, wrap: Any) -> None:
     """Train six steps and skip those with a gradient that is not finite: rank 1 makes one in steps 1 and 3."""
-    os.environ.update(context(folder, rank).to_environment())
+    launch(folder, rank)
     torch.manual_seed(0)
     spoilt = Spoilt(4, 4)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), spoilt, torch.nn.Linear(4, 4))
@@ -255,9 +232,8 @@ def bad_gradients_fsdp(folder: Path, rank: int) -> None:
 def main(scenario: str, folder: Path, ranks: int) -> None:
     children = []
     if scenario in ("corrupt", "bad_gradients_ddp", "ddp"):
-        importlib.import_module(
-            "torch._dynamo"
-        )  # under DistributedDataParallel each rank would take its own time for it
+        # Under DistributedDataParallel each rank would take its own time for it.
+        importlib.import_module("torch._dynamo")
     for rank in range(ranks):
         pid = os.fork()
         if pid == 0:
