@@ -59,16 +59,14 @@ class Event:
 class Run:
     """A rank on a GPU: snapshots of a model with a parameter and a buffer, and of its optimizer."""
 
-    def __init__(self, bench: Any, paths: list[Path], stream: Stream, **context: Any) -> None:
-        self.stream = stream
+    def __init__(self, bench: Any, paths: list[Path], **context: Any) -> None:
         self.paths = paths
         self.late: list[SnapshotTaken] = []
         self.model = torch.nn.BatchNorm1d(3)
         self.optimizer = torch.optim.SGD(self.model.parameters(), momentum=0.9)
         self.train()
         state = {"model": self.model, "optimizer": self.optimizer}
-        self.rank = bench(state, late=self._keep_late, **{"snapshot_every": 1, **context})
-        self.rank.grant(paths)
+        self.rank = bench(state, paths, late=self._keep_late, snapshot_every=1, **context)
         self._reported = threading.Condition()
 
     def _keep_late(self, taken: SnapshotTaken) -> None:
@@ -96,12 +94,8 @@ def names(copies: Sequence[DeviceCopy]) -> list[str]:
     return [copy.part.name for copy in copies if not copy.part.name.startswith("_random/")]
 
 
-UPDATED = [
-    "model/weight",
-    "model/bias",
-    "optimizer/state/0/momentum_buffer",
-    "optimizer/state/1/momentum_buffer",
-]
+MOMENTA = [f"optimizer/state/{index}/momentum_buffer" for index in (0, 1)]
+UPDATED = ["model/weight", "model/bias", *MOMENTA]
 OTHERS = ["model/running_mean", "model/running_var", "model/num_batches_tracked"]
 
 
@@ -119,24 +113,22 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
     torch_optimizer._global_optimizer_pre_hooks.clear()
 
 
-def test_snapshot_is_complete_and_reported_only_after_the_copies(
-    bench: Any, make_slots: MakeSlots, gpu: Stream
-) -> None:
-    run = Run(bench, make_slots(3), gpu)
+@pytest.fixture
+def run(bench: Any, make_slots: MakeSlots, gpu: Stream) -> Run:
+    return Run(bench, make_slots(3))
+
+
+def test_snapshot_is_complete_and_reported_only_after_the_copies(run: Run, gpu: Stream) -> None:
     assert run.rank.end(0) is None
     assert run.states() == [SlotState.WRITING, SlotState.EMPTY, SlotState.EMPTY]
     assert run.late == []
     gpu.reach()
     run.wait_for_late(1)
-    assert (run.late[0].step, run.late[0].slot, run.late[0].persist) == (0, 0, False)
-    assert run.late[0].stall_s > 0
+    assert [(taken.step, taken.slot, taken.persist, taken.stall_s > 0) for taken in run.late] == [(0, 0, False, True)]
     assert run.states() == [SlotState.COMPLETE, SlotState.EMPTY, SlotState.EMPTY]
 
 
-def test_optimizer_waits_once_for_its_copies_and_anything_else_immediately(
-    bench: Any, make_slots: MakeSlots, gpu: Stream
-) -> None:
-    run = Run(bench, make_slots(3), gpu)
+def test_optimizer_waits_once_for_its_copies_and_anything_else_immediately(run: Run, gpu: Stream) -> None:
     run.rank.end(0)
     assert gpu.calls == [("copy", OTHERS), ("hold back", OTHERS), ("copy", UPDATED)]
     gpu.calls.clear()
@@ -148,7 +140,7 @@ def test_optimizer_waits_once_for_its_copies_and_anything_else_immediately(
 
 
 def test_next_snapshot_waits_for_the_one_before(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
-    run = Run(bench, make_slots(3), gpu, checkpoint_every=1)
+    run = Run(bench, make_slots(3), checkpoint_every=1)
     run.rank.end(0)
     device = threading.Timer(0.05, gpu.reach)
     device.start()
@@ -160,18 +152,14 @@ def test_next_snapshot_waits_for_the_one_before(bench: Any, make_slots: MakeSlot
     assert run.rank.snapshots.skipped_total == 1
 
 
-def test_last_snapshot_is_complete_when_the_loop_ends(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
-    run = Run(bench, make_slots(3), gpu)
+def test_last_snapshot_is_complete_when_the_loop_ends(run: Run, gpu: Stream) -> None:
     gpu.reach()
     run.rank.end(0, last=True)
     assert [taken.persist for taken in run.late] == [True]
     assert run.states()[0] is SlotState.COMPLETE
 
 
-def test_closing_waits_for_the_copies_and_hooks_into_no_optimizer(
-    bench: Any, make_slots: MakeSlots, gpu: Stream
-) -> None:
-    run = Run(bench, make_slots(3), gpu)
+def test_closing_waits_for_the_copies_and_hooks_into_no_optimizer(run: Run, gpu: Stream) -> None:
     run.rank.end(0)
     device = threading.Timer(0.05, gpu.reach)
     device.start()
@@ -183,8 +171,7 @@ def test_closing_waits_for_the_copies_and_hooks_into_no_optimizer(
     assert len(run.late) == 1
 
 
-def test_copies_that_outlast_the_closing_are_held_back_for(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
-    run = Run(bench, make_slots(3), gpu)
+def test_copies_that_outlast_the_closing_are_held_back_for(run: Run, gpu: Stream) -> None:
     run.rank.end(0)
     gpu.calls.clear()
     run.rank.snapshots.close(0.0)
@@ -196,24 +183,19 @@ def test_copies_that_outlast_the_closing_are_held_back_for(bench: Any, make_slot
 
 
 def test_failed_copies_leave_no_snapshot_and_are_counted(
-    bench: Any, make_slots: MakeSlots, gpu: Stream, caplog: pytest.LogCaptureFixture
+    run: Run, gpu: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = Run(bench, make_slots(3), gpu)
     gpu.error = RuntimeError("device lost")
     gpu.reach()
     run.rank.end(0)
     run.rank.end(1, last=True)
-    assert run.late == []
-    assert run.rank.snapshots.skipped_total == 2
+    assert (run.late, run.rank.snapshots.skipped_total) == ([], 2)
     assert SlotState.COMPLETE not in run.states()
-    assert [record.message for record in caplog.records] == [
-        "a snapshot failed, training continues: RuntimeError('device lost')"
-    ]
+    assert caplog.messages == ["a snapshot failed, training continues: RuntimeError('device lost')"]
 
 
 def test_without_a_listener_the_copies_are_waited_for(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
-    rank = bench({"model": torch.nn.Linear(2, 2)}, snapshot_every=1)
-    rank.grant(make_slots(3))
+    rank = bench({"model": torch.nn.Linear(2, 2)}, make_slots(3), snapshot_every=1)
     assert rank.end(0).step == 0
     assert gpu.calls == []
 
@@ -222,10 +204,9 @@ def test_a_rank_whose_copies_are_late_asks_for_a_third_slot(
     bench: Any, make_slots: MakeSlots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weight = torch.empty(3, device="meta")
+    image = Image({}, (TensorPart("w", weight, weight, (3,), (0,)),), ())
     rank = bench({}, late=lambda taken: None, snapshot_every=2)
-    monkeypatch.setattr(
-        rank.snapshots, "capture", lambda: Image({}, (TensorPart("w", weight, weight, (3,), (0,)),), ())
-    )
+    monkeypatch.setattr(rank.snapshots, "capture", lambda: image)
     rank.end(0)
     request = rank.slot_requests.next_request()
     assert request.slots == 3

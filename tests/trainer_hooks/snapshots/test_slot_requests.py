@@ -40,8 +40,7 @@ def test_granted_slots_are_mapped_before_the_first_snapshot_and_stay_as_they_are
     with path.open("r+b") as file:
         file.seek(15 << 20)
         file.write(b"earlier generation")
-    run = bench({})
-    run.grant([path])
+    run = bench({}, [path])
     for thread in threading.enumerate():
         if thread.name == "holdfast-slots":
             thread.join()
@@ -58,8 +57,7 @@ def test_slots_on_disk_are_not_written_ahead(bench: Any, make_slots: MakeSlots) 
 def test_memory_is_locked_once_a_gpu_has_to_copy_into_it_and_given_back_when_the_rank_closes_its_hooks(
     bench: Any, make_slots: MakeSlots, cuda: FakeCuda
 ) -> None:
-    run = bench({"model": torch.nn.Linear(2, 2)}, snapshot_every=1)
-    run.grant(make_slots(2))
+    run = bench({"model": torch.nn.Linear(2, 2)}, make_slots(2), snapshot_every=1)
     run.slot_requests.next_request()
     assert run.end(0) is not None
     run.slot_requests._preparation.join()
@@ -91,6 +89,4 @@ def test_memory_that_cannot_be_locked_is_logged_once(
     preparation = SlotPreparation(slots, OnceLog())
     preparation.lock_for(0, slots)
     preparation.join()
-    assert [record.message for record in caplog.records] == [
-        "snapshots will stall the training thread: cudaHostRegister failed with error 2"
-    ]
+    assert caplog.messages == ["snapshots will stall the training thread: cudaHostRegister failed with error 2"]

@@ -83,17 +83,14 @@ def test_slots_are_asked_for_after_the_first_step_and_snapshots_follow_the_grant
     run = bench({"counter": Counter()}, snapshot_every=2)
     assert run.end(0) is None
     request = run.slot_requests.next_request()
-    assert request.bytes_per_slot > 1 << 20
-    assert request.slots == 2
+    assert (request.bytes_per_slot > 1 << 20, request.slots) == (True, 2)
     assert run.slot_requests.next_request() is None
-    assert run.end(1) is None
-    assert run.snapshots.skipped_total == 1
+    assert (run.end(1), run.snapshots.skipped_total) == (None, 1)
     paths = make_slots(nbytes=request.bytes_per_slot)
     run.grant(paths)
     assert run.end(2) is None
     taken = run.end(3)
-    assert (taken.step, taken.persist) == (3, False)
-    assert taken.stall_s > 0
+    assert (taken.step, taken.persist, taken.stall_s > 0) == (3, False, True)
     assert headers(paths)[taken.slot] == (SlotState.COMPLETE, 3, False)
     assert run.snapshots.skipped_total == 1
     assert run.timeline.phase == Phase.CHECKPOINT
@@ -101,102 +98,90 @@ def test_slots_are_asked_for_after_the_first_step_and_snapshots_follow_the_grant
 
 def test_snapshot_holds_the_state_of_its_step(bench: Any, make_slots: MakeSlots) -> None:
     counter = Counter()
-    run = bench({"counter": counter}, snapshot_every=1)
-    paths = make_slots()
-    run.grant(paths)
+    run = bench({"counter": counter}, make_slots(), snapshot_every=1)
     for step in range(5):
         counter.value += 1
         taken = run.end(step)
-        with Slot(paths[taken.slot]) as slot:
+        with Slot(run.paths[taken.slot]) as slot:
             entry = next(entry for entry in slot.meta().tensors if entry.name == "counter/value")
-            assert bytes(slot.tensor_bytes(entry)) == bytes(torch.full((4,), step + 1.0).view(torch.uint8).tolist())
-    assert sorted(step for _, step, _ in headers(paths)) == [2, 3, 4]
+            assert bytes(slot.tensor_bytes(entry)) == counter.value.numpy().tobytes()
+    assert sorted(step for _, step, _ in headers(run.paths)) == [2, 3, 4]
 
 
 def test_due_checkpoint_is_pinned_and_skipped_while_the_one_before_is(bench: Any, make_slots: MakeSlots) -> None:
-    run = bench({"counter": Counter()}, snapshot_every=1, checkpoint_every=2)
-    paths = make_slots()
-    run.grant(paths)
+    run = bench({"counter": Counter()}, make_slots(), snapshot_every=1, checkpoint_every=2)
     taken = [run.end(step) for step in range(4)]
     assert [snapshot.persist for snapshot in taken] == [False, True, False, False]
     assert run.snapshots.skipped_total == 1
     pinned = taken[1].slot
-    assert headers(paths)[pinned] == (SlotState.COMPLETE, 1, True)
+    assert headers(run.paths)[pinned] == (SlotState.COMPLETE, 1, True)
     assert all(snapshot.slot != pinned for snapshot in taken[2:])
-    unpin(paths[pinned])
+    unpin(run.paths[pinned])
     assert run.end(5).persist
     assert run.snapshots.skipped_total == 1
 
 
 @pytest.fixture
-def pinned(bench: Any, make_slots: MakeSlots) -> tuple[Any, list[Path]]:
+def pinned(bench: Any, make_slots: MakeSlots) -> Any:
     """A rank with two slots, of which one is pinned for the checkpoint of step 1, and the other holds step 2."""
-    run = bench({"counter": Counter()}, snapshot_every=1)
-    paths = make_slots(2)
-    run.grant(paths)
+    run = bench({"counter": Counter()}, make_slots(2), snapshot_every=1)
     slots = [run.end(step, commanded=step == 1).slot for step in range(3)]
     assert slots == [0, 1, 0]
-    return run, paths
+    return run
 
 
-def test_while_one_of_two_slots_is_pinned_snapshots_continue_in_the_other(pinned: tuple[Any, list[Path]]) -> None:
-    run, paths = pinned
-    assert [run.end(step).slot for step in (3, 4)] == [0, 0]
-    assert headers(paths) == [(SlotState.COMPLETE, 4, False), (SlotState.COMPLETE, 1, True)]
-    unpin(paths[1])
-    assert [run.end(step).slot for step in (5, 6)] == [1, 0]
-    assert run.snapshots.skipped_total == 0
+def test_while_one_of_two_slots_is_pinned_snapshots_continue_in_the_other(pinned: Any) -> None:
+    assert [pinned.end(step).slot for step in (3, 4)] == [0, 0]
+    assert headers(pinned.paths) == [(SlotState.COMPLETE, 4, False), (SlotState.COMPLETE, 1, True)]
+    unpin(pinned.paths[1])
+    assert [pinned.end(step).slot for step in (5, 6)] == [1, 0]
+    assert pinned.snapshots.skipped_total == 0
 
 
-def test_the_next_checkpoint_takes_the_slot_of_one_that_is_written(pinned: tuple[Any, list[Path]]) -> None:
-    run, paths = pinned
-    assert not run.end(3, commanded=True).persist
-    assert run.snapshots.skipped_total == 1
-    unpin(paths[1])
-    taken = run.end(4, commanded=True)
+def test_the_next_checkpoint_takes_the_slot_of_one_that_is_written(pinned: Any) -> None:
+    assert not pinned.end(3, commanded=True).persist
+    assert pinned.snapshots.skipped_total == 1
+    unpin(pinned.paths[1])
+    taken = pinned.end(4, commanded=True)
     assert (taken.slot, taken.persist) == (1, True)
-    assert headers(paths) == [(SlotState.COMPLETE, 3, False), (SlotState.COMPLETE, 4, True)]
+    assert headers(pinned.paths) == [(SlotState.COMPLETE, 3, False), (SlotState.COMPLETE, 4, True)]
 
 
 def test_a_commanded_snapshot_is_pinned_although_none_is_due(bench: Any, make_slots: MakeSlots) -> None:
-    run = bench({"counter": Counter()})
-    run.grant(make_slots())
+    run = bench({"counter": Counter()}, make_slots())
     assert run.end(0) is None
     assert run.end(1, commanded=True).persist
+    assert run.slot_requests.next_request() is None  # slots of an earlier generation are used without asking
+
+
+def ended_while(run: Any, step: int, happens: Callable[..., None], *arguments: object) -> Any:
+    """Return the snapshot of a last step, during which something happens a moment later."""
+    other = threading.Timer(0.05, happens, arguments)
+    other.start()
+    taken = run.end(step, last=True)
+    other.join()
+    return taken
 
 
 def test_last_step_waits_until_the_checkpoint_before_is_written(bench: Any, make_slots: MakeSlots) -> None:
-    run = bench({"counter": Counter()}, snapshot_every=1, checkpoint_every=1)
-    paths = make_slots()
-    run.grant(paths)
+    run = bench({"counter": Counter()}, make_slots(), snapshot_every=1, checkpoint_every=1)
     before = run.end(0)
-    writer = threading.Timer(0.05, unpin, [paths[before.slot]])
-    writer.start()
-    taken = run.end(1, last=True)
-    writer.join()
-    assert taken.persist
+    assert ended_while(run, 1, unpin, run.paths[before.slot]).persist
     assert run.snapshots.skipped_total == 0
 
 
 def test_last_step_waits_for_the_grant(bench: Any, make_slots: MakeSlots) -> None:
     run = bench({"counter": Counter()})
-    paths = make_slots()
-    granting = threading.Timer(0.05, run.grant, [paths])
-    granting.start()
-    taken = run.end(0, last=True)
-    granting.join()
-    assert taken.persist
+    assert ended_while(run, 0, run.grant, make_slots()).persist
 
 
 def test_last_step_does_not_wait_forever(bench: Any, make_slots: MakeSlots, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_taker, "_GRANT_WAIT_S", 0.02)
     monkeypatch.setattr(snapshot_taker, "_PIN_WAIT_S", 0.02)
     run = bench({"counter": Counter()}, snapshot_every=1, checkpoint_every=1)
-    assert run.end(0, last=True) is None
-    assert run.snapshots.skipped_total == 1
+    assert (run.end(0, last=True), run.snapshots.skipped_total) == (None, 1)
     run.grant(make_slots())
-    assert run.end(1).persist
-    assert not run.end(2, last=True).persist
+    assert (run.end(1).persist, run.end(2, last=True).persist) == (True, False)
     assert run.snapshots.skipped_total == 2
 
 
@@ -220,13 +205,6 @@ def test_state_that_outgrows_its_slots_asks_for_larger_ones(bench: Any, make_slo
     assert headers(small)[0] == (SlotState.COMPLETE, 0, False)
 
 
-def test_slots_of_an_earlier_generation_are_used_without_asking(bench: Any, make_slots: MakeSlots) -> None:
-    run = bench({"counter": Counter()}, snapshot_every=1)
-    run.grant(make_slots())
-    assert run.end(0) is not None
-    assert run.slot_requests.next_request() is None
-
-
 def test_refused_memory_is_counted_and_asked_for_again_later(
     bench: Any, make_slots: MakeSlots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,9 +213,7 @@ def test_refused_memory_is_counted_and_asked_for_again_later(
     assert run.slot_requests.next_request() is not None
     run.grant([], reason="no room")
     run.slot_requests.forget_request()
-    assert run.end(1) is None
-    assert run.end(2, last=True) is None
-    assert run.snapshots.skipped_total == 3
+    assert (run.end(1), run.end(2, last=True), run.snapshots.skipped_total) == (None, None, 3)
     assert run.slot_requests.next_request() is None
     pass_time(monkeypatch, slot_requests.ASK_AGAIN_S)
     assert run.slot_requests.next_request() is not None
@@ -281,30 +257,24 @@ def test_slots_on_disk_are_written_for_checkpoints_only(bench: Any, make_slots: 
 
 
 def test_torn_snapshot_is_overwritten_first(bench: Any, make_slots: MakeSlots) -> None:
-    run = bench({"counter": Counter()}, snapshot_every=1)
-    paths = make_slots()
-    run.grant(paths)
+    run = bench({"counter": Counter()}, make_slots(), snapshot_every=1)
     run.end(0)
     run.end(1)
-    with Slot(paths[1]) as slot:
+    with Slot(run.paths[1]) as slot:
         slot.begin(generation=2, step=9, rank=0)
     run.end(2)
     assert run.end(3).slot in (1, 2)
-    assert (SlotState.WRITING, 9, False) not in headers(paths)
+    assert (SlotState.WRITING, 9, False) not in headers(run.paths)
 
 
 def test_failing_state_is_counted_and_training_continues(
     bench: Any, make_slots: MakeSlots, caplog: pytest.LogCaptureFixture
 ) -> None:
     counter = Counter()
-    run = bench({"counter": counter}, snapshot_every=1)
-    run.grant(make_slots())
+    run = bench({"counter": counter}, make_slots(), snapshot_every=1)
     counter.state_dict = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
-    assert [run.end(0), run.end(1)] == [None, None]
-    assert run.snapshots.skipped_total == 2
-    assert [record.message for record in caplog.records] == [
-        "a snapshot failed, training continues: ZeroDivisionError('division by zero')"
-    ]
+    assert (run.end(0), run.end(1), run.snapshots.skipped_total) == (None, None, 2)
+    assert caplog.messages == ["a snapshot failed, training continues: ZeroDivisionError('division by zero')"]
     del counter.state_dict
     assert run.end(2) is not None
 
@@ -313,24 +283,20 @@ def test_state_that_becomes_unfit_ends_snapshots_with_one_line(
     bench: Any, make_slots: MakeSlots, caplog: pytest.LogCaptureFixture
 ) -> None:
     counter = Counter()
-    run = bench({"counter": counter}, snapshot_every=1)
-    run.grant(make_slots())
+    run = bench({"counter": counter}, make_slots(), snapshot_every=1)
     assert run.end(0) is not None
     counter.extra = object()
-    assert [run.end(1), run.end(2)] == [None, None]
-    assert run.snapshots.skipped_total == 2
-    assert len(caplog.records) == 1
-    assert "counter/extra: a value of type object" in caplog.records[0].message
+    assert (run.end(1), run.end(2), run.snapshots.skipped_total) == (None, None, 2)
+    (line,) = caplog.messages
+    assert "counter/extra: a value of type object" in line
 
 
 def test_repeated_grant_of_the_same_files_changes_nothing(bench: Any, make_slots: MakeSlots) -> None:
-    run = bench({"counter": Counter()}, snapshot_every=1)
-    paths = make_slots()
-    run.grant(paths)
+    run = bench({"counter": Counter()}, make_slots(), snapshot_every=1)
     grant = run.slot_requests.grant
-    run.grant(paths)
+    run.grant(run.paths)
     assert run.slot_requests.grant is grant
-    paths[0].unlink()
+    run.paths[0].unlink()
     make_slots(1)
-    run.grant(paths)
+    run.grant(run.paths)
     assert run.slot_requests.grant is not grant

@@ -25,10 +25,8 @@ class World:
         self.slots: list[list[Slot]] = []
         self._dice = dice
         for rank in range(RANKS):
-            run = bench({"model": torch.nn.Linear(2, 2)}, snapshot_every=1, checkpoint_every=EVERY)
             paths = make_slots(2, prefix=f"rank-{rank}")
-            run.grant(paths)
-            self.ranks.append(run)
+            self.ranks.append(bench({"model": torch.nn.Linear(2, 2)}, paths, snapshot_every=1, checkpoint_every=EVERY))
             self.slots.append([Slot(path) for path in paths])
         self._waiting: list[Any] = []
         self.checkpoints: set[int] = set()

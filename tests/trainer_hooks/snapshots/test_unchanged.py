@@ -2,7 +2,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from holdfast_proto.snapshot import Slot
@@ -24,13 +23,10 @@ class Model:
         raise NotImplementedError
 
 
-def test_frozen_tensors_are_written_once_into_each_slot(
-    bench: Any, make_slots: Callable[..., list[Path]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frozen_tensors_are_written_once_into_each_slot(bench: Any, make_slots: Callable[..., list[Path]]) -> None:
     model = Model()
-    run = bench({"model": model}, snapshot_every=1)
     paths = make_slots()
-    run.grant(paths)
+    run = bench({"model": model}, paths, snapshot_every=1)
     in_place: list[int] = []
     for step in range(5):
         model.trained += 1
