@@ -1,11 +1,10 @@
 """Which loops can be separated, with real process groups on the CPU and a fake GPU."""
 
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from holdfast_hooks.phases import Phase
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.v1 import common_pb2 as common
 from tests.trainer_hooks.device_time.fake_gpu import FakeGpu
+from tests.trainer_hooks.test_step_cost import counted
 
 STEPS = 8
 MOST_INSTRUCTIONS = 1000
@@ -63,11 +63,6 @@ def loop() -> Iterator[Loop]:
     running = Loop()
     yield running
     running.time.close()
-
-
-def test_a_loop_without_other_ranks_is_known(loop: Loop) -> None:
-    loop.run(lambda: loop.gpu.work(2.0))
-    assert (loop.time.steps, loop.time.own_s) == (STEPS, 2.0 * STEPS)
 
 
 def test_only_forward_backward_and_optimizer_count(loop: Loop) -> None:
@@ -125,6 +120,7 @@ def test_a_loop_that_stops_to_be_separable_is_reported_and_one_odd_step_is_not(
         loop.run(asynchronous, first=STEPS, count=1)
         loop.run(lambda: loop.gpu.work(1.0), first=STEPS + 1)
         assert (loop.source(), caplog.messages) == (events, [])
+        assert (loop.time.steps, loop.time.own_s) == (2 * STEPS, 2.0 * STEPS)
         loop.run(asynchronous, first=3 * STEPS, count=2 * STEPS)
         source, reason = loop.source()
         assert (source, reason) == (common.OWN_TIME_SOURCE_NONE, loop.why_unknown)
@@ -136,10 +132,8 @@ def test_a_loop_that_stops_to_be_separable_is_reported_and_one_odd_step_is_not(
 def test_a_gpu_that_was_used_too_late_is_told_after_the_first_step(loop: Loop) -> None:
     late = DeviceTime(loop.timeline, OnceLog(), loop.gpu)  # it was never installed
     assert late.source("cuda:0", stepped=False)[0] == common.OWN_TIME_SOURCE_UNSPECIFIED
-    assert late.source("cuda:0", stepped=True) == (
-        common.OWN_TIME_SOURCE_NONE,
-        "torch had not used the GPU before the first step",
-    )
+    too_late = (common.OWN_TIME_SOURCE_NONE, "torch had not used the GPU before the first step")
+    assert late.source("cuda:0", stepped=True) == too_late
     assert late.source("", stepped=True)[0] == common.OWN_TIME_SOURCE_UNSPECIFIED
     assert late.source("cpu", stepped=False) == (common.OWN_TIME_SOURCE_HOST, "")
 
@@ -149,8 +143,7 @@ def test_calls_that_python_does_not_see_cannot_be_separated(loop: Loop) -> None:
 
     world = cast(dist.ProcessGroup, dist.group.WORLD)
     loop.run(lambda: functional.all_reduce(torch.ones(4), "sum", world).add(1))
-    assert loop.time.steps == 0
-    assert loop.why_unknown == "it makes calls with other ranks that Python does not see"
+    assert (loop.time.steps, loop.why_unknown) == (0, "it makes calls with other ranks that Python does not see")
 
 
 def test_calls_of_other_threads_do_not_matter(loop: Loop) -> None:
@@ -165,14 +158,6 @@ def test_calls_of_other_threads_do_not_matter(loop: Loop) -> None:
 
     loop.run(step)
     assert (loop.time.steps, loop.time.own_s) == (STEPS, 3.0 * STEPS)
-
-
-def test_one_odd_step_does_not_make_the_others_unknown(loop: Loop) -> None:
-    loop.run(lambda: loop.gpu.work(1.0))
-    loop.run(lambda: dist.all_reduce(torch.ones(1), async_op=True).wait(), first=STEPS, count=1)
-    loop.run(lambda: loop.gpu.work(1.0), first=STEPS + 1)
-    assert loop.time.steps == 2 * STEPS
-    assert loop.time.own_s == 2.0 * STEPS
 
 
 def model_of(loop: Loop, *, wait_s: float, **options: Any) -> tuple[DistributedDataParallel, Step]:
@@ -204,8 +189,7 @@ def model_of(loop: Loop, *, wait_s: float, **options: Any) -> tuple[DistributedD
 def test_data_parallel_models_are_separated_from_the_wait_for_their_reducer(loop: Loop) -> None:
     _, step = model_of(loop, wait_s=30.0)
     loop.run(step)
-    assert loop.time.steps >= STEPS - 4
-    assert loop.source()[0] == common.OWN_TIME_SOURCE_EVENTS
+    assert (loop.time.steps >= STEPS - 4, loop.source()[0]) == (True, common.OWN_TIME_SOURCE_EVENTS)
     assert loop.time.own_s == 2.5 * loop.time.steps
 
 
@@ -217,11 +201,10 @@ def test_data_parallel_models_that_send_buffers_cannot_be_separated(loop: Loop) 
 
 
 def test_a_step_whose_last_gradient_is_not_seen_is_unknown(loop: Loop) -> None:
-    model, step = model_of(loop, wait_s=30.0, find_unused_parameters=True)
+    _, step = model_of(loop, wait_s=30.0, find_unused_parameters=True)
     loop.run(step)
     known = loop.time.steps
-    first, second = model.module
-    assert known and first is not second
+    assert known
 
     def skip_the_first_layer() -> None:
         step()
@@ -252,17 +235,13 @@ def test_every_moment_reaches_the_black_box(loop: Loop) -> None:
     assert loop.moments[-2:] == [(3, Phase.FORWARD_BACKWARD), (3, Phase.OPTIMIZER)]
 
 
-def test_a_gpu_that_fails_ends_the_measurement_and_not_the_training(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail() -> None:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    monkeypatch.setattr(loop.gpu, "mark", fail)
+def test_a_gpu_that_fails_ends_the_measurement_and_not_the_training(loop: Loop) -> None:
+    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    loop.gpu.mark = mock.Mock(side_effect=error)  # type: ignore[method-assign]
     loop.run(lambda: dist.all_reduce(torch.ones(2)))
-    assert loop.time.steps == 0
     source, reason = loop.source()
-    assert (source, "the rank's log has its error" in reason) == (common.OWN_TIME_SOURCE_NONE, True)
+    assert (loop.time.steps, source) == (0, common.OWN_TIME_SOURCE_NONE)
+    assert "the rank's log has its error" in reason
 
 
 def test_without_a_gpu_nothing_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,25 +251,6 @@ def test_without_a_gpu_nothing_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> No
     DeviceTime(timeline, OnceLog()).install()
     assert vars(dist.ProcessGroup)["allreduce"] is before
     assert timeline._moment is moment
-
-
-def instructions_of(step: Step) -> int:
-    """Return the number of the interpreter's instructions that a call takes."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _argument: object) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        step()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def test_a_step_costs_the_training_thread_few_instructions(loop: Loop) -> None:
@@ -309,4 +269,8 @@ def test_a_step_costs_the_training_thread_few_instructions(loop: Loop) -> None:
     for _ in range(5):
         followed()
         loop.time.read()
-    assert instructions_of(followed) - instructions_of(plain) < MOST_INSTRUCTIONS
+    with counted() as of_followed:
+        followed()
+    with counted() as of_plain:
+        plain()
+    assert of_followed.instructions - of_plain.instructions < MOST_INSTRUCTIONS

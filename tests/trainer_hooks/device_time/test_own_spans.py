@@ -51,16 +51,14 @@ def test_a_mark_that_never_comes_holds_up_no_other_step(spans: OwnSpans, gpu: Fa
     for _ in range(3 * MOST_STEPS):
         step(spans, gpu, own_s=2.0, wait_s=1.0)
         spans.read()
-    assert spans.steps == 3 * MOST_STEPS
-    assert spans.own_s == 2.0 * spans.steps
+    assert (spans.steps, spans.own_s) == (3 * MOST_STEPS, 6.0 * MOST_STEPS)
 
 
 def test_marks_are_used_again_and_do_not_grow(spans: OwnSpans, gpu: FakeGpu) -> None:
     for _ in range(500):
         step(spans, gpu, own_s=1.0, wait_s=1.0)
         spans.read()
-    assert len(gpu.made) == 4
-    assert len(gpu.free) == 4
+    assert (len(gpu.made), len(gpu.free)) == (4, 4)
 
 
 def test_nothing_grows_while_the_gpu_stands_still_or_nobody_reads(spans: OwnSpans, gpu: FakeGpu) -> None:

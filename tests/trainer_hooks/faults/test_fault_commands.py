@@ -1,7 +1,6 @@
 """An agent's command that makes a rank harm itself."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +12,10 @@ from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
 from tests.trainer_hooks.conftest import AgentServer
 
-Launch = Callable[..., RankContext]
+
+@pytest.fixture(autouse=True)
+def _allowed(launch: Callable[..., RankContext]) -> None:
+    launch(faults_allowed=True)
 
 
 def answer(agent: AgentServer, fault: Fault) -> CommandAck:
@@ -25,20 +27,15 @@ def answer(agent: AgentServer, fault: Fault) -> CommandAck:
     return ack
 
 
-def test_a_rank_answers_before_it_is_struck(agent: AgentServer, launch: Launch, folder: Path) -> None:
-    launch(faults_allowed=True)
-    steps = []
+def test_a_rank_answers_before_it_is_struck(agent: AgentServer) -> None:
     with pytest.raises(RuntimeError, match="injected fault"), holdfast_hooks.attach() as hooks:
         for step in hooks.steps(until=10**9):
-            steps.append(step)
             if step == 0:
                 assert answer(agent, Fault(kind="exception", rank=3, step=-1)).accepted
-    assert steps
     assert len(agent.of("ack")) == 1
 
 
-def test_a_rank_refuses_what_makes_no_sense_here(agent: AgentServer, launch: Launch) -> None:
-    launch(faults_allowed=True)
+def test_a_rank_refuses_what_makes_no_sense_here(agent: AgentServer) -> None:
     with holdfast_hooks.attach() as hooks:
         for step in hooks.steps(until=3):
             if step == 2:
@@ -49,21 +46,18 @@ def test_a_rank_refuses_what_makes_no_sense_here(agent: AgentServer, launch: Lau
                 assert "no fault is called" in answer(agent, Fault(kind="none", rank=3)).detail
 
 
-def test_a_rank_says_what_an_accepted_fault_waits_for(agent: AgentServer, launch: Launch) -> None:
-    launch(faults_allowed=True)
+def test_a_rank_says_what_an_accepted_fault_waits_for(agent: AgentServer) -> None:
     with holdfast_hooks.attach() as hooks:
         for step in hooks.steps(until=3):
             if step == 2:
                 ack = answer(agent, Fault(kind="exception", rank=3, step=-1, phase=PHASE_EVAL))
                 late = answer(agent, Fault(kind="exception", rank=3, step=3))
-    assert late.accepted
+    assert ack.accepted and late.accepted
     assert late.detail.startswith("step 3, and")
-    assert ack.accepted
     assert ack.detail == "the phase eval, which the training loop did not enter in its last 2 steps"
 
 
-def test_a_rank_without_replicas_refuses_a_flipped_bit(agent: AgentServer, launch: Launch) -> None:
-    launch(faults_allowed=True)
+def test_a_rank_without_replicas_refuses_a_flipped_bit(agent: AgentServer) -> None:
     with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
         for step in hooks.steps(until=3):
             ack = answer(agent, Fault(kind="bit-flip", rank=3, step=-1))
@@ -73,10 +67,8 @@ def test_a_rank_without_replicas_refuses_a_flipped_bit(agent: AgentServer, launc
                 break
 
 
-def test_a_rank_of_a_run_that_allows_no_faults_refuses_them(agent: AgentServer, launch: Launch) -> None:
-    launch()
+def test_a_rank_of_a_run_that_allows_no_faults_refuses_them(agent: AgentServer, launched: RankContext) -> None:
     with holdfast_hooks.attach() as hooks:
         for _ in hooks.steps(until=1):
             ack = answer(agent, Fault(kind="exception", rank=3, step=-1))
-    assert not ack.accepted
-    assert "--allow-faults" in ack.detail
+    assert not ack.accepted and "--allow-faults" in ack.detail

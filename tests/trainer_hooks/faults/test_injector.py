@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -72,16 +73,19 @@ def test_nothing_is_in_the_way_before_arming_and_after_the_last_strike(rank: Ran
     assert rank.recorded[-1] == (1, Phase.FORWARD_BACKWARD)  # the black box had it before the fault
 
 
-@pytest.mark.parametrize("phase", [Phase.DATA, Phase.OPTIMIZER])
-def test_it_strikes_in_the_phase_of_its_step(rank: Rank, phase: Phase) -> None:
-    rank.injector.arm(exception(step=2, phase=phase))
-    assert where_it_struck(rank) == (2, phase)
-
-
-def test_without_a_step_it_strikes_immediately(rank: Rank) -> None:
+@pytest.mark.parametrize(
+    ("when", "struck"),
+    [
+        ({"step": 3, "phase": Phase.DATA}, (3, Phase.DATA)),
+        ({"step": 3, "phase": Phase.OPTIMIZER}, (3, Phase.OPTIMIZER)),
+        ({}, (2, Phase.FORWARD_BACKWARD)),
+    ],
+    ids=["data", "optimizer", "no step, so immediately"],
+)
+def test_it_strikes_in_the_phase_of_its_step(rank: Rank, when: dict[str, Any], struck: Moment) -> None:
     rank.train(2)
-    rank.injector.arm(exception())
-    assert where_it_struck(rank) == (2, Phase.FORWARD_BACKWARD)
+    rank.injector.arm(exception(**when))
+    assert where_it_struck(rank) == struck
 
 
 def test_a_phase_that_its_step_does_not_enter_is_waited_for(rank: Rank) -> None:
@@ -220,20 +224,18 @@ def test_the_clock_jumps_wherever_a_module_holds_it_and_back(rank: Rank) -> None
     assert timeline_module.time_ns is time.time_ns  # type: ignore[attr-defined]
 
 
+def bytes_of(model: torch.nn.Module) -> list[int]:
+    return torch.cat([parameter.detach().view(torch.uint8).flatten() for parameter in model.parameters()]).tolist()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_every_bit_of_every_type_can_be_flipped(dtype: torch.dtype) -> None:
     model = torch.nn.Linear(3, 2).to(dtype)
     site = Site(Timeline(lambda step, phase, unix_ns: None), {"model": model})
     for seed in range(200):
-        before = [parameter.detach().view(torch.uint8).clone() for parameter in model.parameters()]
+        before = bytes_of(model)
         flip_bit(Fault("bit-flip", seed=seed), site)
-        after = [parameter.detach().view(torch.uint8) for parameter in model.parameters()]
-        changed = [
-            int(a ^ b).bit_count()
-            for old, new in zip(before, after, strict=True)
-            for a, b in zip(old.flatten().tolist(), new.flatten().tolist(), strict=True)
-        ]
-        assert sum(changed) == 1
+        assert sum((a ^ b).bit_count() for a, b in zip(before, bytes_of(model), strict=True)) == 1
 
 
 def test_a_bit_is_flipped_where_other_ranks_hold_a_copy_if_there_are_copies() -> None:

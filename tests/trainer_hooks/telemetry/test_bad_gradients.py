@@ -12,10 +12,9 @@ from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.telemetry import bad_gradients, own_gradients
 from holdfast_hooks.telemetry.bad_gradients import BadGradients
 from holdfast_hooks.telemetry.own_gradients import OwnGradientWatch
-from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.session_pb2 import BadGradient
 
-Launch = Callable[..., RankContext]
+pytestmark = pytest.mark.usefixtures("launched")
 Clip = Callable[[Iterable[torch.Tensor]], torch.Tensor]
 
 
@@ -90,62 +89,48 @@ def found(agent: Any) -> list[tuple[str, bool]]:
 NOTHING = ("", False)
 
 
-@pytest.fixture
-def launched(agent: Any, launch: Launch) -> Any:
-    launch()
-    return agent
+CLAIMS = {
+    "the parameter, with no claim on its origin": ({"bad_in": {2}}, {2: ("model.second.weight", False)}),
+    "clipping has made all bad": ({"bad_in": {2}, "norm": clipped}, {}),
+    "bad again, the ranks own": ({"bad_in": {2, 4}, "norm": clipped}, {4: ("model.second.weight", True)}),
+    "after a step with bad gradients": ({"bad_in": {2}, "norm": clipped, "skip_bad": False}, {}),
+    "skipped for an overflow": ({"bad_in": {2, 4}, "overflow": True}, {}),
+}
 
 
-def test_the_parameter_that_holds_a_bad_gradient_is_reported_and_no_claim_on_its_origin(launched: Any) -> None:
-    train(Model(), bad_in={2})
-    assert found(launched) == [NOTHING, NOTHING, ("model.second.weight", False), NOTHING, NOTHING, NOTHING]
-
-
-def test_gradients_that_clipping_has_made_bad_throughout_name_no_parameter(launched: Any) -> None:
-    train(Model(), bad_in={2}, norm=clipped)
-    assert found(launched) == [NOTHING] * 6
-
-
-def test_a_gradient_that_goes_bad_again_is_the_ranks_own_whatever_clipping_does(launched: Any) -> None:
-    train(Model(), bad_in={2, 4}, norm=clipped)
-    assert found(launched) == [NOTHING] * 4 + [("model.second.weight", True), NOTHING]
-
-
-def test_after_a_step_with_bad_gradients_no_rank_is_an_origin(launched: Any) -> None:
-    train(Model(), bad_in={2}, norm=clipped, skip_bad=False)
-    assert found(launched) == [NOTHING] * 6
-
-
-def test_a_step_that_is_skipped_for_an_overflow_is_not_looked_at(launched: Any) -> None:
-    train(Model(), bad_in={2, 4}, overflow=True)
-    assert found(launched) == [NOTHING] * 6
+@pytest.mark.parametrize(("options", "claims"), CLAIMS.values(), ids=CLAIMS)
+def test_only_what_is_sure_of_a_bad_gradient_is_reported(
+    agent: Any, options: dict[str, Any], claims: dict[int, tuple[str, bool]]
+) -> None:
+    train(Model(), **options)
+    assert found(agent) == [claims.get(step, NOTHING) for step in range(6)]
 
 
 def test_a_run_that_lives_with_bad_gradients_is_not_slowed_down_forever(
-    launched: Any, monkeypatch: pytest.MonkeyPatch
+    agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bad_gradients, "_WATCHED_STEPS", 1)
     train(Model(), bad_in=set(range(40)), steps=40)
-    assert 0 < sum(bad != NOTHING for bad in found(launched)) <= 8 + 2 * 3
+    assert 0 < sum(bad != NOTHING for bad in found(agent)) <= 8 + 2 * 3
 
 
-def test_a_healthy_run_is_not_looked_at(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_healthy_run_is_not_looked_at(agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(_: object) -> None:
         raise AssertionError("a healthy run is looked at")
 
     monkeypatch.setattr(BadGradients, "look", look)
     train(Model(), bad_in=set())
-    assert found(launched) == [NOTHING] * 6
+    assert found(agent) == [NOTHING] * 6
 
 
 @pytest.mark.parametrize("bad_in", [{1}, {4}, {5}])
-def test_no_hook_stays_on_the_model(launched: Any, bad_in: set[int]) -> None:
+def test_no_hook_stays_on_the_model(agent: Any, bad_in: set[int]) -> None:
     model = Model()
     train(model, bad_in=bad_in)
     assert not any(parameter._backward_hooks for parameter in model.parameters())
 
 
-def test_objects_that_raise_do_not_stop_the_run(launched: Any) -> None:
+def test_objects_that_raise_do_not_stop_the_run(agent: Any) -> None:
     class Broken(torch.nn.Module):
         def named_parameters(self, *_: object, **__: object) -> Any:
             raise RuntimeError("on purpose")
@@ -155,7 +140,7 @@ def test_objects_that_raise_do_not_stop_the_run(launched: Any) -> None:
             if step == 3:
                 break
             hooks.report(loss=math.nan)
-    assert found(launched) == [NOTHING] * 3
+    assert found(agent) == [NOTHING] * 3
 
 
 @pytest.mark.parametrize("calls", ["forward", "gradient"])

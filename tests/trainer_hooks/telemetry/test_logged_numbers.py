@@ -27,6 +27,11 @@ class BadText(str):
         raise RuntimeError
 
 
+@pytest.fixture
+def logged() -> LoggedNumbers:
+    return LoggedNumbers(OnceLog())
+
+
 def taken(logged: LoggedNumbers) -> dict[str, tuple[float, int]]:
     return {number.name: (number.value, number.step) for number in logged.take()}
 
@@ -36,16 +41,16 @@ def owed(value: object, arrived: Any) -> DeferredNumbers:
     return DeferredNumbers((torch.tensor(value),), arrived)
 
 
-def test_the_newest_number_of_each_name_is_taken_once() -> None:
-    logged = LoggedNumbers(OnceLog())
+def test_the_newest_number_of_each_name_is_taken_once(logged: LoggedNumbers) -> None:
     logged.add({"rewards/chosen": 0.1, "kl": 3}, 4)
     logged.add({"rewards/chosen": torch.tensor([0.25])}, 5)
     assert taken(logged) == {"rewards/chosen": (0.25, 5), "kl": (3.0, 4)}
     assert taken(logged) == {}
 
 
-def test_numbers_of_any_kind_are_taken_and_anything_else_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    logged = LoggedNumbers(OnceLog())
+def test_numbers_of_any_kind_are_taken_and_anything_else_is_left_out(
+    logged: LoggedNumbers, caplog: pytest.LogCaptureFixture
+) -> None:
     numbers: dict[str, Any] = {
         "numpy": numpy.float32(0.5),
         "bool": True,
@@ -69,8 +74,7 @@ def test_numbers_of_any_kind_are_taken_and_anything_else_is_left_out(caplog: pyt
     assert not caplog.messages
 
 
-def test_a_number_that_a_gpu_owes_waits_alone() -> None:
-    logged = LoggedNumbers(OnceLog())
+def test_a_number_that_a_gpu_owes_waits_alone(logged: LoggedNumbers) -> None:
     arrived = Flag()
     logged.add({"early": 1.0}, 0)
     logged._newest["late"] = 0, owed(7.0, arrived)
@@ -81,8 +85,7 @@ def test_a_number_that_a_gpu_owes_waits_alone() -> None:
     assert taken(logged) == {}
 
 
-def test_a_host_that_is_always_ahead_of_its_gpu_shows_numbers_all_the_same() -> None:
-    logged = LoggedNumbers(OnceLog())
+def test_a_host_that_is_always_ahead_of_its_gpu_shows_numbers_all_the_same(logged: LoggedNumbers) -> None:
     found: list[dict[str, tuple[float, int]]] = []
     before = Flag()
     for step in range(6):
@@ -96,8 +99,7 @@ def test_a_host_that_is_always_ahead_of_its_gpu_shows_numbers_all_the_same() -> 
     assert taken(logged) == {"reward": (5.0, 5)}
 
 
-def test_a_newer_number_that_has_arrived_takes_the_place_of_the_one_before() -> None:
-    logged = LoggedNumbers(OnceLog())
+def test_a_newer_number_that_has_arrived_takes_the_place_of_the_one_before(logged: LoggedNumbers) -> None:
     arrived = Flag()
     logged._newest["late"] = 0, owed(7.0, arrived)
     assert taken(logged) == {}
@@ -107,8 +109,7 @@ def test_a_newer_number_that_has_arrived_takes_the_place_of_the_one_before() -> 
     assert taken(logged) == {"late": (9.0, 1)}
 
 
-def test_a_complex_number_from_a_gpu_disturbs_no_other() -> None:
-    logged = LoggedNumbers(OnceLog())
+def test_a_complex_number_from_a_gpu_disturbs_no_other(logged: LoggedNumbers) -> None:
     arrived = Flag()
     arrived.is_set = True
     logged._newest["complex"] = 0, owed(1j, arrived)
@@ -118,15 +119,13 @@ def test_a_complex_number_from_a_gpu_disturbs_no_other() -> None:
 
 
 @pytest.mark.parametrize("numbers", [None, [("a", 1)], 7, {BadText("kl"): 1.0}, {Odd(): 1.0}])
-def test_nothing_that_a_script_gives_raises_into_it(numbers: Any) -> None:
-    logged = LoggedNumbers(OnceLog())
+def test_nothing_that_a_script_gives_raises_into_it(logged: LoggedNumbers, numbers: Any) -> None:
     logged.add(numbers, 0)
     logged.add({"loss": 1.0}, 1)
     assert taken(logged)["loss"] == (1.0, 1)
 
 
-def test_several_threads_may_log() -> None:
-    logged = LoggedNumbers(OnceLog())
+def test_several_threads_may_log(logged: LoggedNumbers) -> None:
 
     def log(thread: int) -> None:
         for step in range(50):
@@ -140,8 +139,9 @@ def test_several_threads_may_log() -> None:
     assert len(taken(logged)) == MOST_LOGGED_NAMES
 
 
-def test_a_name_for_each_step_ends_at_the_limit_and_the_first_names_go_on(caplog: pytest.LogCaptureFixture) -> None:
-    logged = LoggedNumbers(OnceLog())
+def test_a_name_for_each_step_ends_at_the_limit_and_the_first_names_go_on(
+    logged: LoggedNumbers, caplog: pytest.LogCaptureFixture
+) -> None:
     for step in range(3 * MOST_LOGGED_NAMES):
         logged.add({f"sample-{step}": 1.0, "loss": float(step)}, step)
     found = taken(logged)
@@ -152,8 +152,9 @@ def test_a_name_for_each_step_ends_at_the_limit_and_the_first_names_go_on(caplog
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * (LOGGED_NAME_CHARACTERS + 1), 7, ("a", "b"), None])
-def test_a_name_that_cannot_be_shown_is_named_once(name: Any, caplog: pytest.LogCaptureFixture) -> None:
-    logged = LoggedNumbers(OnceLog())
+def test_a_name_that_cannot_be_shown_is_named_once(
+    logged: LoggedNumbers, name: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     logged.add({name: 1.0, "loss": 2.0}, 0)
     logged.add({name: 1.0}, 1)
     assert taken(logged) == {"loss": (2.0, 0)}

@@ -43,11 +43,8 @@ def report(device: OwnDevice, *, stepped: bool = True) -> str:
     return device.name
 
 
-def test_a_machine_without_gpus_computes_on_the_cpu_from_the_beginning() -> None:
-    assert OwnDevice(None, {}, may_have_gpus=False).name == "cpu"
-
-
 def test_on_a_machine_with_gpus_the_first_step_tells_whether_they_are_used(cuda: FakeCuda) -> None:
+    assert OwnDevice(None, {}, may_have_gpus=False).name == "cpu"  # from the beginning
     device = OwnDevice(None, {}, may_have_gpus=True)
     assert report(device, stepped=False) == ""
     assert report(device) == "cpu"
@@ -83,11 +80,9 @@ def test_of_several_gpus_with_memory_the_training_threads_current_one_counts(cud
     for gpu in (0, 1, 2):
         cuda.use(gpu)
     cuda.set_device(2)
-    assert report(device) == ""
-    assert device.wants_current
+    assert (report(device), device.wants_current) == ("", True)
     device.note_current()
-    assert not device.wants_current
-    assert report(device) == "cuda:2"
+    assert (device.wants_current, report(device)) == (False, "cuda:2")
     assert cuda.contexts == {0, 1, 2}
 
 
@@ -105,14 +100,6 @@ def test_cuda_that_is_initialised_and_not_used_is_no_gpu(cuda: FakeCuda) -> None
     cuda.initialized = True
     assert report(OwnDevice(None, {}, may_have_gpus=True)) == "cpu"
     assert cuda.contexts == set()
-
-
-def test_a_device_that_was_given_wins(cuda: FakeCuda) -> None:
-    cuda.use(0)
-    device = OwnDevice("cuda:3", {"model": Model("cuda:0")}, may_have_gpus=True)
-    device.look_at_state()
-    assert (report(device), device.gpu) == ("cuda:3", 3)
-    assert report(OwnDevice("cpu", {"model": Model("cuda:0")}, may_have_gpus=True)) == "cpu"
 
 
 def test_a_gpu_without_a_number_is_found(cuda: FakeCuda) -> None:
@@ -181,10 +168,12 @@ def test_an_index_that_torch_does_not_have_is_named_in_one_line_once_the_script_
     assert cuda.contexts == {2}
 
 
-def test_an_index_that_torch_has_gives_no_line(cuda: FakeCuda, caplog: pytest.LogCaptureFixture) -> None:
-    device = OwnDevice("cuda:3", {}, may_have_gpus=True)
+def test_a_device_that_was_given_wins_and_gives_no_line(cuda: FakeCuda, caplog: pytest.LogCaptureFixture) -> None:
+    device = OwnDevice("cuda:3", {"model": Model("cuda:0")}, may_have_gpus=True)
+    device.look_at_state()
     cuda.use(0)
     assert (report(device), device.gpu, caplog.messages) == ("cuda:3", 3, [])
+    assert report(OwnDevice("cpu", {"model": Model("cuda:0")}, may_have_gpus=True)) == "cpu"
 
 
 def test_an_attach_with_a_gpu_that_does_not_exist_trains_on(
@@ -210,14 +199,8 @@ def test_nonsense_is_refused_in_one_line(wrong: Any) -> None:
 
 
 def test_names_and_devices_of_torch_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [checked_name(device) for device in (None, "cuda:1", torch.device("cuda", 1), 1, "cpu", "mps")] == [
-        None,
-        "cuda:1",
-        "cuda:1",
-        "cuda:1",
-        "cpu",
-        "mps",
-    ]
+    taken = [checked_name(device) for device in (None, "cuda:1", torch.device("cuda", 1), 1, "cpu", "mps")]
+    assert taken == [None, "cuda:1", "cuda:1", "cuda:1", "cpu", "mps"]
     monkeypatch.delitem(own_device.sys.modules, "torch")  # type: ignore[attr-defined]
     assert checked_name("cuda:1") == "cuda:1"
     with pytest.raises(ConfigurationError):
