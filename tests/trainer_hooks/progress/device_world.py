@@ -63,16 +63,25 @@ class DeviceWorld:
         for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
             monkeypatch.delenv(name, raising=False)
 
-    def add(self, group: Group) -> None:
+    def add(self, name: str = "0", /, *, hooked: bool = False, **backends: Backend) -> Group:
+        """Make a group, with a hook that records its calls if it is ``hooked``."""
+        group = Group(name, [1, 0], **backends)
         self.groups[group] = None
+        if hooked:
+            self.hooks[group] = None
+        return group
 
-    def add_torchcomms(self, monkeypatch: pytest.MonkeyPatch, name: str, backend: str, **others: Backend) -> Group:
+    def add_nccl(self, number: int = 0, *, calls: int = 0) -> Backend:
+        """Make a group that NCCL records, and return its backend."""
+        backend = Backend("nccl", uid=number)
+        backend.calls = calls
+        self.add(str(number), cuda=backend)
+        return backend
+
+    def add_torchcomms(self, monkeypatch: pytest.MonkeyPatch, backend: str, **others: Backend) -> None:
         """Make a group as torch does where torchcomms is installed. Torch 2.15 attaches its own hook as well."""
         monkeypatch.setattr(c10d, "_BackendWrapper", TorchCommsBackend, raising=False)
-        group = Group(name, [0, 1], cuda=TorchCommsBackend(backend), **others)
-        self.add(group)
-        self.hooks[group] = None
-        return group
+        self.add(hooked=True, cuda=TorchCommsBackend(backend), **others)
 
     def poll(self) -> DevicePoll:
         return DevicePoll(lambda: self.place, self.opening, OnceLog(), has_gloo=lambda: False)
@@ -80,6 +89,19 @@ class DeviceWorld:
     def _dump_nccl(self, collectives: bool, only_active: bool) -> bytes:
         self.asked.append(("nccl", collectives))
         return json.dumps({"version": "2.10", "pg_config": {}, "pg_status": self.status}).encode()
+
+
+def record_backends(monkeypatch: pytest.MonkeyPatch, status: dict[str, dict[str, str]]) -> list[tuple[str, bool, bool]]:
+    """Give torch a recorder for each backend. Return the list of what it will be asked: see its dump."""
+    asked = []
+
+    def dump(collectives: bool, only_active: bool, backend: str = "gloo") -> bytes:
+        asked.append((backend, collectives, only_active))
+        return json.dumps({"pg_status": status}).encode()
+
+    dump.__doc__ = "_dump_fr_trace_json(includeCollectives: bool | None = None, backend: str = 'gloo') -> bytes"
+    monkeypatch.setattr(bindings, "_dump_fr_trace_json", dump)
+    return asked
 
 
 def numbers(enqueued: int, started: int, completed: int) -> dict[str, str]:

@@ -8,12 +8,11 @@ from holdfast_hooks.progress.recorders.recorder import (
     BackendRecorder,
     FullDumpRefusedError,
     NcclRecorder,
-    Recorder,
     has_backend_recorders,
     torch_version,
 )
 from holdfast_proto.v1 import common_pb2 as common
-from tests.trainer_hooks.progress.device_world import Backend, DeviceWorld, Group, numbers
+from tests.trainer_hooks.progress.device_world import Backend, DeviceWorld, numbers, record_backends
 from tests.trainer_hooks.progress.making import blocked_makers, making
 
 
@@ -23,9 +22,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> DeviceWorld:
 
 
 def test_numbers_of_nccl_are_reported_as_they_are_with_the_groups_they_belong_to(world: DeviceWorld) -> None:
-    gloo, nccl = Backend("gloo"), Backend("nccl", uid=3)
-    group = Group("0", [1, 0], cpu=gloo, cuda=nccl)
-    world.add(group)
+    nccl = Backend("nccl", uid=3)
+    world.add(cpu=Backend("gloo"), cuda=nccl)
     nccl.calls = 42
     world.status = {"3": numbers(42, -1, 7)}
     (shown,) = world.poll().poll()
@@ -41,7 +39,7 @@ def test_numbers_of_nccl_are_reported_as_they_are_with_the_groups_they_belong_to
 
 
 def test_a_group_that_only_the_recorder_knows_is_reported_without_a_name(world: DeviceWorld) -> None:
-    world.add(Group("0", [0, 1], cuda=Backend("nccl", uid=0)))
+    world.add_nccl()
     world.status = {"0": numbers(5, 5, 5), "1": numbers(2, -1, 1)}
     named, unnamed = world.poll().poll()
     assert named.group == "0"
@@ -49,9 +47,8 @@ def test_a_group_that_only_the_recorder_knows_is_reported_without_a_name(world: 
 
 
 def test_a_group_that_is_gone_is_reported_no_more(world: DeviceWorld) -> None:
-    group, other = Group("0", [0, 1], cuda=Backend("nccl", uid=0)), Group("1", [0, 1], cuda=Backend("nccl", uid=1))
-    world.add(group)
-    world.add(other)
+    world.add_nccl()
+    other = world.add("1", cuda=Backend("nccl", uid=1))
     world.status = {"0": numbers(5, 5, 5), "1": numbers(5, 5, 5)}
     poll = world.poll()
     assert [one.group for one in poll.poll()] == ["0", "1"]
@@ -59,32 +56,22 @@ def test_a_group_that_is_gone_is_reported_no_more(world: DeviceWorld) -> None:
     assert [one.group for one in poll.poll()] == ["0"]
 
 
-def test_nothing_is_read_while_a_group_makes_its_first_collective(world: DeviceWorld) -> None:
-    backend = Backend("nccl", uid=0)
-    world.add(Group("0", [0, 1], cuda=backend))
+@pytest.mark.parametrize("moves", [False, True], ids=["a second call follows", "the training thread has moved"])
+def test_nothing_is_read_while_a_group_makes_its_first_collective(world: DeviceWorld, moves: bool) -> None:
+    backend = world.add_nccl()
     world.status = {"0": numbers(1, -1, 1)}
     poll = world.poll()
     backend.calls = 1
     assert [poll.poll(), poll.poll(), world.asked] == [[], [], []]
-    backend.calls = 2  # the first call has returned
-    assert len(poll.poll()) == 1
-
-
-def test_a_single_collective_has_returned_once_the_training_thread_has_moved(world: DeviceWorld) -> None:
-    backend = Backend("nccl", uid=0)
-    world.add(Group("0", [0, 1], cuda=backend))
-    world.status = {"0": numbers(1, -1, 1)}
-    poll = world.poll()
-    backend.calls = 1
-    assert poll.poll() == []
-    world.place += 1
+    if moves:
+        world.place += 1
+    else:
+        backend.calls = 2
     assert len(poll.poll()) == 1
 
 
 def test_numbers_stay_while_none_can_be_read(world: DeviceWorld) -> None:
-    backend = Backend("nccl", uid=0)
-    world.add(Group("0", [0, 1], cuda=backend))
-    backend.calls = 9
+    world.add_nccl(calls=9)
     world.status = {"0": numbers(9, -1, 9)}
     poll = world.poll()
     before = poll.poll()
@@ -96,7 +83,7 @@ def test_numbers_stay_while_none_can_be_read(world: DeviceWorld) -> None:
 
 
 def test_nothing_is_read_while_a_thread_makes_a_group(world: DeviceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.add(Group("0", [0, 1], cuda=Backend("nccl", uid=0)))
+    world.add_nccl()
     poll = world.poll()
     with making(blocked_makers(monkeypatch), "split_group"):
         poll.poll()
@@ -106,16 +93,13 @@ def test_nothing_is_read_while_a_thread_makes_a_group(world: DeviceWorld, monkey
 
 
 def test_gloo_alone_is_none_of_its_business(world: DeviceWorld) -> None:
-    world.add(Group("0", [0, 1], cpu=Backend("gloo")))
+    world.add(cpu=Backend("gloo"))
     poll = world.poll()
-    assert poll.poll() == []
-    assert not poll.has_groups
-    assert world.asked == []
-    assert poll.failures_total == 0
+    assert (poll.poll(), poll.has_groups, world.asked, poll.failures_total) == ([], False, [], 0)
 
 
 def test_a_rank_with_both_backends_says_which_recorders_it_uses(world: DeviceWorld) -> None:
-    world.add(Group("0", [0, 1], cpu=Backend("gloo"), cuda=Backend("nccl", uid=0)))
+    world.add(cpu=Backend("gloo"), cuda=Backend("nccl", uid=0))
     poll = world.poll()
     poll._has_gloo = lambda: True
     poll.poll()
@@ -129,21 +113,20 @@ def test_a_backend_without_a_recorder_is_named_once_with_the_setting(
     world: DeviceWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(bindings, "_dump_fr_trace_json", _without_backends)
-    world.add(Group("0", [0, 1], cuda=Backend("nccl2")))
+    world.add(cuda=Backend("nccl2"))
     poll = world.poll()
     assert [poll.poll(), poll.poll()] == [[], []]
-    (record,) = caplog.records
-    assert "no recorder for backend nccl2" in record.getMessage()
-    assert "TORCH_DIST_USE_NCCL2=0" in record.getMessage()
+    (line,) = caplog.messages
+    assert "no recorder for backend nccl2" in line and "TORCH_DIST_USE_NCCL2=0" in line
     assert [(one.source, one.backend) for one in poll.described()] == [(common.RECORDER_SOURCE_NONE, "nccl2")]
 
 
+@pytest.mark.parametrize("setting", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])  # and its older name
 def test_a_recorder_that_stays_empty_is_named_once_with_the_setting(
-    world: DeviceWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: DeviceWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, setting: str
 ) -> None:
-    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "0")
-    backend = Backend("nccl", uid=0)
-    world.add(Group("0", [0, 1], cuda=backend))
+    monkeypatch.setenv(setting, "0")
+    backend = world.add_nccl()
     poll = world.poll()
     for _ in range(50):  # nobody has called anything yet
         poll.poll()
@@ -151,17 +134,15 @@ def test_a_recorder_that_stays_empty_is_named_once_with_the_setting(
     backend.calls = 100
     for _ in range(50):
         poll.poll()
-    (record,) = caplog.records
-    assert "set TORCH_FR_BUFFER_SIZE=2000 for the ranks: it is 0" in record.getMessage()
+    (line,) = caplog.messages
+    assert "set TORCH_FR_BUFFER_SIZE=2000 for the ranks: it is 0" in line
 
 
 def test_a_recorder_that_has_calls_is_not_taken_for_an_empty_one(
     world: DeviceWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    backend, other = Backend("nccl", uid=0), Backend("nccl", uid=1)
-    world.add(Group("0", [0, 1], cuda=backend))
-    world.add(Group("1", [0, 1], cuda=other))
-    backend.calls = 100
+    world.add_nccl(calls=100)
+    world.add_nccl(1)
     poll = world.poll()
     for _ in range(20):
         poll.poll()
@@ -174,96 +155,54 @@ def test_a_recorder_that_has_calls_is_not_taken_for_an_empty_one(
     assert caplog.records == []
 
 
-def test_the_older_name_of_the_setting_is_read_too(
-    world: DeviceWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "0")
-    backend = Backend("nccl", uid=0)
-    backend.calls = 100
-    world.add(Group("0", [0, 1], cuda=backend))
-    poll = world.poll()
-    for _ in range(50):
-        poll.poll()
-    (record,) = caplog.records
-    assert record.getMessage().endswith("it is 0")
-
-
 @pytest.mark.parametrize("backend", ["xyz", "nccl2"])
 def test_a_torch_with_a_recorder_for_each_backend_lacks_one_only_if_its_size_is_zero(
-    backend: str,
-    world: DeviceWorld,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    backend: str, world: DeviceWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("holdfast_hooks.progress.device_poll.has_backend_recorders", lambda: True)
-    world.add(Group("0", [0, 1], cuda=Backend(backend)))
+    world.add(cuda=Backend(backend))
     poll = world.poll()
     poll.poll()
     assert poll.has_groups
-    (record,) = caplog.records
-    assert "set TORCH_FR_BUFFER_SIZE=2000 for the ranks before they start" in record.getMessage()
+    (line,) = caplog.messages
+    assert "set TORCH_FR_BUFFER_SIZE=2000 for the ranks before they start" in line
 
 
 def test_the_ids_of_two_recorders_are_never_mixed(world: DeviceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dump(collectives: bool, only_active: bool, backend: str = "gloo") -> bytes:
-        return json.dumps({"pg_status": {"0": numbers(6, -1, 5)}}).encode()
-
-    dump.__doc__ = "_dump_fr_trace_json(backend: str = 'gloo') -> bytes"
-    monkeypatch.setattr(bindings, "_dump_fr_trace_json", dump)
-    own, other = Group("own", [0, 1], cuda=Backend("nccl", uid=0)), Group("other", [0, 1], cuda=Backend("nccl2"))
-    world.add(own)
-    world.add(other)
-    world.hooks[other] = None
+    record_backends(monkeypatch, {"0": numbers(6, -1, 5)})
+    world.add("own", cuda=Backend("nccl", uid=0))
+    world.add("other", hooked=True, cuda=Backend("nccl2"))
     world.status = {"0": numbers(40, -1, 40)}
     shown = [(one.group, one.enqueued, one.source) for one in world.poll().poll()]
-    assert sorted(shown) == [
-        ("other", 6, common.RECORDER_SOURCE_BACKEND),
-        ("own", 40, common.RECORDER_SOURCE_NCCL),
-    ]
+    assert sorted(shown) == [("other", 6, common.RECORDER_SOURCE_BACKEND), ("own", 40, common.RECORDER_SOURCE_NCCL)]
 
 
 def test_a_build_without_the_recorder_is_named_once(
     world: DeviceWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delattr(bindings, "_dump_nccl_trace_json")
-    world.add(Group("0", [0, 1], cuda=Backend("nccl", uid=0)))
+    world.add_nccl()
     poll = world.poll()
-    assert [poll.poll(), poll.poll()] == [[], []]
-    assert poll.failures_total == 2
-    (record,) = caplog.records
-    assert "no NCCL recorder" in record.getMessage()
+    assert [poll.poll(), poll.poll(), poll.failures_total] == [[], [], 2]
+    (line,) = caplog.messages
+    assert "no NCCL recorder" in line
 
 
 def test_the_one_group_of_a_backends_own_recorder_is_named(world: DeviceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def dump(collectives: bool, only_active: bool, backend: str = "gloo") -> bytes:
-        asked.append((backend, collectives))
-        return json.dumps({"pg_status": {"4": numbers(6, -1, 5)}}).encode()
-
-    dump.__doc__ = "_dump_fr_trace_json(includeCollectives: bool | None = None, backend: str = 'gloo') -> bytes"
-    monkeypatch.setattr(bindings, "_dump_fr_trace_json", dump)
-    group = Group("0", [0, 1], cuda=Backend("nccl2"))
-    world.add(group)
-    world.hooks[group] = None
+    asked = record_backends(monkeypatch, {"4": numbers(6, -1, 5)})
+    world.add(hooked=True, cuda=Backend("nccl2"))
     (shown,) = world.poll().poll()
     assert (shown.group, shown.enqueued, shown.completed) == ("0", 6, 5)
     assert shown.source == common.RECORDER_SOURCE_BACKEND
-    assert asked == [("nccl2", False)]
+    assert [(backend, collectives) for backend, collectives, _ in asked] == [("nccl2", False)]
 
 
 def test_two_groups_of_a_backends_own_recorder_stay_without_names(
     world: DeviceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dump(collectives: bool, only_active: bool, backend: str = "gloo") -> bytes:
-        return json.dumps({"pg_status": {"0": numbers(6, -1, 5), "1": numbers(1, -1, 1)}}).encode()
-
-    dump.__doc__ = "_dump_fr_trace_json(backend: str = 'gloo') -> bytes"
-    monkeypatch.setattr(bindings, "_dump_fr_trace_json", dump)
+    record_backends(monkeypatch, {"0": numbers(6, -1, 5), "1": numbers(1, -1, 1)})
     for name in ("0", "1"):
-        group = Group(name, [0, 1], cuda=Backend("nccl2"))
-        world.add(group)
-        world.hooks[group] = None
+        world.add(name, hooked=True, cuda=Backend("nccl2"))
     assert [one.group for one in world.poll().poll()] == ["", ""]
 
 
@@ -272,26 +211,16 @@ def test_groups_of_another_kind_of_torch_are_a_failure_that_is_logged_once(
 ) -> None:
     world.groups[object()] = None  # type: ignore[index]
     poll = world.poll()
-    assert [poll.poll(), poll.poll()] == [[], []]
-    assert poll.failures_total == 2
+    assert [poll.poll(), poll.poll(), poll.failures_total] == [[], [], 2]
     assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("version", ["2.13.0+cu130", "2.11.0"])
 def test_old_torch_refuses_full_dumps_of_nccl(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = DeviceWorld(monkeypatch, version)
-    recorder = NcclRecorder()
-    assert not recorder.full_dumps
     with pytest.raises(FullDumpRefusedError, match=r"use torch 2\.14"):
-        recorder.entries()
+        NcclRecorder().entries()
     assert world.asked == []
-
-
-def test_new_torch_allows_full_dumps_of_nccl(world: DeviceWorld) -> None:
-    recorder: Recorder = NcclRecorder()
-    assert recorder.full_dumps
-    assert json.loads(recorder.entries())["version"] == "2.10"
-    assert world.asked == [("nccl", True)]
 
 
 def _without_backends(collectives: bool, only_active: bool) -> bytes:

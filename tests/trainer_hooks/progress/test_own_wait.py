@@ -37,11 +37,6 @@ def sampled(
     return own_wait
 
 
-def slept(*, while_sampling: Callable[[threading.Thread], None], phase: Phase) -> tuple[float, float]:
-    own_wait = sampled(while_sampling=while_sampling, phase=phase)
-    return own_wait.total_s, own_wait.in_calls_s
-
-
 def sleep(sampler: threading.Thread) -> None:
     sampler.join()
 
@@ -51,13 +46,12 @@ def compute(sampler: threading.Thread) -> None:
         pass
 
 
-@pytest.mark.parametrize("phase", [Phase.FORWARD_BACKWARD, Phase.OPTIMIZER])
+OWN_PHASES = [Phase.FORWARD_BACKWARD, Phase.OPTIMIZER]
+
+
+@pytest.mark.parametrize("phase", OWN_PHASES)
 def test_a_training_thread_that_sleeps_for_itself_is_seen(phase: Phase) -> None:
     assert sampled(while_sampling=sleep, phase=phase).total_s > 0.5 * SAMPLES * 0.002
-
-
-def test_a_training_thread_that_computes_does_not_sleep() -> None:
-    assert slept(while_sampling=compute, phase=Phase.FORWARD_BACKWARD) == (0.0, 0.0)
 
 
 def test_a_training_thread_that_waits_for_other_ranks_does_not_sleep_for_itself() -> None:
@@ -66,14 +60,19 @@ def test_a_training_thread_that_waits_for_other_ranks_does_not_sleep_for_itself(
     assert own_wait.in_calls_s > 0.5 * SAMPLES * 0.002
 
 
-def test_a_poll_that_has_not_seen_all_groups_counts_for_nothing() -> None:
-    own_wait = sampled(while_sampling=sleep, phase=Phase.FORWARD_BACKWARD, is_call_pending=None)
+@pytest.mark.parametrize(
+    ("does", "phase", "is_call_pending"),
+    [
+        pytest.param(compute, Phase.FORWARD_BACKWARD, False, id="computes"),
+        pytest.param(sleep, Phase.FORWARD_BACKWARD, None, id="the poll has not seen all groups"),
+        *[pytest.param(sleep, phase, False, id=phase.name) for phase in Phase if phase not in OWN_PHASES],
+    ],
+)
+def test_nothing_else_counts(
+    does: Callable[[threading.Thread], None], phase: Phase, is_call_pending: bool | None
+) -> None:
+    own_wait = sampled(while_sampling=does, phase=phase, is_call_pending=is_call_pending)
     assert (own_wait.total_s, own_wait.in_calls_s) == (0.0, 0.0)
-
-
-@pytest.mark.parametrize("phase", [Phase.DATA, Phase.CHECKPOINT, Phase.EVAL, Phase.IDLE])
-def test_sleep_in_other_phases_does_not_count(phase: Phase) -> None:
-    assert slept(while_sampling=sleep, phase=phase) == (0.0, 0.0)
 
 
 def test_the_thread_that_trains_need_not_be_the_one_that_has_attached() -> None:

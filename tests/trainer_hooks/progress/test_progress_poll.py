@@ -12,6 +12,10 @@ from holdfast_hooks.progress.progress_poll import Group, ProgressPoll, Settling
 from holdfast_hooks.progress.recorders.recorder import RecorderUnavailableError
 
 
+def numbers(enqueued: int, completed: int) -> dict[str, str]:
+    return {"last_enqueued_collective": str(enqueued), "last_completed_collective": str(completed)}
+
+
 class Recorder:
     """A Flight Recorder with one group. It counts the requests for full dumps."""
 
@@ -20,7 +24,7 @@ class Recorder:
         self.full_dumps = 0
         self.dumps_within_a_call = 0
         """How many of the next full dumps find a call that is counted and not recorded yet."""
-        self.status = {"0": {"last_enqueued_collective": "5", "last_completed_collective": "4"}}
+        self.status = {"0": numbers(5, 4)}
 
     def dump(self, collectives: bool, only_active: bool) -> bytes:
         self.full_dumps += collectives
@@ -31,7 +35,7 @@ class Recorder:
     def _dump_within_a_call(self) -> bytes:
         self.dumps_within_a_call -= 1
         seq = self.entries[-1]["collective_seq_id"] + 1
-        self.status["0"] = {"last_enqueued_collective": str(seq), "last_completed_collective": str(seq)}
+        self.status["0"] = numbers(seq, seq)
         dump = json.dumps({"pg_status": self.status, "entries": self.entries}).encode()
         self.entries.append(entry(seq, retired=True))
         return dump
@@ -72,15 +76,13 @@ def test_completion_that_the_status_missed_is_found_among_the_entries(monkeypatc
     assert recorder.full_dumps == 2
 
 
-def test_call_that_really_hangs_stays_unfinished_and_is_checked_ever_more_rarely(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_call_that_hangs_stays_unfinished_and_is_checked_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder([entry(seq, retired=seq < 5) for seq in range(1, 6)])
     poll = poll_of(recorder, monkeypatch)
     assert {poll.poll()[0].completed for _ in range(100)} == {4}
     assert recorder.full_dumps == 1 + 6
     recorder.entries = [entry(seq, retired=True) for seq in range(1, 6)]
-    recorder.status["0"] = {"last_enqueued_collective": "6", "last_completed_collective": "5"}
+    recorder.status["0"] = numbers(6, 5)
     assert poll.poll()[0].completed == 5
 
 
@@ -89,8 +91,7 @@ def test_group_that_has_left_the_ring_is_looked_up_ever_more_rarely(monkeypatch:
     poll = poll_of(recorder, monkeypatch)
     for _ in range(100):
         assert poll.poll() == []
-    assert recorder.full_dumps == 7
-    assert poll.failures_total == 0
+    assert (recorder.full_dumps, poll.failures_total) == (7, 0)
 
 
 @pytest.mark.parametrize("dumps", [1, 2])
@@ -116,7 +117,7 @@ def test_a_poll_that_first_looks_at_a_rank_within_a_call_counts_its_calls_right(
 
 def test_calls_from_before_the_record_began_are_subtracted(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder([entry(3, retired=True)])
-    recorder.status["0"] = {"last_enqueued_collective": "5", "last_completed_collective": "5"}
+    recorder.status["0"] = numbers(5, 5)
     poll = poll_of(recorder, monkeypatch)
     assert [poll.poll()[0].enqueued for _ in range(100)] == [3] * 100
     assert recorder.full_dumps == 7  # ever more rarely
@@ -124,12 +125,12 @@ def test_calls_from_before_the_record_began_are_subtracted(monkeypatch: pytest.M
 
 def test_doubts_about_one_group_do_not_delay_the_description_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder([entry(3, retired=True)])
-    recorder.status["0"] = {"last_enqueued_collective": "5", "last_completed_collective": "5"}
+    recorder.status["0"] = numbers(5, 5)
     poll = poll_of(recorder, monkeypatch)
     for _ in range(40):
         assert len(poll.poll()) == 1
     recorder.entries.append(entry(1, retired=True) | {"pg_id": 1})
-    recorder.status["1"] = {"last_enqueued_collective": "1", "last_completed_collective": "1"}
+    recorder.status["1"] = numbers(1, 1)
     assert len(poll.poll()) == 2
 
 
@@ -144,8 +145,7 @@ def test_recorder_that_fails_is_counted_each_time_and_logged_once(
 
     poll = poll_of(Recorder([]), monkeypatch)
     monkeypatch.setattr(progress, "find_dump", fail)
-    assert [poll.poll(), poll.poll(), poll.poll()] == [[], [], []]
-    assert poll.failures_total == 3
+    assert [poll.poll(), poll.poll(), poll.poll(), poll.failures_total] == [[], [], [], 3]
     assert len(caplog.records) == 1
 
 
@@ -173,6 +173,6 @@ def test_a_poll_says_for_certain_that_no_call_is_pending_or_nothing(monkeypatch:
     recorder.status["0"]["last_completed_collective"] = "5"
     poll.poll()
     assert poll.no_call_pending
-    recorder.status["1"] = {"last_enqueued_collective": "1", "last_completed_collective": "1"}  # of no known group
+    recorder.status["1"] = numbers(1, 1)  # of no known group
     poll.poll()
     assert not poll.no_call_pending

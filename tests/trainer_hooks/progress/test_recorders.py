@@ -20,7 +20,7 @@ from holdfast_hooks.progress.recorders.recorder import (
     torch_version,
 )
 from holdfast_proto.v1 import common_pb2 as common
-from tests.trainer_hooks.progress.device_world import Backend, DeviceWorld, Group, numbers
+from tests.trainer_hooks.progress.device_world import Backend, DeviceWorld, numbers, record_backends
 from tests.trainer_hooks.progress.making import blocked_makers, making
 
 
@@ -29,16 +29,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> DeviceWorld:
     return DeviceWorld(monkeypatch)
 
 
-def dump_of_a_backend(collectives: bool, only_active: bool, backend: str = "gloo") -> bytes:
-    """_dump_fr_trace_json(includeCollectives: bool, backend: str = 'gloo') -> bytes"""
-    return json.dumps({"asked": [collectives, only_active, backend], "pg_status": {"0": numbers(1, 1, 1)}}).encode()
-
-
 # Groups.
 
 
 def test_without_a_process_group_there_are_none(world: DeviceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.add(Group("0", [0, 1], cuda=Backend("nccl", uid=0)))
+    world.add_nccl()
     assert len(DeviceGroups().read()) == 1
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules["torch.distributed"], "is_initialized", lambda: False)
@@ -52,7 +47,7 @@ def test_without_a_process_group_there_are_none(world: DeviceWorld, monkeypatch:
 
 @pytest.mark.parametrize("name", ["gloo", "mpi", "fake"])
 def test_backends_without_a_recorder_of_a_device_are_left_out(world: DeviceWorld, name: str) -> None:
-    world.add(Group("0", [0, 1], cpu=Backend(name)))
+    world.add(cpu=Backend(name))
     assert DeviceGroups().read() == {}
 
 
@@ -68,7 +63,7 @@ def test_backends_without_a_recorder_of_a_device_are_left_out(world: DeviceWorld
 def test_nccl_records_the_groups_that_have_a_number_there(
     world: DeviceWorld, backend: Backend, source: "common.RecorderSource", recorder_id: str | None
 ) -> None:
-    world.add(Group("0", [0, 1], cuda=backend))
+    world.add(cuda=backend)
     (group,) = DeviceGroups().read()
     assert (group.source, group.recorder_id) == (source, recorder_id)
 
@@ -76,13 +71,11 @@ def test_nccl_records_the_groups_that_have_a_number_there(
 def test_hooks_record_a_group_only_in_a_torch_that_keeps_a_recorder_for_each_backend(
     world: DeviceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hooked, bare = Group("0", [0, 1], cuda=Backend("nccl2")), Group("1", [0, 1], cuda=Backend("nccl2"))
-    world.add(hooked)
-    world.add(bare)
-    world.hooks[hooked] = None
+    world.add("0", hooked=True, cuda=Backend("nccl2"))
+    world.add("1", cuda=Backend("nccl2"))
     monkeypatch.setattr(bindings, "_dump_fr_trace_json", lambda *_: b"")
     assert {group.source for group in DeviceGroups().read()} == {common.RECORDER_SOURCE_NONE}
-    monkeypatch.setattr(bindings, "_dump_fr_trace_json", dump_of_a_backend)
+    record_backends(monkeypatch, {})
     assert {group.name: group.source for group in DeviceGroups().read()} == {
         "0": common.RECORDER_SOURCE_BACKEND,
         "1": common.RECORDER_SOURCE_NONE,
@@ -91,9 +84,8 @@ def test_hooks_record_a_group_only_in_a_torch_that_keeps_a_recorder_for_each_bac
 
 def test_a_backend_for_two_devices_is_one_and_a_group_without_a_description_has_none(world: DeviceWorld) -> None:
     backend = Backend("nccl", uid=0)
-    group: Any = Group("0", [0, 1], cuda=backend, xpu=backend)
+    group: Any = world.add(cuda=backend, xpu=backend)
     group.group_desc = None
-    world.add(group)
     (found,) = DeviceGroups().read()
     assert found.description == ""
 
@@ -159,11 +151,12 @@ def test_a_group_may_be_in_its_first_call_if_it_has_counted_one_or_does_not_coun
 def test_each_recorder_is_asked_for_the_status_alone_or_for_all_its_calls(
     world: DeviceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bindings, "_dump_fr_trace_json", dump_of_a_backend)
+    asked = record_backends(monkeypatch, {"0": numbers(1, 1, 1)})
     assert BackendRecorder("nccl2").status() == {"0": numbers(1, 1, 1)}
-    assert json.loads(BackendRecorder("nccl2").entries())["asked"] == [True, False, "nccl2"]
+    BackendRecorder("nccl2").entries()
+    assert asked[1:] == [("nccl2", True, False)]
     NcclRecorder().status()
-    NcclRecorder().entries()
+    assert json.loads(NcclRecorder().entries())["version"] == "2.10"
     assert world.asked == [("nccl", False), ("nccl", True)]
 
 

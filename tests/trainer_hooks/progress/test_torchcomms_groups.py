@@ -32,19 +32,19 @@ def _recorders_of_backends(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_named_once_with_the_setting_and_never_read(
     world: DeviceWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, backend: str, shown: str
 ) -> None:
-    world.add_torchcomms(monkeypatch, "0", backend)
+    world.add_torchcomms(monkeypatch, backend)
     poll = world.poll()
     assert [poll.poll(), poll.poll()] == [[], []]
     assert poll.has_groups and poll.failures_total == 0
     assert [(one.source, one.backend) for one in poll.described()] == [(common.RECORDER_SOURCE_NONE, shown)]
     assert poll.recorders() == [] and world.asked == []
-    (record,) = caplog.records
-    assert f"no recorder for backend {shown}: its hangs have no call" in record.getMessage()
-    assert "unset TORCH_DISTRIBUTED_USE_TORCHCOMMS" in record.getMessage()
+    (line,) = caplog.messages
+    assert f"no recorder for backend {shown}: its hangs have no call" in line
+    assert "unset TORCH_DISTRIBUTED_USE_TORCHCOMMS" in line
 
 
 def test_groups_that_torch_runs_itself_are_read_next_to_it(world: DeviceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.add_torchcomms(monkeypatch, "0", "nccl", other=Backend("nccl-legacy", uid=3))
+    world.add_torchcomms(monkeypatch, "nccl", other=Backend("nccl-legacy", uid=3))
     world.status = {"3": numbers(5, -1, 5)}
     world.place += 1
     poll = world.poll()
