@@ -1,7 +1,6 @@
 """The way of a profile between agent and rank: the command, its answer, and the end that is sent also at the end."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ from holdfast_proto.v1.session_pb2 import ProfileSteps, RankCommand
 
 
 def test_the_end_of_a_profile_reaches_the_agent_although_the_rank_leaves(
-    agent: Any, launch: Callable[..., RankContext], tmp_path: Path
+    agent: Any, launched: RankContext, tmp_path: Path
 ) -> None:
-    launch()
     wanted = ProfileSteps(request="a", steps=100, directory=str(tmp_path), patience_s=60.0)
     with holdfast_hooks.attach() as hooks:
         agent.wait_until(lambda: agent.of("hello"))

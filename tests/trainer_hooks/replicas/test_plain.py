@@ -54,10 +54,8 @@ def test_a_flipped_bit_changes_its_range_and_one_at_the_front_the_sample() -> No
 
 def test_two_parameters_that_have_changed_places_change_the_sample() -> None:
     one, other = torch.ones(4), torch.full((4,), 2.0)
-    assert (
-        hashes(PlainParameters({"a": one, "b": other}), 0)[SAMPLE]
-        != hashes(PlainParameters({"a": other, "b": one}), 0)[SAMPLE]
-    )
+    before, after = ({"a": one, "b": other}, {"a": other, "b": one})
+    assert hashes(PlainParameters(before), 0)[SAMPLE] != hashes(PlainParameters(after), 0)[SAMPLE]
 
 
 def test_many_small_parameters_share_parts_that_cover_all_of_them() -> None:
@@ -74,15 +72,12 @@ def test_many_small_parameters_share_parts_that_cover_all_of_them() -> None:
         before = after
 
 
-def test_parts_stay_few_with_many_parameters_of_all_sizes() -> None:
+def test_parts_stay_few_with_many_parameters_of_all_sizes_and_with_a_large_one() -> None:
     sizes = [1, 3, 50_000, 300_000, 400_000]
-    plain = PlainParameters({f"layer{index:04}": torch.zeros(sizes[index % 5]) for index in range(1500)})
-    assert len(plain.sums(0, 10_000)) <= 1 + 3 * 256
-
-
-def test_a_large_model_has_larger_ranges_and_not_more() -> None:
-    plain = PlainParameters({"large": torch.zeros(600 * PIECE_BYTES // 4)})
-    assert len(plain.sums(0, 10_000)) <= 1 + 256
+    many = PlainParameters({f"layer{index:04}": torch.zeros(sizes[index % 5]) for index in range(1500)})
+    assert len(many.sums(0, 10_000)) <= 1 + 3 * 256
+    large = PlainParameters({"large": torch.zeros(600 * PIECE_BYTES // 4)})
+    assert len(large.sums(0, 10_000)) <= 1 + 256
 
 
 def test_memory_that_its_owner_has_replaced_is_not_kept_alive() -> None:
@@ -114,8 +109,7 @@ def test_a_parameter_that_was_replaced_or_freed_ends_the_comparison_and_nothing_
     assert record_of(check, 0).plain
     change(model.weight)
     assert not record_of(check, 1).plain
-    assert check.compared == ()
-    assert check.check(2) is None
+    assert (check.compared, check.check(2)) == ((), None)
 
 
 def check_in_world_of_two(monkeypatch: pytest.MonkeyPatch, state: Mapping[str, object]) -> ReplicaCheck:
@@ -140,8 +134,7 @@ def test_only_trained_parameters_are_taken_and_the_coverage_is_reported_once(mon
     assert not first.replicas
     coverage = first.coverage
     assert (coverage.replica_bytes, coverage.plain_bytes, coverage.parameter_bytes) == (0, 16, 24)
-    assert not second.HasField("coverage")
-    assert second.plain
+    assert second.plain and not second.HasField("coverage")
     assert check.compared is not None
     assert [id(tensor) for tensor in check.compared] == [id(model.weight)]
 

@@ -54,9 +54,8 @@ def expect_same(found: Any, expected: Any) -> None:
 @pytest.fixture
 def checkpoint(bench: Any, make_slots: MakeSlots, folder: Path) -> Path:
     """A checkpoint that an agent wrote from a training's snapshot."""
-    run = bench(Training(seed=1).state, checkpoint_every=1)
     paths = make_slots()
-    run.grant(paths)
+    run = bench(Training(seed=1).state, paths, checkpoint_every=1)
     write_shard(paths[run.end(0).slot], folder / "checkpoints" / "step-00000000", run="run", world_size=1)
     checkpoints = CheckpointDirectory(folder / "checkpoints", kept=1)
     assert checkpoints.commit_if_complete(0, 1, "run") is not None
@@ -102,9 +101,8 @@ def test_directory_without_a_manifest_is_no_checkpoint(checkpoint: Path) -> None
 def test_what_save_has_written_load_brings_back(folder: Path) -> None:
     saved = Training(seed=1).state_dict()
     save(saved, storage_writer=CheckpointWriter(folder / "saved", step=7))
-    loaded = Training(seed=2).state_dict() | {
-        "position": {"seen": [], "name": "", "blob": b"", "ratio": 0.0, "pair": ()}
-    }
+    nothing: dict[str, Any] = {"seen": [], "name": "", "blob": b"", "ratio": 0.0, "pair": ()}
+    loaded = Training(seed=2).state_dict() | {"position": nothing}
     load(loaded, storage_reader=CheckpointReader(folder / "saved"))
     expect_same(loaded, saved)
 

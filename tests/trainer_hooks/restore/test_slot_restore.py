@@ -37,35 +37,44 @@ class Training:
         return float(loss.item())
 
 
-def save(bench: Any, state: dict[str, Any], paths: list[Path], step: int) -> Path:
-    run = bench(state, snapshot_every=1)
-    run.grant(paths)
-    slot: int = run.end(step).slot
-    return paths[slot]
+@pytest.fixture
+def save(bench: Any, make_slots: MakeSlots) -> Callable[..., Path]:
+    """A function that saves a state, and returns its slot."""
+
+    def save_state(state: dict[str, Any], step: int = 0) -> Path:
+        run = bench(state, make_slots(), snapshot_every=1)
+        slot: int = run.end(step).slot
+        return Path(run.paths[slot])
+
+    return save_state
 
 
-def test_restored_training_is_bit_identical(bench: Any, make_slots: MakeSlots) -> None:
+@pytest.fixture
+def saved(save: Callable[..., Path]) -> tuple[Training, Path]:
+    """A training after its first step, and the slot that holds its state."""
+    training = Training()
+    training.step()
+    return training, save(training.state)
+
+
+def test_restored_training_is_bit_identical(save: Callable[..., Path]) -> None:
     undisturbed = Training()
     for _ in range(3):
         undisturbed.step()
-    slot = save(bench, undisturbed.state, make_slots(), step=2)
+    slot = save(undisturbed.state, step=2)
     losses = [undisturbed.step() for _ in range(3)]
 
     restored = Training(seed=1)
     random.seed(99)
     assert restore(slot, restored.state, rank=0) == 2
     assert [restored.step() for _ in range(3)] == losses
-    for (name, expected), found in zip(
-        undisturbed.model.state_dict().items(), restored.model.state_dict().values(), strict=True
-    ):
-        assert torch.equal(expected, found), name
+    for name, expected in undisturbed.model.state_dict().items():
+        assert torch.equal(expected, restored.model.state_dict()[name]), name
     assert restored.scheduler.state_dict() == undisturbed.scheduler.state_dict()
 
 
-def test_restored_state_does_not_share_memory_with_the_slot(bench: Any, make_slots: MakeSlots) -> None:
-    training = Training()
-    training.step()
-    slot = save(bench, training.state, make_slots(), step=0)
+def test_restored_state_does_not_share_memory_with_the_slot(saved: tuple[Training, Path]) -> None:
+    _, slot = saved
     restored = Training()
     restore(slot, restored.state, rank=0)
     moments = restored.optimizer.state[next(restored.model.parameters())]
@@ -75,32 +84,29 @@ def test_restored_state_does_not_share_memory_with_the_slot(bench: Any, make_slo
     assert all(map(torch.equal, before, moments.values()))
 
 
-def test_live_tensors_are_filled_where_they_are(bench: Any, make_slots: MakeSlots) -> None:
-    training = Training()
-    training.step()
-    slot = save(bench, training.state, make_slots(), step=0)
-    saved = training.optimizer.state[next(training.model.parameters())]["exp_avg"].clone()
+def test_live_tensors_are_filled_where_they_are(saved: tuple[Training, Path]) -> None:
+    training, slot = saved
+    moment = training.optimizer.state[next(training.model.parameters())]["exp_avg"].clone()
     training.step()
     before = training.optimizer.state[next(training.model.parameters())]["exp_avg"]
     restore(slot, training.state, rank=0)
     after = training.optimizer.state[next(training.model.parameters())]["exp_avg"]
     assert after.data_ptr() == before.data_ptr()
-    assert torch.equal(after, saved)
+    assert torch.equal(after, moment)
 
 
-def test_scattered_live_tensors_are_restored(bench: Any, make_slots: MakeSlots) -> None:
+def test_scattered_live_tensors_are_restored(save: Callable[..., Path]) -> None:
     model = torch.nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    slot = save(bench, {"model": model}, make_slots(), step=0)
+    slot = save({"model": model})
     restored = torch.nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     restore(slot, {"model": restored}, rank=0)
     assert torch.equal(restored.weight, model.weight)
     assert restored.weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_numpy_random_state_is_restored(bench: Any, make_slots: MakeSlots) -> None:
+def test_numpy_random_state_is_restored(saved: tuple[Training, Path]) -> None:
     numpy = pytest.importorskip("numpy")
-    training = Training()
-    slot = save(bench, training.state, make_slots(), step=0)
+    training, slot = saved
     drawn = numpy.random.rand(3).tolist()
     restore(slot, training.state, rank=0)
     assert numpy.random.rand(3).tolist() == drawn
@@ -136,27 +142,23 @@ def test_numpy_random_state_is_restored(bench: Any, make_slots: MakeSlots) -> No
     ],
 )
 def test_state_that_does_not_fit_is_refused_in_one_line(
-    bench: Any, make_slots: MakeSlots, change: Callable[[dict[str, Any]], dict[str, Any]], message: str
+    saved: tuple[Training, Path], change: Callable[[dict[str, Any]], dict[str, Any]], message: str
 ) -> None:
-    training = Training()
-    training.step()
-    slot = save(bench, training.state, make_slots(), step=0)
+    _, slot = saved
     with pytest.raises(ConfigurationError, match=message) as caught:
         restore(slot, change(Training().state), rank=0)
     assert "\n" not in str(caught.value)
 
 
-def test_torn_snapshot_is_not_restored(bench: Any, make_slots: MakeSlots) -> None:
-    training = Training()
-    path = save(bench, training.state, make_slots(), step=0)
+def test_torn_snapshot_is_not_restored(saved: tuple[Training, Path]) -> None:
+    training, path = saved
     with Slot(path) as slot:
         slot.begin(generation=2, step=1, rank=0)
     with pytest.raises(SnapshotError, match="holds no complete snapshot"):
         restore(path, training.state, rank=0)
 
 
-def test_snapshot_of_another_rank_is_not_restored(bench: Any, make_slots: MakeSlots) -> None:
-    training = Training()
-    path = save(bench, training.state, make_slots(), step=0)
+def test_snapshot_of_another_rank_is_not_restored(saved: tuple[Training, Path]) -> None:
+    training, path = saved
     with pytest.raises(SnapshotError, match="holds the state of rank 0, not of rank 1"):
         restore(path, training.state, rank=1)

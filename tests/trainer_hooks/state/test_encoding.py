@@ -29,8 +29,7 @@ def round_trip(value: Any) -> Any:
 )  # fmt: skip
 def test_value_comes_back_equal_and_of_the_same_type(value: Any) -> None:
     back = round_trip(value)
-    assert back == value
-    assert repr(back) == repr(value)
+    assert (back, repr(back)) == (value, repr(value))
 
 
 def test_nan_comes_back_as_nan() -> None:
@@ -71,8 +70,7 @@ def test_numpy_arrays_come_back_as_arrays() -> None:
     numpy = pytest.importorskip("numpy")
     for array in (numpy.arange(6.0).reshape(2, 3)[:, ::-1], numpy.array(3, dtype=">i4"), numpy.zeros((0, 2))):
         back = round_trip(array).numpy()
-        assert numpy.array_equal(back, array)
-        assert back.shape == array.shape
+        assert numpy.array_equal(back, array) and back.shape == array.shape
 
 
 TENSORS = {
@@ -109,8 +107,7 @@ def test_tensors_of_every_kind_come_back_bit_by_bit(make_slots: Any) -> None:
             stored = place(slot, entry)
             found = torch.empty_like(expected) if stored is None else stored.clone()
             assert entry.offset == align(entry.offset)
-            assert entry.shape == tuple(expected.shape)
-            assert f"torch.{entry.dtype}" == str(expected.dtype)
+            assert (entry.shape, f"torch.{entry.dtype}") == (tuple(expected.shape), str(expected.dtype))
             bits, expected_bits = (tensor.reshape(-1).view(torch.uint8) for tensor in (found, expected))
             assert torch.equal(bits, expected_bits), entry.name
 

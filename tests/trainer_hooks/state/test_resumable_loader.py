@@ -26,22 +26,17 @@ class Augmented(Dataset[torch.Tensor]):
         return index + torch.rand(1) + random.random()
 
 
-def shuffled(workers: int) -> DataLoader[torch.Tensor]:
-    return DataLoader(Augmented(), batch_size=4, shuffle=True, num_workers=workers)
+ORDERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "in sequence": dict,
+    "shuffled": lambda: {"shuffle": True},
+    "of its own generator": lambda: {"shuffle": True, "generator": torch.Generator().manual_seed(3)},
+    "weighted": lambda: {"sampler": WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)},
+}
+"""How a loader chooses its samples."""
 
 
-def in_sequence(workers: int) -> DataLoader[torch.Tensor]:
-    return DataLoader(Augmented(), batch_size=4, num_workers=workers)
-
-
-def of_own_generator(workers: int) -> DataLoader[torch.Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    return DataLoader(Augmented(), batch_size=4, shuffle=True, num_workers=workers, generator=generator)
-
-
-def weighted(workers: int) -> DataLoader[torch.Tensor]:
-    sampler = WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)
-    return DataLoader(Augmented(), batch_size=4, sampler=sampler, num_workers=workers)
+def loader_of(order: str, workers: int) -> DataLoader[torch.Tensor]:
+    return DataLoader(Augmented(), batch_size=4, num_workers=workers, **ORDERS[order]())
 
 
 def train(
@@ -72,26 +67,24 @@ def train(
 
 @pytest.mark.parametrize("fetches_first", [True, False], ids=["before", "inside"])
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", [shuffled, in_sequence, of_own_generator, weighted])
-def test_a_killed_loop_draws_what_an_undisturbed_one_draws(
-    make: Callable[[int], DataLoader[torch.Tensor]], workers: int, *, fetches_first: bool
-) -> None:
-    whole = train(make(workers), [], until=STEPS, fetches_first=fetches_first, peeks=False)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_killed_loop_draws_what_an_undisturbed_one_draws(order: str, workers: int, *, fetches_first: bool) -> None:
+    def trained(saved: list[dict[str, Any]], until: int, *, peeks: bool = False) -> list[list[float]]:
+        return train(loader_of(order, workers), saved, until=until, fetches_first=fetches_first, peeks=peeks)
+
+    whole = trained([], STEPS)
     for killed_after in (1, 3) if workers else (1, 2, 3, 5):
         saved: list[dict[str, Any]] = []
-        before = train(make(workers), saved, until=killed_after, fetches_first=fetches_first, peeks=False)
-        after = train(make(workers), saved, until=STEPS, fetches_first=fetches_first, peeks=killed_after == 1)
-        assert before + after == whole, killed_after
+        before = trained(saved, killed_after)
+        assert before + trained(saved, STEPS, peeks=killed_after == 1) == whole, killed_after
 
 
 def test_epochs_are_counted_and_one_that_was_left_continues() -> None:
-    batches = ResumableLoader(in_sequence(0))
-    assert len(list(batches)) == 3
-    assert batches.epoch == 1
+    batches = ResumableLoader(loader_of("in sequence", workers=0))
+    assert (len(list(batches)), batches.epoch) == (3, 1)
     for _ in batches:
         break
-    assert len(list(batches)) == 2
-    assert batches.epoch == 2
+    assert (len(list(batches)), batches.epoch) == (2, 2)
 
 
 @pytest.mark.parametrize(
