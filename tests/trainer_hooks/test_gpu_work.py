@@ -3,6 +3,7 @@
 import gc
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,8 @@ def test_copies_run_behind_the_work_of_the_gpu_that_has_the_tensor(cuda: FakeCud
     streams = CudaCopyStream()
     point = streams.copy([copy_of(TensorOn("cuda:3"))])
     streams.hold_back(point)
-    assert cuda.log == [
-        "copies of 3 waits for default of 3",
-        "record copies of 3",
-        "default of 3 waits for an event",
-    ]
+    work = ["copies of 3 waits for default of 3", "record copies of 3", "default of 3 waits for an event"]
+    assert cuda.log == work
     assert cuda.contexts == {3}
 
 
@@ -80,17 +78,10 @@ def test_numbers_of_several_gpus_are_read_when_all_have_arrived(cuda: FakeCuda) 
     tensors: Any = [TensorOn("cuda:2", 5), TensorOn("cuda:3", 6)]
     numbers = DeferredNumbers.of(tensors)
     assert numbers.arrived is not None and {gpu for gpu, _ in numbers.arrived.events} == {2, 3}
-    found: list[Any] = []
-
-    def read() -> None:
-        found.append(numbers.read())
-
-    for events in (numbers.arrived.events[:1], numbers.arrived.events[1:]):
-        thread = threading.Thread(target=read)
-        thread.start()
-        thread.join()
-        reach(events)
-    assert found == [None, None]
+    with ThreadPoolExecutor() as threads:
+        for events in (numbers.arrived.events[:1], numbers.arrived.events[1:]):
+            assert threads.submit(numbers.read).result() is None
+            reach(events)
     assert numbers.read() == [5, 6]
     assert cuda.contexts == {2, 3}
 

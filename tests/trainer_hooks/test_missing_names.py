@@ -1,7 +1,7 @@
 """A torch without one of the private names that the hooks use: one line says what is lost, and training continues."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,6 @@ from holdfast_hooks.faults.fault import Fault, Site
 from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.state import sharding
 from holdfast_hooks.telemetry.timeline import Timeline
-from holdfast_proto.rank_context import RankContext
 from tests.trainer.world_of_one import world_of_one
 
 STEPS = 20
@@ -59,13 +58,8 @@ class Missing:
     ids=lambda missing: missing.name,
 )
 def test_one_line_says_what_is_lost_and_all_steps_are_reported(
-    missing: Missing,
-    agent: Any,
-    launch: Callable[..., RankContext],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    missing: Missing, agent: Any, launched: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    launch()
     name = missing.name
     total = torch.ones(1)
     dist.all_reduce(total)  # so that the first poll sees a group

@@ -75,7 +75,7 @@ WHOLE = "12sa"
         pytest.param(["12", "1"], "1", UNKNOWN, id="a part of every other step is missed in its turn"),
         pytest.param(["12a", "12", "12", "12", "12"], "12", UNKNOWN, id="lacks its average though averages are rare"),
         pytest.param(["12", "12a", "12", "12", "12"], "12", COMPLETE, id="a rare average is not due"),
-        pytest.param(["", "", "12", ""], "12", COMPLETE, id="gradients are collected over steps"),
+        pytest.param(["", "", "", "12"], "12", COMPLETE, id="gradients are collected over steps"),
         pytest.param(["", "", "", "12"], "", UNKNOWN, id="collects gradients"),
         pytest.param([None], None, UNKNOWN, id="counters never show a step"),
     ],
