@@ -21,11 +21,6 @@ def test_the_first_steps_of_a_loop_may_be_unknown(separation: Separation) -> Non
     assert separation.answer == EVENTS
 
 
-def test_a_loop_without_a_known_step_is_not_separated(separation: Separation) -> None:
-    separation.look(0, FIRST_UNKNOWN_STEPS + 1, "messages")
-    assert separation.answer == (NONE, "messages")
-
-
 @pytest.mark.parametrize(("known", "is_separated"), [(4, True), (3, False)])
 def test_half_of_the_steps_of_a_stretch_must_be_known(separation: Separation, known: int, is_separated: bool) -> None:
     separation.look(1, 0, "")
@@ -43,8 +38,9 @@ def test_only_steps_since_the_answer_before_count(separation: Separation) -> Non
     assert separation.answer == EVENTS
 
 
-def test_the_first_reason_stays(separation: Separation) -> None:
-    separation.look(0, WINDOW_STEPS, "first")
+def test_a_loop_without_a_known_step_is_not_separated_and_the_first_reason_stays(separation: Separation) -> None:
+    separation.look(0, FIRST_UNKNOWN_STEPS + 1, "first")
+    assert separation.answer == (NONE, "first")
     separation.look(0, 2 * WINDOW_STEPS, "second")
     assert separation.answer == (NONE, "first")
 

@@ -30,6 +30,5 @@ def test_calls_on_a_gpu_are_passed_on_and_only_the_first_with_a_peer_is_noted_wh
     on_gpu = [SimpleNamespace(is_cpu=False)]
     assert [call(group, on_gpu, peer) for peer in (1, 1, 2)] == ["work"] * 3
     assert seen == [[("0", 1, DIRECTION_SEND)], [], [("0", 2, DIRECTION_SEND)]]
-    assert record.opening == []
-    assert group.asked == 0
+    assert (record.opening, group.asked) == ([], 0)
     assert record.advance() == []  # no channel: NCCL's recorder has these calls

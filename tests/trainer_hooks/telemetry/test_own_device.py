@@ -1,7 +1,7 @@
 """Which device a rank computes on, and that finding it sets up no GPU."""
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,9 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return gpus
 
 
-def in_another_thread(call: Callable[[], Any]) -> None:
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
+def in_another_thread(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor() as threads:
+        return threads.submit(call).result()
 
 
 def report(device: OwnDevice, *, stepped: bool = True) -> str:
@@ -116,9 +115,8 @@ def test_memory_is_that_of_the_ranks_own_gpu_in_every_thread(cuda: FakeCuda) -> 
     assert (memory.status().limit_bytes, memory.uuid()) == (0, "")
     cuda.use(3, nbytes=5)
     report(device)
-    found: list[Any] = []
-    in_another_thread(lambda: found.extend((memory.status(), memory.uuid())))
-    assert (found[0].allocated_bytes, found[0].limit_bytes, found[1]) == (5, 80 << 30, "GPU-00-3")
+    status, uuid = in_another_thread(lambda: (memory.status(), memory.uuid()))
+    assert (status.allocated_bytes, status.limit_bytes, uuid) == (5, 80 << 30, "GPU-00-3")
     assert cuda.contexts == {3}
 
 
@@ -177,10 +175,9 @@ def test_a_device_that_was_given_wins_and_gives_no_line(cuda: FakeCuda, caplog: 
 
 
 def test_an_attach_with_a_gpu_that_does_not_exist_trains_on(
-    launch: Callable[..., Any], agent: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    launched: object, agent: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast_hooks.hooks.may_have_gpus", lambda: False)
-    launch()
     with holdfast_hooks.attach(device="cuda:99") as hooks:
         assert list(hooks.steps(until=2)) == [0, 1]
         agent.wait_until(lambda: agent.of("report"))
@@ -214,10 +211,9 @@ def test_the_drivers_devices_show_whether_there_may_be_gpus(tmp_path: Path) -> N
 
 
 def test_a_rank_reports_the_gpu_that_it_begins_to_use_in_its_first_step(
-    agent: Any, launch: Callable[..., Any], cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+    agent: Any, launched: object, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast_hooks.hooks.may_have_gpus", lambda: True)
-    launch()
     with holdfast_hooks.attach(check_replicas=False) as hooks:
         agent.wait_until(lambda: agent.of("report"))
         assert agent.of("hello")[0].device == agent.of("report")[0].device == ""
