@@ -31,8 +31,10 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[World]]:
     assert ended.returncode == 0, ended.stderr[-8000:]
     found = {}
     for name, case in CASES.items():
-        reports = [sorted(folder.glob(f"{case}.{n}.*.json")) for n in range(case.count(">") + 1)]
-        found[name] = [[json.loads(path.read_text()) for path in paths] for paths in reports]
+        numbers = range(case.count(">") + 1)
+        found[name] = [
+            [json.loads(path.read_text()) for path in sorted(folder.glob(f"{case}.{n}.*.json"))] for n in numbers
+        ]
     return found
 
 
@@ -88,7 +90,9 @@ def test_replicated_tensors_are_stored_once_and_ranks_share_the_work(worlds: dic
     stored = [set(rank["stored"]) for rank in worlds["replicated"][0]]
     # Ranks 0 and 2 are replicas of each other, and so are 1 and 3.
     for one, other in ((stored[0], stored[2]), (stored[1], stored[3])):
-        assert one and other and not one & other
+        assert one
+        assert other
+        assert not one & other
         assert len(one | other) == 6 * 3
     norms = [{name for name in rank["stored"] if "norm" in name} for rank in worlds["tensor-parallel"][0]]
     assert not norms[0] & norms[1]
@@ -98,8 +102,9 @@ def test_replicated_tensors_are_stored_once_and_ranks_share_the_work(worlds: dic
 def test_checkpoint_of_another_model_is_refused_with_all_differences(worlds: dict[str, list[World]]) -> None:
     for rank in worlds["sharded"][2]:
         refusal = rank["refusal"]
-        first = "cannot restore model/down.bias: the saved state has float32 (5,), this run float32 (4,); "
-        assert refusal.startswith(first)
+        assert refusal.startswith(
+            "cannot restore model/down.bias: the saved state has float32 (5,), this run float32 (4,); "
+        )
         assert "; model/up.weight: the saved state has float32 (8, 6), this run bfloat16 (8, 6); " in refusal
         assert refusal.count("this run") == 10
         assert refusal.endswith("; and 1 more; use another run name, or another checkpoint directory")
