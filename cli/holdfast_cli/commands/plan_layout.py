@@ -1,21 +1,13 @@
 """``holdfast plan``: what a layout needs and costs, or which layouts fit."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console, Group
 from rich.text import Text
 
 from holdfast_cli.errors import CommandError, SettingsError
 from holdfast_cli.flags.planning import PlanFlags
-from holdfast_cli.plans.detail_tables import (
-    call_times,
-    formula_lines,
-    links_table,
-    pipeline_table,
-    precision_table,
-    scaling_table,
-)
+from holdfast_cli.plans.detail_tables import Details, call_times, detail_lines
 from holdfast_cli.plans.layout_tables import assumption_lines, render_plan
 from holdfast_cli.plans.plan_object import costs_as_object, plan_as_object, search_as_object
 from holdfast_cli.plans.run_comparison import (
@@ -34,10 +26,10 @@ from holdfast_trainer.config import TrainerConfig, broken_rules, from_arguments
 from holdfast_trainer.planning.formulas import explaining
 from holdfast_trainer.planning.hardware import GPUS, Cluster
 from holdfast_trainer.planning.pipeline_schedule import efficiencies
-from holdfast_trainer.planning.plan import by_precision, fits, make_plan, pipeline_places, place_cost
+from holdfast_trainer.planning.plan import Plan, by_precision, fits, make_plan, pipeline_places, place_cost
 from holdfast_trainer.planning.search import nearest, search
 from holdfast_trainer.planning.settings import load_layout, load_search, nearest_name, write_settings
-from holdfast_trainer.planning.whole_run import failures, scaling, whole_run
+from holdfast_trainer.planning.whole_run import Failures, WholeRun, failures, scaling, whole_run
 
 _BEST = 5
 
@@ -79,29 +71,33 @@ def _cluster(flags: PlanFlags, settings: TrainerConfig) -> Cluster:
 def _plan_layout(flags: PlanFlags) -> None:
     settings, refusal = _layout(flags)
     cluster = _cluster(flags, settings)
-    places = pipeline_places(settings)
-    made = make_plan(settings, cluster, places)
-    with explaining() as terms:
-        place_cost(settings, cluster, places[made.slowest], made.slowest)
-        costs = failures(made, cluster)
-        run = whole_run(made, cluster, tokens=flags.tokens, goodput=costs.goodput) if flags.tokens else None
-    pipeline = list(efficiencies(settings.parallel.pp)) if settings.parallel.pp > 1 else []
-    scales = list(scaling(made, cluster))
-    precisions, calls = list(by_precision(settings, cluster)), list(call_times(made, cluster))
-    command = _command(flags, settings, cluster)
-    lines = render_plan(made, cluster, command, costs=costs, run=run, refusal=refusal)
+    made = make_plan(settings, cluster, pipeline_places(settings))
+    costs, run, details = _details(flags, made, cluster)
     near = "" if fits(made.memory, cluster) else _nearest_text(settings, nearest(settings, cluster))
+    lines = render_plan(made, cluster, _command(flags, settings, cluster), costs=costs, run=run, refusal=refusal)
     lines += [Text(near)] if near else []
-    if flags.explain:
-        lines += [precision_table(precisions), *([links_table(calls)] if calls else [])]
-        lines += [pipeline_table(pipeline)] if pipeline else []
-        lines += [*([scaling_table(scales)] if len(scales) > 1 else []), *formula_lines(terms)]
+    lines += detail_lines(details) if flags.explain else []
     Console(stderr=flags.json).print(Group(*lines, *assumption_lines()), crop=False)
     if flags.json:
-        details: dict[str, Sequence[Any]] = {"precisions": precisions, "calls": calls, "pipeline": pipeline}
-        details |= {"scaling": scales, "formulas": terms}
         costed = costs_as_object(costs, run, details, refusal=refusal, nearest=near)
         print_json({**plan_as_object(made, cluster), **costed})
+
+
+def _details(flags: PlanFlags, made: Plan, cluster: Cluster) -> tuple[Failures, WholeRun | None, Details]:
+    """Return what a whole run of a layout costs, and all that --explain shows."""
+    config = made.config
+    with explaining() as terms:
+        place_cost(config, cluster, pipeline_places(config)[made.slowest], made.slowest)
+        costs = failures(made, cluster)
+        run = whole_run(made, cluster, tokens=flags.tokens, goodput=costs.goodput) if flags.tokens else None
+    details: Details = {
+        "precisions": list(by_precision(config, cluster)),
+        "calls": list(call_times(made, cluster)),
+        "pipeline": list(efficiencies(config.parallel.pp)) if config.parallel.pp > 1 else [],
+        "scaling": list(scaling(made, cluster)),
+        "formulas": terms,
+    }
+    return costs, run, details
 
 
 def _layout(flags: PlanFlags) -> tuple[TrainerConfig, str]:
@@ -152,14 +148,21 @@ def _search_layouts(flags: PlanFlags, gpus: int) -> None:
     cluster = _cluster(flags, settings)
     found = search(settings, cluster, gpus=gpus, parallel=parallel, memory=memory, best=_BEST)
     if not found.best:
+        fixed = " ".join(f"--parallel.{key} {value}" for key, value in parallel.items())
+        fix = f"change {fixed}, or take other GPUs" if fixed else "take more or larger GPUs"
         raise CommandError(
-            f"no layout of --gpus {gpus} will do: {left_out(found, cluster)}: take more or larger GPUs, or change "
-            "what [parallel] and train.global_batch demand"
+            f"no layout of --gpus {gpus} will do: {left_out(found, cluster)}: {fix}, or change train.global_batch"
         )
-    command = _command(flags, found.best[0].config, cluster)
-    Console(stderr=flags.json).print(render_search(found, cluster, command), crop=False)
+    first = found.best[0]
+    command = _command(flags, first.config, cluster)
+    lines = render_search(found, cluster, command)
+    if flags.explain or flags.json:
+        costs, run, details = _details(flags, first, cluster)
+        lines += [Text("the first in detail:", style="bold"), *detail_lines(details)] if flags.explain else []
+    Console(stderr=flags.json).print(Group(*lines, *assumption_lines()), crop=False)
     if flags.json:
-        print_json(search_as_object(found, cluster, command))
+        costed = costs_as_object(costs, run, details, refusal="", nearest="")
+        print_json({**search_as_object(found, cluster, command), "first": costed})
 
 
 def _command(flags: PlanFlags, settings: TrainerConfig, cluster: Cluster) -> list[str]:

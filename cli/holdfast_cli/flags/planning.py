@@ -41,14 +41,14 @@ class PlanFlags:
     gpus_per_node: Annotated[int | None, option("--gpus-per-node N", _CLUSTER, unset="8", least=1)] = None
     """GPUs in one machine."""
     node_gbps: Annotated[
-        float | None, option("--node-link-gbps GBPS", _CLUSTER, unset="that of the kind", least=0.001)
+        float | None, option("--node-link-gbps GBPS", _CLUSTER, unset="that of the kind", least=0.001, most=1e6)
     ] = None
     """Gbit/s in one direction between GPUs of a node."""
     network_gbps: Annotated[
-        float | None, option("--link-gbps GBPS", _CLUSTER, unset="that of the kind", least=0.001)
+        float | None, option("--link-gbps GBPS", _CLUSTER, unset="that of the kind", least=0.001, most=1e6)
     ] = None
     """Gbit/s in one direction between nodes, for each GPU."""
-    tokens: Annotated[float | None, option("--tokens N", _LAYOUT, least=1)] = None
+    tokens: Annotated[float | None, option("--tokens N", _LAYOUT, least=1, most=1e18)] = None
     """Tokens of the whole run, such as 15e12: shows its time and, with hardware.gpu_hour_price, its price."""
     explain: Annotated[bool, option("--explain", OUTPUT)] = False
     """Show each formula with its numbers, single calls, pipelines and more GPUs."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -18,6 +19,21 @@ from holdfast_trainer.planning.pipeline_schedule import Efficiency
 from holdfast_trainer.planning.plan import Plan, PrecisionNeeds, pipeline_places
 from holdfast_trainer.planning.state_memory import MASTER_BYTES
 from holdfast_trainer.planning.whole_run import Scale
+
+Details = dict[str, Sequence[Any]]
+"""``precisions``, ``calls``, ``pipeline``, ``scaling`` and ``formulas`` of a layout."""
+
+
+def detail_lines(details: Details) -> list[RenderableType]:
+    """Return the tables of all details that a layout has, and its formulas."""
+    tables = (
+        ("precisions", 1, precision_table),
+        ("calls", 1, links_table),
+        ("pipeline", 1, pipeline_table),
+        ("scaling", 2, scaling_table),
+    )
+    shown: list[RenderableType] = [table(details[name]) for name, least, table in tables if len(details[name]) >= least]
+    return [*shown, *formula_lines(details["formulas"])]
 
 
 @dataclass(frozen=True)

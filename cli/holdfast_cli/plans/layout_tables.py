@@ -179,7 +179,10 @@ def _run_line(plan: Plan, run: WholeRun) -> str:
 
 
 def _failures_line(costs: Failures) -> str:
-    every = f"{duration_text(costs.daly_s)} (by Daly; by Young {duration_text(costs.young_s)})"
+    best = f"by Daly; by Young {duration_text(costs.young_s)}"
+    if costs.interval_s > costs.daly_s:
+        best = f"a step; by Daly {duration_text(costs.daly_s)}"
+    every = f"{duration_text(costs.interval_s)} ({best})"
     saved = f"a checkpoint stops training for {duration_text(costs.checkpoint_s)}, best every {every}"
     return f"failures: one in {duration_text(costs.mtbf_s)}; {saved}: goodput {costs.goodput:.1%}"
 

@@ -52,11 +52,13 @@ def search_as_object(search: Search, cluster: Cluster, command: Sequence[str]) -
         "fitting": search.fitting,
         "too_large": search.too_large,
         "refused": dict(search.refused),
+        "smallest_bytes": search.smallest_bytes,
         "choices": [
             {
                 "setting": choice.setting,
                 "value": choice.value,
                 "next_value": None if choice.other is None else value_of(choice.other.config, choice.setting),
+                "given": choice.is_given,
                 "next_step_s": None if choice.other is None else choice.other.time.total_s,
             }
             for choice in search.choices

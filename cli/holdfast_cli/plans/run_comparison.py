@@ -54,6 +54,8 @@ def compare_numbers(plan: Plan, facts: RunFacts) -> list[ComparedNumber]:
     (mfu,) = facts.quantiles("mfu", (0.5,))
     memory = max((int(rank.get("memory_bytes", 0)) for rank in status.get("ranks", ())), default=0)
     bubble = status.get("pipeline_bubble")
+    if not memory and step_s is None and mfu is None and bubble is None:
+        raise CommandError(f"run {facts.name} has reported neither memory nor a step: there is nothing to compare")
     numbers = (
         ("memory", "bytes", plan.largest.total, float(memory) or None),
         ("step", "s", plan.time.total_s, step_s),

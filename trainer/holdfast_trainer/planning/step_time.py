@@ -25,6 +25,15 @@ _OPTIMIZER_BYTES = 28
 _COMPUTATION = Formula("computation", "s", "(3 + recomputed) * forward_flop / (peak * efficiency)")
 _BUBBLE = Formula("bubble", "s", "busy_s * idle / (1 - idle)")
 _OPTIMIZER = Formula("optimizer", "s", f"{_OPTIMIZER_BYTES} * parameters / memory_rate")
+# Per backward pass: what runs during each of them, and what runs during the last one.
+_EXPOSED = Formula(
+    "dp calls that nothing hides",
+    "s",
+    "max(0, gather_s - forward_s) + max(0, again_s + scatter_s + reduce_s - reduced_passes * backward_s,"
+    " (again_s + scatter_s) / reduced_passes + reduce_s - backward_s)",
+)
+_EXPOSED_IN_PIPELINE = Formula("dp calls that nothing hides", "s", "max(0, gather_s - cover_s) + scatter_s + reduce_s")
+_WAITING = Formula("waiting for links", "s", "tp_cp_ep_pp_s + exposed_dp_s")
 _STEP_OFFLOAD = Formula("offload of the optimizer", "s", "2 * 4 * parameters / host_rate")
 _STATE_OFFLOAD = Formula("offload of the parameters", "s", "max(0, gathers * 4 * parameters / host_rate - compute_s)")
 
@@ -72,7 +81,9 @@ def step_time(
     memory_rate = cluster.host_memory_bytes_per_s if on_host else cluster.gpu.memory_bytes_per_s
     return StepTime(
         compute_s=compute_s,
-        communication_s=inside_s + _exposed_data_parallel_s(config, durations, compute_s),
+        communication_s=_WAITING(
+            tp_cp_ep_pp_s=inside_s, exposed_dp_s=_exposed_data_parallel_s(config, durations, compute_s)
+        ),
         bubble_s=_BUBBLE(busy_s=compute_s + inside_s, idle=bubble_share(config.parallel)),
         optimizer_s=_OPTIMIZER(parameters=parameters.sharded_elements, memory_rate=memory_rate),
         offload_s=_offload_s(config, cluster, parameters, compute_s, pp_index),
@@ -108,18 +119,26 @@ def _forward_flops(config: TrainerConfig, stages: Sequence[Stage]) -> float:
 def _exposed_data_parallel_s(config: TrainerConfig, durations: Mapping[str, float], compute_s: float) -> float:
     """Return the seconds of data-parallel communication that computation does not hide.
 
-    All-gathers hide behind the passes that need the parameters. Reductions hide behind the backward passes that compute
-    the gradients, but a pipeline schedule reduces after its last backward pass: nothing hides that.
+    The calls share their links, so that a pass hides the sum of what runs during it. All-gathers run during the passes
+    that need the parameters: at ZeRO 3 half of them during forward passes, else all before the first one. Reductions
+    run during backward passes: at ZeRO 2 and 3 during each, else during the last one. A pipeline schedule reduces after
+    its last backward pass, where nothing hides it.
     """
     parallel = config.parallel
     gather_s = durations.get("dp all-gather", 0.0)
     scatter_s, reduce_s = durations.get("dp reduce-scatter", 0.0), durations.get("dp all-reduce", 0.0)
-    microbatch_s = compute_s / parallel.microbatches
-    last_backward_s = 0.0 if parallel.pp > 1 else microbatch_s * 2 / 3
-    hidden_gather_s = compute_s if parallel.zero == 3 else microbatch_s / 3
-    hidden_scatter_s = last_backward_s * (parallel.microbatches if parallel.zero >= 2 else 1)
-    return (
-        max(0.0, gather_s - hidden_gather_s)
-        + max(0.0, scatter_s - hidden_scatter_s)
-        + max(0.0, reduce_s - last_backward_s)
+    forward_s = compute_s / (3 + RECOMPUTATION[config.memory.checkpointing])
+    backward_s = compute_s - forward_s
+    if parallel.pp > 1:
+        cover_s = compute_s if parallel.zero == 3 else forward_s / parallel.microbatches
+        return _EXPOSED_IN_PIPELINE(gather_s=gather_s, cover_s=cover_s, scatter_s=scatter_s, reduce_s=reduce_s)
+    is_whole = parallel.zero == 3
+    return _EXPOSED(
+        gather_s=gather_s / 2 if is_whole else gather_s,
+        forward_s=forward_s if is_whole else forward_s / parallel.microbatches,
+        again_s=gather_s / 2 if is_whole else 0.0,
+        scatter_s=scatter_s,
+        reduce_s=reduce_s,
+        reduced_passes=parallel.microbatches if parallel.zero >= 2 else 1,
+        backward_s=backward_s / parallel.microbatches,
     )

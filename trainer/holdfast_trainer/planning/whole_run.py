@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast_trainer import flops
+from holdfast_trainer import config_checks, flops
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.planning.formulas import Formula
 from holdfast_trainer.planning.hardware import Cluster
@@ -42,11 +42,13 @@ class Failures:
     """Best interval of checkpoints by Young, "A First Order Approximation to the Optimum Checkpoint Interval", 1974."""
     daly_s: float
     """The same by Daly, "A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps", 2006."""
+    interval_s: float
+    """Daly's interval, or a step if that is longer."""
     saving: float
     lost: float
     """Share for restarts, and for steps done again: half of an interval for each failure, on average."""
     goodput: float
-    """Share of time that moves the run forward, with Daly's interval."""
+    """Share of time that moves the run forward, with this interval."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,12 @@ def failures(plan: Plan, cluster: Cluster) -> Failures:
     )
     both = {"checkpoint_s": checkpoint_s, "mtbf_s": mtbf_s}
     # Daly's series holds for checkpoints that are short. A longer one is taken once between two failures.
-    interval_s = _DALY(**both) if checkpoint_s < 2 * mtbf_s else mtbf_s
+    daly_s = _DALY(**both) if checkpoint_s < 2 * mtbf_s else mtbf_s
+    interval_s = max(daly_s, plan.time.total_s)
     saving = _SAVING(checkpoint_s=checkpoint_s, interval_s=interval_s)
     lost = _LOST(**both, interval_s=interval_s, restart_s=hardware.restart_s)
     goodput = _GOODPUT(saving=saving, lost=lost)
-    return Failures(mtbf_s, checkpoint_s, _YOUNG(**both), interval_s, saving, lost, goodput)
+    return Failures(mtbf_s, checkpoint_s, _YOUNG(**both), daly_s, interval_s, saving, lost, goodput)
 
 
 def whole_run(plan: Plan, cluster: Cluster, *, tokens: float, goodput: float) -> WholeRun:
@@ -100,16 +103,23 @@ def whole_run(plan: Plan, cluster: Cluster, *, tokens: float, goodput: float) ->
         return WholeRun(tokens, operations, None, 0.0)
     peak = cluster.peak_flops_per_s(config.precision)
     run_s = _RUN(operations=operations, gpus=gpus, peak=peak, mfu=plan.mfu, goodput=goodput)
-    price = _PRICE(gpus=gpus, run_s=run_s, gpu_hour_price=config.hardware.gpu_hour_price)
+    hour_price = config.hardware.gpu_hour_price
+    price = _PRICE(gpus=gpus, run_s=run_s, gpu_hour_price=hour_price) if hour_price else 0.0
     return WholeRun(tokens, operations, run_s, price)
 
 
 def scaling(plan: Plan, cluster: Cluster) -> Iterator[Scale]:
-    """Yield the layout with 1, 2, 4 ... of its replicas, and all of them. The batch and the microbatches stay."""
+    """Yield the layout with 1, 2, 4 ... of its replicas, and all of them. The batch and the microbatches stay.
+
+    Replicas may share experts or state: then the fewest are as many as do.
+    """
     whole = plan.config
-    first: Scale | None = None
+    known, first = config_checks.problems(whole), None
     for dp in (count for count in range(1, whole.parallel.dp + 1) if _is_step(count, whole.parallel.dp)):
-        smaller = make_plan(_with_replicas(whole, dp), cluster, pipeline_places(whole))
+        fewer = _with_replicas(whole, dp)
+        if any(problem not in known for problem in config_checks.problems(fewer)):
+            continue
+        smaller = make_plan(fewer, cluster, pipeline_places(whole))
         gpus = smaller.config.parallel.ranks
         tokens_per_s = whole.train.global_batch * whole.data.sequence / smaller.time.total_s
         efficiency = tokens_per_s / gpus / (first.tokens_per_s / first.gpus) if first is not None else 1.0
