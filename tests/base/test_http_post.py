@@ -39,16 +39,6 @@ def test_a_redirect_is_an_answer_and_is_not_followed(service: Receiver) -> None:
         assert other.received == []
 
 
-def test_a_service_that_hangs_is_left_in_time(service: Receiver) -> None:
-    release = threading.Event()
-    service.answers = [Answer(waits_for=release)]
-    try:
-        with pytest.raises(HttpError, match=r"within 0\.2 s"):
-            send(service.url, timeout_s=0.2)
-    finally:
-        release.set()
-
-
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
 

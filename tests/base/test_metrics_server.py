@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,15 +18,15 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from holdfast_base import metrics_server
 from holdfast_base.metrics_server import MAX_CONNECTIONS, MetricsServer
+from tests.support.coroutines import wait_until
 
 
 @pytest.fixture
 def server() -> Iterator[MetricsServer]:
     registry = CollectorRegistry()
     Gauge("answer", "What it is.", registry=registry).set(42)
-    served = metrics_server.serve(registry, "127.0.0.1", 0)
-    yield served
-    served.close()
+    with closing(metrics_server.serve(registry, "127.0.0.1", 0)) as served:
+        yield served
 
 
 def scrape(port: int, path: str = "/metrics", method: str = "GET", **headers: str) -> tuple[int, bytes]:
@@ -108,17 +108,13 @@ def test_client_that_sends_nothing_or_reads_nothing_is_dropped_in_time(monkeypat
     counter = Counter("many", "Many.", ["label"], registry=registry)
     for index in range(40_000):  # more than the buffers of a connection take
         counter.labels(f"{index:0100}")
-    served = metrics_server.serve(registry, "127.0.0.1", 0)
-    try:
-        with connections(served.port, 2) as (idle, deaf):
-            deaf.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            assert idle.recv(1) == b""
-            deadline = time.monotonic() + 20
-            while served.dropped_total < 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-    finally:
-        served.close()
+    with (
+        closing(metrics_server.serve(registry, "127.0.0.1", 0)) as served,
+        connections(served.port, 2) as (idle, deaf),
+    ):
+        deaf.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert idle.recv(1) == b""
+        wait_until(lambda: served.dropped_total == 2, "both are dropped")
 
 
 class Broken(Collector):
@@ -130,13 +126,10 @@ def test_collector_that_fails_is_an_answer_of_500_and_no_end() -> None:
     registry = CollectorRegistry()
     broken = Broken()
     registry.register(broken)
-    served = metrics_server.serve(registry, "127.0.0.1", 0)
-    try:
+    with closing(metrics_server.serve(registry, "127.0.0.1", 0)) as served:
         assert scrape(served.port)[0] == 500
         registry.unregister(broken)
         assert scrape(served.port)[0] == 200
-    finally:
-        served.close()
 
 
 def test_closed_server_leaves_port_and_thread(server: MetricsServer) -> None:

@@ -47,24 +47,15 @@ def test_session_is_killed_with_what_it_has_started() -> None:
         wait_until(lambda: is_gone(process.pid) and is_gone(helper), "both are gone")
 
 
-@pytest.mark.parametrize("wrong", [-1, 1])
-def test_process_that_has_got_the_pid_of_another_is_left_alone(wrong: int) -> None:
+def test_process_of_another_or_an_unknown_start_time_is_never_signalled() -> None:
     with leader("stay") as (process, helper):
-        ticks = processes.start_ticks(process.pid) + wrong
-        processes.kill_session(process.pid, ticks)
-        processes.kill_group(process.pid, ticks)
-        assert not processes.send_signal(process.pid, ticks, signal.SIGKILL)
-        assert not is_gone(process.pid)
-        assert not is_gone(helper)
-
-
-def test_process_without_a_start_time_is_never_signalled() -> None:
-    with leader("stay") as (process, helper):
-        processes.kill_session(process.pid, 0)
-        processes.kill_group(process.pid, 0)
-        assert not processes.send_signal(process.pid, 0, signal.SIGKILL)
-        assert not is_gone(process.pid)
-        assert not is_gone(helper)
+        started = processes.start_ticks(process.pid)
+        for ticks in (started - 1, started + 1, 0):
+            processes.kill_session(process.pid, ticks)
+            processes.kill_group(process.pid, ticks)
+            assert not processes.send_signal(process.pid, ticks, signal.SIGKILL)
+            assert not is_gone(process.pid)
+            assert not is_gone(helper)
 
 
 def test_rest_of_a_group_is_killed_after_its_leader_has_gone() -> None:
@@ -142,20 +133,23 @@ def shown(titles: str) -> tuple[str, str]:
     return title, name
 
 
-@pytest.mark.parametrize("titles", ["holdfast: rank 3 of run", "a longer title than the next,holdfast: rank 3 of run"])
-def test_a_title_replaces_the_arguments_and_leaves_environment_and_argv_alone(titles: str) -> None:
-    assert shown(titles) == ("holdfast: rank 3 of run", "a name that is")
+@pytest.mark.parametrize(
+    ("titles", "title"),
+    [
+        ("holdfast: rank 3 of run", "holdfast: rank 3 of run"),
+        ("a longer title than the next,holdfast: rank 3 of run", "holdfast: rank 3 of run"),
+        ("x" * 500 + ",holdfast: \udcff of run", "holdfast: ? of run"),
+    ],
+    ids=["one", "a shorter one later", "no text"],
+)
+def test_a_title_replaces_the_arguments_and_leaves_environment_and_argv_alone(titles: str, title: str) -> None:
+    assert shown(titles) == (title, "a name that is")
 
 
 def test_a_title_that_is_too_long_is_cut_off_where_the_arguments_end() -> None:
     title, _ = shown("x" * 500 + ",holdfast: " + "y" * 5000)
     assert title.startswith("holdfast: yyy")
     assert set(title.removeprefix("holdfast: ")) == {"y"}
-
-
-def test_a_title_that_is_no_text_is_shown_with_question_marks() -> None:
-    title, _ = shown("x" * 500 + ",holdfast: \udcff of run")
-    assert title == "holdfast: ? of run"
 
 
 def test_a_kernel_that_hides_the_place_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
