@@ -98,9 +98,7 @@ def test_what_is_written_is_read(path: Path) -> None:
     box = write(path)
     world, tensor = box.add_group("0"), box.add_group("mesh_tp")
     send = box.add_channel("0", 3, 1)
-    assert world is not None
-    assert tensor is not None
-    assert send is not None
+    assert world is not None and tensor is not None and send is not None
     box.moment(12, 3, 1_700_000_000_000_000_000)
     box.group(world, 9, 8)
     box.group(tensor, 2**63, 2**63 - 1)
@@ -116,11 +114,13 @@ def test_what_is_written_is_read(path: Path) -> None:
     assert contents.last_words == "Traceback …\nValueError: bad sample"
 
 
-def test_the_next_rank_at_a_path_starts_from_a_blank_box(path: Path) -> None:
+def test_the_next_rank_at_a_path_starts_from_a_blank_box_that_the_one_before_does_not_reach(path: Path) -> None:
     box = write(path)
     box.add_group("0")
     box.last_words("the one before")
     write(path)
+    assert (read(path).groups, read(path).last_words) == ((), "")
+    box.last_words("still here")
     assert (read(path).groups, read(path).last_words) == ((), "")
 
 
@@ -138,14 +138,11 @@ def test_shorter_last_words_replace_longer_ones(path: Path) -> None:
     assert read(path).last_words == "short"
 
 
-def test_a_full_table_of_groups_takes_no_more_and_loses_none(path: Path) -> None:
+def test_a_full_table_of_groups_or_channels_takes_no_more_and_loses_none(path: Path) -> None:
     box = write(path)
     assert [box.add_group(f"group {n}") for n in range(GROUPS + 2)] == [*range(GROUPS), None, None]
     assert [mark.group for mark in read(path).groups] == [f"group {n}" for n in range(GROUPS)]
 
-
-def test_a_full_table_of_channels_takes_no_more_and_loses_none(path: Path) -> None:
-    box = write(path)
     assert [box.add_channel("0", peer, 2) for peer in range(CHANNELS + 2)] == [*range(CHANNELS), None, None]
     assert [mark.peer for mark in read(path).channels] == list(range(CHANNELS))
 
@@ -163,9 +160,9 @@ def test_the_box_of_a_killed_rank_shows_its_last_moment(path: Path, start_rank: 
     rank = start_rank(DIES)
     rank.kill()
     rank.wait()
+    assert read_moment(path) == Moment(pid=rank.pid, step=12, phase=3, changed_unix_ns=99)
     contents = read(path)
-    assert contents.pid == rank.pid
-    assert (contents.step, contents.phase) == (12, 3)
+    assert (contents.pid, contents.step, contents.phase) == (rank.pid, 12, 3)
     assert contents.groups == (GroupMark("0", 8, 7),)
     assert contents.channels == (ChannelMark("0", 0, 1, 5, 0),)
     assert contents.last_words == "ValueError: bad sample"
@@ -185,11 +182,6 @@ def test_a_reader_sees_no_torn_number_while_a_writer_runs_at_full_speed(path: Pa
         assert set(contents.last_words) <= {"x"}
         seen.add(contents.step)
     assert len(seen) > 1
-
-
-def test_a_moment_is_read_of_a_box_and_shows_whose_it_is(path: Path, start_rank: StartRank) -> None:
-    rank = start_rank(DIES)
-    assert read_moment(path) == Moment(pid=rank.pid, step=12, phase=3, changed_unix_ns=99)
 
 
 def test_a_moment_that_changes_while_it_is_read_does_not_count(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,17 +264,8 @@ def test_without_room_for_it_no_box_is_left_behind(path: Path, monkeypatch: pyte
     assert list(path.parent.iterdir()) == []
 
 
-def test_it_shows_whether_the_rank_meant_to_leave(tmp_path: Path) -> None:
-    path = tmp_path / "rank.box"
-    box = BlackBoxWriter(path, run="run", generation=1, rank=0, world_size=1)
+def test_it_shows_whether_the_rank_meant_to_leave(path: Path) -> None:
+    box = write(path)
     assert not read(path).finished
     box.finish()
     assert read(path).finished
-
-
-def test_the_next_black_box_leaves_a_process_alone_that_still_writes_to_the_one_before(tmp_path: Path) -> None:
-    path = tmp_path / "rank.box"
-    old = BlackBoxWriter(path, run="run", generation=1, rank=0, world_size=1)
-    BlackBoxWriter(path, run="run", generation=2, rank=0, world_size=1)
-    old.last_words("still here")
-    assert (read(path).generation, read(path).last_words) == (2, "")

@@ -15,11 +15,8 @@ CONTEXT = RankContext(
 )
 
 
-def test_a_context_comes_back_from_the_environment_as_it_was() -> None:
+def test_a_context_comes_back_from_its_one_variable_as_it_was() -> None:
     assert RankContext.from_environment(CONTEXT.to_environment()) == CONTEXT
-
-
-def test_it_travels_in_one_variable() -> None:
     assert list(CONTEXT.to_environment()) == [VARIABLE]
 
 
