@@ -49,37 +49,32 @@ BENCHMARKS = "our benchmarks only"
 
 _C10D = "torch._C._distributed_c10d"
 _ATEN = "torch.ops.aten"
+_DISTRIBUTED = "torch.distributed.distributed_c10d"
+_GROUP = "torch.distributed.ProcessGroup"
+_STAGE = "torch.distributed.pipelining.PipelineStage"
+_TENSORS = "torch.distributed.tensor._utils"
+_WRAPPER = "torch.nn.parallel.DistributedDataParallel"
 
 NAMES = (
     TorchName(_C10D, PROGRESS, distributed_checks.bindings),
     TorchName(f"{_C10D}._dump_fr_trace_json", PROGRESS, distributed_checks.generic_recorder),
     TorchName(f"{_C10D}._dump_nccl_trace_json", NCCL, distributed_checks.nccl_recorder),
     TorchName(f"{_C10D}._WorkerServer", NCCL, distributed_checks.worker_server),
-    TorchName("torch.distributed.distributed_c10d._world", PROGRESS, distributed_checks.groups_of_the_world),
-    TorchName("torch.distributed.ProcessGroup._device_types", NCCL, distributed_checks.backends_of_a_group),
-    TorchName("torch.distributed.ProcessGroup._get_backend", NCCL, distributed_checks.backends_of_a_group),
-    TorchName(
-        "torch.distributed.distributed_c10d._new_process_group_helper", NCCL, distributed_checks.makers_of_groups
-    ),
-    TorchName("torch.distributed.distributed_c10d._BackendWrapper", NCCL, distributed_checks.torchcomms_backends),
-    TorchName(
-        "torch.distributed.distributed_c10d._world.pg_flight_recorder_hooks", NCCL, distributed_checks.hooked_recorders
-    ),
-    TorchName("torch.distributed.ProcessGroup._start_coalescing", GPU_TIME, distributed_checks.coalescing),
-    TorchName(
-        "torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data",
-        BUCKETS,
-        distributed_checks.buckets_of_wrappers,
-    ),
-    TorchName("torch.nn.parallel.DistributedDataParallel._comm_hooks", BUCKETS, distributed_checks.hooks_of_wrappers),
+    TorchName(f"{_DISTRIBUTED}._world", PROGRESS, distributed_checks.groups_of_the_world),
+    TorchName(f"{_GROUP}._device_types", NCCL, distributed_checks.backends_of_a_group),
+    TorchName(f"{_GROUP}._get_backend", NCCL, distributed_checks.backends_of_a_group),
+    TorchName(f"{_DISTRIBUTED}._new_process_group_helper", NCCL, distributed_checks.makers_of_groups),
+    TorchName(f"{_DISTRIBUTED}._BackendWrapper", NCCL, distributed_checks.torchcomms_backends),
+    TorchName(f"{_DISTRIBUTED}._world.pg_flight_recorder_hooks", NCCL, distributed_checks.hooked_recorders),
+    TorchName(f"{_GROUP}._start_coalescing", GPU_TIME, distributed_checks.coalescing),
+    TorchName(f"{_WRAPPER}._get_ddp_logging_data", BUCKETS, distributed_checks.buckets_of_wrappers),
+    TorchName(f"{_WRAPPER}._comm_hooks", BUCKETS, distributed_checks.hooks_of_wrappers),
     TorchName("torch.cuda._sleep", BENCHMARKS, distributed_checks.sleeping_kernel),
     TorchName("torch._C", PROGRESS, distributed_checks.bindings),
-    TorchName("torch.distributed.ProcessGroup.send", MESSAGES, distributed_checks.sends),
-    TorchName("torch.distributed.ProcessGroup.recv", MESSAGES, distributed_checks.receives),
-    TorchName(
-        "torch.distributed.ProcessGroup._get_sequence_number_for_group", MESSAGES, distributed_checks.sequence_number
-    ),
-    TorchName("torch.distributed.distributed_c10d._get_default_store", BENCHMARKS, distributed_checks.default_store),
+    TorchName(f"{_GROUP}.send", MESSAGES, distributed_checks.sends),
+    TorchName(f"{_GROUP}.recv", MESSAGES, distributed_checks.receives),
+    TorchName(f"{_GROUP}._get_sequence_number_for_group", MESSAGES, distributed_checks.sequence_number),
+    TorchName(f"{_DISTRIBUTED}._get_default_store", BENCHMARKS, distributed_checks.default_store),
     TorchName("torch._C.DispatchKey", FAULTS, call_checks.functional_collective_under_a_mode),
     TorchName("torch._C.DispatchKey.CompositeExplicitAutograd", FAULTS, call_checks.functional_collective_under_a_mode),
     TorchName("torch._C.ScriptObject", FAULTS, call_checks.group_of_a_call),
@@ -104,16 +99,12 @@ NAMES = (
     TorchName(f"{_ATEN}._scaled_dot_product_cudnn_attention", SELECTIVE, tensor_checks.products),
     TorchName("torch.Tensor._version", LEFT_LOOP, tensor_checks.version),
     TorchName("torch.nn.Module.state_dict()._metadata", VERSIONS, tensor_checks.metadata),
-    TorchName("torch.distributed.tensor._utils", SNAPSHOTS, tensor_checks.offsets),
-    TorchName(
-        "torch.distributed.tensor._utils.compute_local_shape_and_global_offset", SNAPSHOTS, tensor_checks.offsets
-    ),
+    TorchName(_TENSORS, SNAPSHOTS, tensor_checks.offsets),
+    TorchName(f"{_TENSORS}.compute_local_shape_and_global_offset", SNAPSHOTS, tensor_checks.offsets),
     TorchName("torch.optim.AdamW._step_supports_amp_scaling", FP16, tensor_checks.skipped_step),
-    TorchName("torch.distributed.pipelining.PipelineStage.forward_one_chunk", BUBBLE, tensor_checks.pipeline_stage),
-    TorchName("torch.distributed.pipelining.PipelineStage.backward_one_chunk", BUBBLE, tensor_checks.pipeline_stage),
-    TorchName(
-        "torch.distributed.pipelining.PipelineStage.backward_weight_one_chunk", BUBBLE, tensor_checks.pipeline_stage
-    ),
+    TorchName(f"{_STAGE}.forward_one_chunk", BUBBLE, tensor_checks.pipeline_stage),
+    TorchName(f"{_STAGE}.backward_one_chunk", BUBBLE, tensor_checks.pipeline_stage),
+    TorchName(f"{_STAGE}.backward_weight_one_chunk", BUBBLE, tensor_checks.pipeline_stage),
     TorchName("torch.autograd._profiler_enabled", PROFILES, profiler_checks.flags),
     TorchName("torch.autograd.profiler._is_profiler_enabled", PROFILES, profiler_checks.flags),
     TorchName("torch.autograd.profiler._prepare_profiler", PROFILES, profiler_checks.starters),

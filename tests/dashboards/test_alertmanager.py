@@ -60,14 +60,8 @@ def test_a_hang_mutes_what_needs_progress(alertmanager_url: str) -> None:
     hung = {"alertname": "HoldfastRunHung", "run": "hung", "severity": "critical"}
     overdue = {"alertname": "HoldfastCheckpointOverdue", "severity": "warning", "needs_progress": "true"}
     _fire(alertmanager_url, hung, overdue | {"run": "hung"}, overdue | {"run": "other"})
-    _assert_states(
-        alertmanager_url,
-        "hung",
-        {
-            "HoldfastRunHung critical": "active",
-            "HoldfastCheckpointOverdue warning": "suppressed",
-        },
-    )
+    expected = {"HoldfastRunHung critical": "active", "HoldfastCheckpointOverdue warning": "suppressed"}
+    _assert_states(alertmanager_url, "hung", expected)
     _assert_states(alertmanager_url, "other", {"HoldfastCheckpointOverdue warning": "active"})
 
 
@@ -78,25 +72,16 @@ def test_a_daemon_that_is_down_mutes_its_own_alerts(alertmanager_url: str) -> No
         {"alertname": "HoldfastLossSpike", "run": "unwatched", "severity": "warning", "needs_daemon": "true"},
         {"alertname": "HoldfastAgentDown", "run": "unwatched", "severity": "warning"},
     )
-    _assert_states(
-        alertmanager_url,
-        "unwatched",
-        {
-            "HoldfastDaemonDown critical": "active",
-            "HoldfastLossSpike warning": "suppressed",
-            "HoldfastAgentDown warning": "active",
-        },
-    )
+    expected = {
+        "HoldfastDaemonDown critical": "active",
+        "HoldfastLossSpike warning": "suppressed",
+        "HoldfastAgentDown warning": "active",
+    }
+    _assert_states(alertmanager_url, "unwatched", expected)
 
 
 def test_a_critical_alert_mutes_its_own_warning(alertmanager_url: str) -> None:
     dead = {"alertname": "HoldfastRankDead", "run": "dead", "needs_daemon": "true"}
     _fire(alertmanager_url, dead | {"severity": "warning"}, dead | {"severity": "critical"})
-    _assert_states(
-        alertmanager_url,
-        "dead",
-        {
-            "HoldfastRankDead warning": "suppressed",
-            "HoldfastRankDead critical": "active",
-        },
-    )
+    expected = {"HoldfastRankDead warning": "suppressed", "HoldfastRankDead critical": "active"}
+    _assert_states(alertmanager_url, "dead", expected)

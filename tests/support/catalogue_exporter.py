@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -74,11 +74,16 @@ def _gauge_value(family: MetricFamily, values: tuple[str, ...], scrapes: int) ->
     return float(scrapes)
 
 
-@contextmanager
-def catalogue_exporter(component: Component) -> Iterator[str]:
+def catalogue_exporter(component: Component) -> AbstractContextManager[str]:
     """Serve the catalogue of ``component`` on loopback; yield its ``host:port``."""
+    return exporter(CatalogueCollector(component))
+
+
+@contextmanager
+def exporter(collector: Collector) -> Iterator[str]:
+    """Serve what a collector yields on loopback; yield its ``host:port``."""
     registry = CollectorRegistry()
-    registry.register(CatalogueCollector(component))
+    registry.register(collector)
     server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
     try:
         yield f"127.0.0.1:{server.server_port}"

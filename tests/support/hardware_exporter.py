@@ -5,12 +5,14 @@ node_exporter's collectors cpu, meminfo, netdev and uname.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 
-from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from tests.support.catalogue_exporter import exporter
 
 _GPU_LABELS = ("gpu", "UUID", "Hostname")
 
@@ -39,15 +41,6 @@ class _HardwareCollector(Collector):
             yield network
 
 
-@contextmanager
-def hardware_exporter(node: str, uuid: str) -> Iterator[str]:
+def hardware_exporter(node: str, uuid: str) -> AbstractContextManager[str]:
     """Serve the metrics of one node with one GPU on loopback; yield its ``host:port``."""
-    registry = CollectorRegistry()
-    registry.register(_HardwareCollector(node, uuid))
-    server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return exporter(_HardwareCollector(node, uuid))
