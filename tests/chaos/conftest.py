@@ -3,9 +3,11 @@
 import contextlib
 import math
 import os
+import subprocess
+import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,17 +82,12 @@ class Runs:
         self, name: str, *, steps: int = STEPS, flags: tuple[str, ...] = (), **changes: object
     ) -> LocalRunOptions:
         command = ("python", "-m", "paced", "--config", str(self.config), "--train.steps", str(steps), *flags)
-        places = filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
         settings: dict[str, object] = {
             "ranks": RANKS,
             "checkpoint_every": CHECKPOINT_EVERY,
             "snapshot_every": 1,
             "preset": PresetName.FAST,
-            "environment": {
-                "HOLDFAST_TEST_MARK": self.mark,
-                "PACED_HURRY": str(self.hurry_file(name)),
-                "PYTHONPATH": os.pathsep.join(places),
-            },
+            "environment": self.environment(name),
             **changes,
         }
         if "checkpoint_directory" in settings:  # a string, which may be a URL
@@ -110,6 +107,26 @@ class Runs:
         assert not self.processes(name)
         assert not paths.runtime.exists()
         assert not paths.memory.exists()
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return the variables for the trainer of a run: see ``paced/``."""
+        places = filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+        hurry = str(self.hurry_file(name))
+        return {"HOLDFAST_TEST_MARK": self.mark, "PACED_HURRY": hurry, "PYTHONPATH": os.pathsep.join(places)}
+
+    def run_script(self, script: Path, flags: Sequence[str], *words: str) -> "subprocess.CompletedProcess[str]":
+        """Call `holdfast run` for a script, in the script's folder, until it ends. Nothing of it may be left."""
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast_cli", "run", *flags, "--", "python", str(script), *words],
+            cwd=script.parent,
+            env={**os.environ, "HOLDFAST_TEST_MARK": self.mark},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert not self.processes()
+        return done
 
     def hurry_file(self, name: str) -> Path:
         """Return the path of a file. While the file does not exist, every step of a run takes a little longer."""
@@ -162,6 +179,15 @@ def undisturbed(runs: Runs) -> Path:
         assert status.phase == RUN_PHASE_FINISHED, status.outcome
         assert not faults(local)
     return runs.final_checkpoint(UNDISTURBED)
+
+
+def local_run_of(code: str, name: str, folder: Path, *words: str, **options: object) -> LocalRun:
+    """Return a run of a script with this code. Its files are in ``folder``."""
+    script = folder / "train.py"
+    script.write_text(code)
+    command = ("python", str(script), *words)
+    settings: dict[str, object] = {"run": name, "command": command, "directory": folder / "runs", **options}
+    return LocalRun(LocalRunOptions(preset=PresetName.FAST, **settings))  # type: ignore[arg-type]
 
 
 def faults(local: LocalRun) -> list[Incident]:

@@ -6,12 +6,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast_cli.local_run.local_run import LocalRun
 from tests.chaos.conftest import PATIENCE_S, Runs
 
 pytestmark = pytest.mark.system
@@ -65,23 +63,12 @@ def test_ctrl_c_ends_everything(runs: Runs, tmp_path: Path) -> None:
     assert not [path for path in Path("/dev/shm").iterdir() if name in path.name]
 
 
-@pytest.fixture(scope="module")
-def running(runs: Runs) -> Iterator[LocalRun]:
-    with runs.run("taken", ranks=1, flags=("--parallel.dp=1", "--parallel.pp=1"), steps=100_000) as local:
-        yield local
-
-
-def test_a_run_that_is_running_is_refused(runs: Runs, running: LocalRun, tmp_path: Path) -> None:
-    done = holdfast(
-        "run", "--run", "taken", "--directory", str(runs.folder), "--", "python", "-c", "pass", cwd=tmp_path
-    )
-    assert done.returncode != 0
-    assert "taken is already running" in last_line(done.stderr)
-    assert "--run" in last_line(done.stderr)
-
-
-def test_a_taken_metrics_port_is_named(tmp_path: Path, running: LocalRun) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+def test_a_taken_metrics_port_is_named(runs: Runs, tmp_path: Path) -> None:
+    flags = ("--parallel.dp=1", "--parallel.pp=1")
+    with (
+        runs.run("taken", ranks=1, flags=flags, steps=100_000) as running,
+        socket.create_server(("127.0.0.1", 0)) as taken,
+    ):
         port = str(taken.getsockname()[1])
         done = holdfast(
             *["daemon", "--name", "second", "--redis", running.store_url, "--directory", str(tmp_path)],

@@ -67,13 +67,7 @@ def started(
     """Start `holdfast run` with its console in a folder. At the end, nothing of it may be left."""
     command = [sys.executable, "-m", "holdfast_cli", "run", "--run", name, "--checkpoint-every", "0", *options]
     trained = ["python", "-m", trainer, "--config", str(runs.config), "--train.steps", "100000", *flags]
-    places = filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
-    environment = {
-        **os.environ,
-        "HOLDFAST_TEST_MARK": runs.mark,
-        "PACED_HURRY": str(runs.hurry_file(name)),
-        "PYTHONPATH": os.pathsep.join(places),
-    }
+    environment = {**os.environ, **runs.environment(name)}
     with subprocess.Popen(
         [*command, "--", *trained], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:

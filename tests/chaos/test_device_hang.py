@@ -11,16 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.run_options import LocalRunOptions
-from holdfast_cli.settings.schema import PresetName
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RECOVERED,
     RUN_PHASE_FINISHED,
     VERDICT_KIND_HUNG_COLLECTIVE,
     Incident,
 )
-from tests.chaos.conftest import PATIENCE_S, faults
+from tests.chaos.conftest import PATIENCE_S, faults, local_run_of
 from tests.support.ras_server import served, speaking
 
 pytestmark = pytest.mark.system
@@ -120,18 +117,8 @@ def ras_of(folder: Path, connection: socket.socket) -> None:
 
 def hung(tmp_path: Path, folder: Path, ras: str) -> tuple[Incident, list[str]]:
     """Return the incident of the hang, of a run that has recovered and finished, and the lines of all stories."""
-    script = tmp_path / "train.py"
-    script.write_text(RANK)
-    options = LocalRunOptions(
-        run="devices",
-        command=("python", str(script), str(folder)),
-        directory=tmp_path / "runs",
-        ranks=RANKS,
-        preset=PresetName.FAST,
-        restart_patience=0.1,
-        environment={"NCCL_RAS_ADDR": ras},
-    )
-    with LocalRun(options) as local:
+    options = {"ranks": RANKS, "restart_patience": 0.1, "environment": {"NCCL_RAS_ADDR": ras}}
+    with local_run_of(RANK, "devices", tmp_path, str(folder), **options) as local:
         status = local.wait(timeout_s=PATIENCE_S)
         assert status.phase == RUN_PHASE_FINISHED, status.outcome
         found = faults(local)

@@ -11,10 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from holdfast_cli.local_run import command_lines
-from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.record import find_record
-from holdfast_cli.settings.schema import PresetName
 from holdfast_proto.run_files import rank_log
 from holdfast_proto.v1.common_pb2 import OWN_TIME_SOURCE_EVENTS
 from holdfast_proto.v1.store_pb2 import (
@@ -23,7 +20,7 @@ from holdfast_proto.v1.store_pb2 import (
     VERDICT_KIND_HUNG_COLLECTIVE,
     VERDICT_KIND_STRAGGLER,
 )
-from tests.chaos.conftest import PATIENCE_S, faults, until
+from tests.chaos.conftest import PATIENCE_S, faults, local_run_of, until
 from tests.support.exposition import samples
 from tests.support.fake_nvml import FakeNvml
 from tests.support.local_runs import wait_for
@@ -101,17 +98,7 @@ def test_a_slow_rank_whose_gpu_has_little_to_do_is_named_and_points_to_its_host(
     nvml, environment = machine_with(4, tmp_path, monkeypatch)
     for gpu in range(4):
         nvml.set(gpu, utilization=40 if gpu == 1 else 100)
-    script = tmp_path / "train.py"
-    script.write_text(SLOW_RANK)
-    options = LocalRunOptions(
-        run="slow",
-        command=("python", str(script)),
-        directory=tmp_path / "runs",
-        ranks=4,
-        preset=PresetName.FAST,
-        environment=environment,
-    )
-    with LocalRun(options) as local:
+    with local_run_of(SLOW_RANK, "slow", tmp_path, ranks=4, environment=environment) as local:
         status = until(local, lambda status: status.newest_incident.verdict.kind == VERDICT_KIND_STRAGGLER)
         verdict = status.newest_incident.verdict
         port = find_record(tmp_path / "runs", "slow").components["agent"]["metrics_port"]
@@ -133,17 +120,8 @@ def test_a_rank_that_hangs_because_its_gpu_is_lost_is_named_with_that_and_restar
     nvml, environment = machine_with(2, tmp_path, monkeypatch)
     nvml.set(1, temperature=64)
     log = tmp_path / "machine/dev/kmsg"
-    script, hangs = tmp_path / "train.py", tmp_path / "hangs"
-    script.write_text(RANK)
-    options = LocalRunOptions(
-        run="gpus",
-        command=("python", str(script), str(hangs)),
-        directory=tmp_path / "runs",
-        ranks=2,
-        preset=PresetName.FAST,
-        environment=environment,
-    )
-    with LocalRun(options) as local:
+    hangs = tmp_path / "hangs"
+    with local_run_of(RANK, "gpus", tmp_path, str(hangs), ranks=2, environment=environment) as local:
         pid = wait_for(lambda: hangs.exists() and hangs.read_text(), "the rank that hangs")
         nvml.set(1, lost=1, pids=pid)
         with log.open("a") as kernel:

@@ -1,9 +1,7 @@
 """A real run whose weights turn to NaN: by default it trains on and says so at its end; one option stops it."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from holdfast_daemon.incidents.incident_folder import parse_story
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.run_files import incident_log
 from holdfast_proto.v1.store_pb2 import LOSS_TIER_NON_FINITE, Incident
-from tests.chaos.conftest import PATIENCE_S, Runs
+from tests.chaos.conftest import Runs
 
 pytestmark = pytest.mark.system
 
@@ -51,19 +49,8 @@ def train(runs: Runs, folder: Path, *words: str, flags: tuple[str, ...] = ()) ->
     """Run `holdfast run` to its end, with a checkpoint every four steps."""
     script = folder / "train.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "holdfast_cli", "run", "--run", RUN, "--ranks", "1", "--snapshot-every", "2"]
-    command += ["--checkpoint-every", "4", "--keep", "5", *flags, "--", "python", str(script), *words]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "HOLDFAST_TEST_MARK": runs.mark},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert not runs.processes()
-    return done
+    usual = ("--run", RUN, "--ranks", "1", "--snapshot-every", "2", "--checkpoint-every", "4", "--keep", "5")
+    return runs.run_script(script, (*usual, *flags), *words)
 
 
 def incidents(folder: Path) -> list[Incident]:

@@ -64,13 +64,7 @@ bearer_token_file = "token"
 
 
 def start(folder: Path, runs: Runs) -> "subprocess.Popen[str]":
-    places = filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
-    environment = {
-        **os.environ,
-        "HOLDFAST_TEST_MARK": runs.mark,
-        "PACED_HURRY": str(runs.hurry_file(RUN)),
-        "PYTHONPATH": os.pathsep.join(places),
-    }
+    environment = {**os.environ, **runs.environment(RUN)}
     log = (folder / "output.txt").open("w")
     return subprocess.Popen(COMMAND, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
 

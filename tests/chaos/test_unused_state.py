@@ -1,23 +1,19 @@
 """Real runs that have a checkpoint and scripts that do not take it: each fails in one line, and harms nothing."""
 
 import hashlib
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast_cli.checkpoints.location import usable_steps
 from holdfast_proto.exit_codes import ExitCode
-from tests.chaos.conftest import PATIENCE_S, Runs
+from tests.chaos.conftest import Runs
 
 pytestmark = pytest.mark.system
 
-HOLDFAST_RUN = (sys.executable, "-m", "holdfast_cli", "run", "--preset", "fast")
 RUN = "unused"
-FLAGS = ("--run", RUN, "--ranks", "1", "--snapshot-every", "1", "--checkpoint-every", "2", "--tee")
+FLAGS = ("--preset", "fast", "--run", RUN, "--ranks", "1", "--snapshot-every", "1", "--checkpoint-every", "2", "--tee")
 LAST = 3
 """The step of the run's checkpoint."""
 
@@ -75,21 +71,8 @@ def test_a_run_that_does_not_take_its_checkpoint_fails_in_one_line_and_leaves_it
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
 
-    def run(*words: str) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run(
-            [*HOLDFAST_RUN, *FLAGS, "--", "python", str(script), *words],
-            cwd=tmp_path,
-            env={**os.environ, "HOLDFAST_TEST_MARK": runs.mark},
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
-        assert not runs.processes()
-        return done
-
     checkpoints = tmp_path / "holdfast-runs" / RUN / "checkpoints"
-    first = run("good", str(LAST + 1))
+    first = runs.run_script(script, FLAGS, "good", str(LAST + 1))
     assert first.returncode == 0, first.stderr
     assert usable_steps(str(checkpoints), RUN)[-1] == LAST
     kept = digests(checkpoints)
@@ -101,7 +84,7 @@ def test_a_run_that_does_not_take_its_checkpoint_fails_in_one_line_and_leaves_it
         "hooks.restore() before the loop",
     }
     for kind, line in lines.items():
-        done = run(kind)
+        done = runs.run_script(script, FLAGS, kind)
         assert done.returncode == ExitCode.CONFIGURATION, (kind, done.stdout, done.stderr)
         last = done.stderr.splitlines()[-1]
         assert last.startswith(f"holdfast: run {RUN} failed: {line}"), (kind, done.stderr)
@@ -121,16 +104,7 @@ def test_in_mode_observe_a_run_whose_ranks_have_all_died_ends_with_the_cause(run
         "        if step == 3:\n"
         "            raise ValueError(f'bad sample of rank {os.environ[\"RANK\"]}')\n"
     )
-    done = subprocess.run(
-        [*HOLDFAST_RUN, "--run", "dead", "--ranks", "2", "--mode", "observe", "--", "python", str(script)],
-        cwd=tmp_path,
-        env={**os.environ, "HOLDFAST_TEST_MARK": runs.mark},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert not runs.processes()
+    done = runs.run_script(script, ("--preset", "fast", "--run", "dead", "--ranks", "2", "--mode", "observe"))
     assert done.returncode == ExitCode.FAILED, (done.stdout, done.stderr)
     last = done.stderr.splitlines()[-1]
     # Both raise it at the same time.
