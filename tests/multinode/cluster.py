@@ -171,9 +171,6 @@ class Cluster:
                 found.append(FinishedStep(rank, int(generation), int(step), float(ended_unix_s)))
         return sorted(found, key=lambda finished: finished.ended_unix_s)
 
-    def agent_log(self, node: int) -> str:
-        return (self.folder / f"agent-{node}.log").read_text()
-
     def close(self) -> None:
         """Stop the run as an operator would, and then end everything that is left of it."""
         for node in range(1, self.net.size):

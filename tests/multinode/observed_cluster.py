@@ -100,19 +100,10 @@ class ObservedCluster:
         container = [*UNSHARE, "--mount", "--uts", "sh", "-ec", lines, "container"]
         self._start(node, [*container, *self._observe(), "--", *command], XDG_RUNTIME_DIR=CONTAINER_FOLDER)
 
-    def launch_observed(self, node: int, kind: str, steps: int = ENDLESS) -> None:
+    def launch_observed(self, node: int, kind: str) -> None:
         """Start a stand-in for mpirun or srun on a node. Each rank is under ``holdfast observe --per-rank``."""
-        rank = [
-            *self._observe(),
-            "--node",
-            name_of(node),
-            "--per-rank",
-            "--",
-            sys.executable,
-            str(SCRIPT),
-            str(steps),
-            str(self.folder),
-        ]
+        script = [sys.executable, str(SCRIPT), str(ENDLESS), str(self.folder)]
+        rank = [*self._observe(), "--node", name_of(node), "--per-rank", "--", *script]
         self._start(node, [sys.executable, str(LAUNCHER), kind, str(node), *rank])
 
     def _observe(self) -> list[str]:
@@ -133,12 +124,8 @@ class ObservedCluster:
             **others,
         }
         with (self.folder / f"observe-{node}.log").open("ab") as log:
-            self.processes[node] = subprocess.Popen(
-                self.net.inside(node, command),
-                env=environment,
-                stdout=log,
-                stderr=log,
-            )
+            inside = self.net.inside(node, command)
+            self.processes[node] = subprocess.Popen(inside, env=environment, stdout=log, stderr=log)
 
     def observe_torchrun(self, *arguments: str, steps: int = ENDLESS) -> None:
         """Start torchrun on all nodes under ``holdfast observe``."""

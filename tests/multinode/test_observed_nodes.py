@@ -30,8 +30,7 @@ def test_a_hung_rank_of_the_second_node_is_named_on_both_and_each_passes_its_lau
         pids = run.until_step(3)
         os.kill(pids[3], signal.SIGSTOP)
         incident = run.first_incident()
-        assert incident.verdict.kind == VERDICT_KIND_HUNG_COLLECTIVE
-        assert list(incident.verdict.culprits) == [3]
+        assert (incident.verdict.kind, list(incident.verdict.culprits)) == (VERDICT_KIND_HUNG_COLLECTIVE, [3])
         for node in (1, 2):
             assert "rank 3 is stopped in" in run.until_line(node, f"incident {incident.id}")
         assert all(map(is_alive, pids.values()))  # the verdict has stopped nothing
