@@ -24,6 +24,7 @@ from tests.support.programs import needs
 
 _CONFIG_FOLDER = Path(__file__).resolve().parents[2] / "dashboards" / "prometheus"
 _REQUEST_DEADLINE_S = 10.0
+_INTERVAL = "500ms"
 
 needs_prometheus = needs("prometheus", "promtool")
 
@@ -78,9 +79,7 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus_server(
-    folder: Path, targets: Sequence[Target], *, runs: Path | None = None, scrape_interval_ms: int = 500
-) -> Iterator[Prometheus]:
+def prometheus_server(folder: Path, targets: Sequence[Target], *, runs: Path | None = None) -> Iterator[Prometheus]:
     """Run Prometheus with its data under ``folder``. It scrapes ``targets`` often and sends no alerts.
 
     ``runs``: folder of runs that it finds by the files that `holdfast run` writes.
@@ -91,16 +90,15 @@ def prometheus_server(
     patterns = [folder / "targets" / "*.json", *([runs / TARGETS_FOLDER / "*.json"] if runs else [])]
     discovery = config["scrape_configs"][0]["file_sd_configs"][0]
     discovery["files"] = [str(pattern) for pattern in patterns]
-    discovery["refresh_interval"] = "500ms"
-    with configured_prometheus(folder, config, scrape_interval_ms=scrape_interval_ms) as prometheus:
+    discovery["refresh_interval"] = _INTERVAL
+    with configured_prometheus(folder, config) as prometheus:
         yield prometheus
 
 
 @contextmanager
-def configured_prometheus(folder: Path, config: Any, *, scrape_interval_ms: int = 500) -> Iterator[Prometheus]:
+def configured_prometheus(folder: Path, config: Any) -> Iterator[Prometheus]:
     """Run Prometheus with ``config`` and the shipped rules, often scraped and evaluated. It sends no alerts."""
-    interval = f"{scrape_interval_ms}ms"
-    config["global"] = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
+    config["global"] = dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), _INTERVAL)
     config["rule_files"] = [str(_CONFIG_FOLDER / pattern) for pattern in config["rule_files"]]
     del config["alerting"]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
