@@ -52,7 +52,7 @@ def test_stacks_show_all_ranks_and_name_the_one_that_hangs(runs: Runs, tmp_path:
         assert unknown.stderr.count("\n") == 1
         assert "rank 9: no such rank is alive: name one of 0, 1, 2, 3" in unknown.stderr
 
-        accepted = holdfast(runs, "inject", "deadlock", "--rank", "1", "--duration", "15", "--run", name)
+        accepted = holdfast(runs, "inject", "deadlock", "--rank", "1", "--duration", "40", "--run", name)
         assert accepted.returncode == 0, accepted.stderr
         until(local, lambda status: any(rank.stalled_s > 5.0 for rank in status.ranks))
         hung = holdfast(runs, "stacks", "--run", name)

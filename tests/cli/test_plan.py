@@ -158,6 +158,13 @@ def test_a_search_says_why_and_what_the_next_best_costs() -> None:
     text = plan("--model", "70b", "--gpus", "64").stdout
     assert re.search(r"tp \d+: cuts each block, and sends .* within nodes", text.replace("\n", " "))
     assert "slower" in text
+    given = plan("--model", "7b", "--gpus", "8", "--parallel.tp", "2", "--explain", "--json")
+    assert re.search(r"tp 2: .*; given", given.stderr.replace("\n", " "))
+    assert "cp 1: no part is cut there, so that nothing is sent for it; no other is searched" in " ".join(
+        given.stderr.split()
+    )
+    assert "the first in detail:" in given.stderr
+    assert {"best", "smallest_bytes", "choices", "first"} <= json.loads(given.stdout).keys()
 
 
 @pytest.mark.parametrize(
@@ -169,6 +176,8 @@ def test_a_search_says_why_and_what_the_next_best_costs() -> None:
         (("--model", "7b", "--gpu", "v100"), "change --gpu or [precision]"),
         (("--model", "7b", "--parallel.nope", "3"), "--parallel.nope"),
         (("--model", "175b", "--gpus", "8"), "no layout of --gpus 8 will do"),
+        (("--model", "7b", "--gpus", "8", "--parallel.dp", "3"), "change --parallel.dp 3, or take other GPUs"),
+        (("--hardware.peak_tflops", "inf"), "hardware.peak_tflops: Input should be a finite number"),
     ],
 )
 def test_errors_are_one_line_that_names_the_option(arguments: tuple[str, ...], message: str) -> None:

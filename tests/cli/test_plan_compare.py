@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from holdfast_cli.errors import CommandError
 from holdfast_cli.plans.run_comparison import compare_numbers
 from holdfast_cli.reports.run_facts import RunFacts, RunSource
 from holdfast_trainer.config_sections import HardwareConfig
@@ -30,7 +31,7 @@ def run(medians: dict[str, float], *, source: str = "events", **status: Any) -> 
         instance="",
         created_unix_s=0.0,
         spec={"medians": medians},
-        status={"ranks": ranks, **status},
+        status={"ranks": ranks} | status,
         status_unix_s=0.0,
         incidents=(),
         checkpoints=(),
@@ -61,6 +62,8 @@ def test_each_number_is_next_to_the_plan_with_what_the_difference_says(plan: Pla
 def test_what_a_run_has_not_reported_is_said_to_be_missing(plan: Plan) -> None:
     rows = compare_numbers(plan, run({}))
     assert [row.reading for row in rows[1:]] == ["the run has not reported it"] * 3
+    with pytest.raises(CommandError, match="run r has reported neither memory nor a step"):
+        compare_numbers(plan, run({}, ranks=[]))
 
 
 def test_ranks_on_cpu_are_not_judged_by_the_plan_of_a_gpu(plan: Plan) -> None:

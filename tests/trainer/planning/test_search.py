@@ -60,6 +60,33 @@ def test_given_settings_are_not_searched() -> None:
     assert {plan.config.memory.checkpointing for plan in best} == {"full"}
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--parallel.cp", "2"),
+        ("--parallel.schedule", "gpipe"),
+        ("--parallel.pp", "2", "--parallel.zero", "3"),
+        ("--parallel.tp", "16"),
+        ("--parallel.dp", "4", "--parallel.microbatches", "16"),
+    ],
+    ids=" ".join,
+)
+def test_a_given_value_need_not_be_one_that_is_searched(flags: tuple[str, ...]) -> None:
+    result = found(16, *flags)
+    assert result.best
+    for key, value in zip(flags[::2], flags[1::2], strict=True):
+        setting = key.removeprefix("--parallel.")
+        assert {str(getattr(plan.config.parallel, setting)) for plan in result.best} == {value}
+    assert {choice.setting for choice in result.choices if choice.is_given} == {
+        key.removeprefix("--parallel.") for key in flags[::2]
+    }
+
+
+def test_a_value_without_a_layout_finds_none() -> None:
+    result = found(16, "--parallel.dp", "3")
+    assert (result.best, result.too_large, result.refused) == ((), 0, {})
+
+
 def test_experts_are_spread_over_ranks() -> None:
     experts = ModelConfig(dim=1024, layers=8, heads=8, kv_heads=8, hidden=4096, experts=8)
     settings = TrainerConfig(model=experts, train=TrainConfig(global_batch=64))

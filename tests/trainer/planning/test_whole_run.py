@@ -129,6 +129,32 @@ def test_more_replicas_of_one_layout_lose_what_they_wait_for() -> None:
     assert scales[-1].efficiency == pytest.approx(scales[-1].tokens_per_s / 64 / scales[0].tokens_per_s)
 
 
+def test_replicas_that_share_experts_are_not_fewer_than_they() -> None:
+    plan, cluster = planned(
+        "7b", "--parallel.dp", "16", "--parallel.microbatches", "64", "--model.experts", "8", "--parallel.ep", "4"
+    )
+    assert [one.gpus for one in scaling(plan, cluster)] == [4, 8, 16]
+
+
+def test_gathers_and_reductions_share_the_links_that_a_pass_hides() -> None:
+    flags = ("--parallel.dp", "8", "--parallel.microbatches", "128", "--memory.checkpointing", "full")
+    time = planned("7b", *flags, gpus_per_node=1, network_gbps=20)[0].time
+    plan, _ = planned("7b", *flags, gpus_per_node=1, network_gbps=20)
+    busy = {traffic.kind: traffic.duration_s for traffic in plan.traffic}
+    gather_s, scatter_s = busy["dp all-gather"], busy["dp reduce-scatter"]
+    # Of 4 parts of the computation, 1 is the forward pass. Half of the gathers run during it, the other half and all
+    # reductions during the backward passes.
+    exposed_s = max(0.0, gather_s / 2 - time.compute_s / 4) + gather_s / 2 + scatter_s - 3 / 4 * time.compute_s
+    assert time.communication_s == pytest.approx(exposed_s)
+    assert time.total_s > gather_s + scatter_s
+
+
+def test_a_checkpoint_is_not_more_frequent_than_a_step() -> None:
+    plan, cluster = planned("405b", "--parallel.dp", "2048", checkpoint_s=1e-6)
+    costs = failures(plan, cluster)
+    assert costs.daly_s < costs.interval_s == plan.time.total_s
+
+
 def test_an_explanation_has_the_numbers_that_were_computed() -> None:
     config = TrainerConfig()
     cluster = Cluster.of(GPUS["a100"], HardwareConfig())
