@@ -11,7 +11,8 @@ from holdfast_cli.errors import CommandError
 from holdfast_proto.v1 import control_pb2, control_pb2_grpc
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
-from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_FINISHED, Incident
+from holdfast_proto.v1.store_pb2 import LIFE_EXITED, Incident
+from holdfast_proto.vocabulary import ENDED
 
 _Answer = TypeVar("_Answer", bound=Message)
 
@@ -33,7 +34,7 @@ _OPTIONS = (
 
 def has_ended(status: RunStatus) -> bool:
     """Return whether the run has finished or failed."""
-    return status.phase in (RUN_PHASE_FINISHED, RUN_PHASE_FAILED)
+    return status.phase in ENDED
 
 
 def rank_pids(status: RunStatus) -> dict[int, int]:

@@ -22,9 +22,10 @@ from holdfast_core.model import (
 )
 from holdfast_core.naming import STOPPED_BY_OPERATOR
 from holdfast_core.recovery import hang_aborts, leaving, lifecycle, observed
-from holdfast_core.recovery.ending import ENDED, finish
+from holdfast_core.recovery.ending import finish
 from holdfast_core.tick import Tick, Timed
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import ENDED
 
 
 def begin(

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from holdfast_core.model import LiveAnswered, LiveRequest, ProfileRequest, StacksRequest
 from holdfast_core.naming import listed, phase_name, ranks_named, run_phase_name
-from holdfast_core.recovery.ending import ENDED
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import ENDED
 
 STACKS_PATIENCE_S = 30.0
 """Time for all nodes to send their stacks. A node with eight ranks and native frames needs about 10 s at most."""

@@ -382,6 +382,11 @@ def ranks_of(nodes: Mapping[str, store.NodeState], generation: int) -> dict[int,
     return {rank.rank: rank for node in nodes.values() if node.generation == generation for rank in node.ranks}
 
 
+def committed_steps(state: CoreState) -> list[int]:
+    """Return the steps of all checkpoints that a node sees, ascending."""
+    return sorted({step for node in state.nodes.values() for step in node.checkpoints})
+
+
 def present_step(state: CoreState) -> int:
     """Return the newest step that all ranks have completed and that no restart has undone; -1 before the first.
 

@@ -31,6 +31,17 @@ def run_phase_name(phase: "store.RunPhase") -> str:
     return enum_name(store.RunPhase, phase)
 
 
+def run_phase_text(phase: "store.RunPhase", outcome: str, *, stands_still: bool) -> str:
+    """Return the phase of a run for people. ``stands_still``: the incident that stopped its ranks is not over.
+
+    Such a run runs for scripts. One that an operator has stopped has failed for scripts.
+    """
+    if stands_still and phase == store.RUN_PHASE_RUNNING:
+        return STANDS_STILL
+    is_stopped = phase == store.RUN_PHASE_FAILED and outcome == STOPPED_BY_OPERATOR
+    return "stopped" if is_stopped else run_phase_name(phase).replace("_", " ")
+
+
 def activity_name(activity: "Activity") -> str:
     """Return what a rank without progress does: ``user_code``."""
     return enum_name(Activity, activity)

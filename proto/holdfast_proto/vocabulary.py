@@ -6,6 +6,8 @@ from typing import NamedTuple
 from holdfast_proto.v1 import store_pb2 as store
 
 MOST_BUDGET = 100_000
+ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
+"""Phases of a run that has ended."""
 
 
 class LossDefault(NamedTuple):

@@ -10,9 +10,9 @@ from google.protobuf.message import DecodeError
 
 from holdfast_cli.errors import CommandError, SettingsError
 from holdfast_cli.local_run.store import live_nodes, publish_run
-from holdfast_core.recovery.ending import ENDED
 from holdfast_proto import keys
 from holdfast_proto.v1.store_pb2 import CoordinatorState, RunSpec
+from holdfast_proto.vocabulary import ENDED
 
 LEASE_S = 5.0
 """Time after which a node that does not renew its lease counts as gone."""

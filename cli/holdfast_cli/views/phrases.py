@@ -3,7 +3,8 @@
 import math
 from collections import Counter
 
-from holdfast_core.naming import STANDS_STILL, STOPPED_BY_OPERATOR
+from holdfast_cli.views.clean_text import one_line
+from holdfast_core.naming import run_phase_text
 from holdfast_core.texts.incident_lines import enum_phrase, number_of
 from holdfast_proto.v1.common_pb2 import (
     OWN_TIME_SOURCE_EVENTS,
@@ -15,16 +16,13 @@ from holdfast_proto.v1.common_pb2 import (
     OwnTimeSource,
     Phase,
 )
-from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_OPEN,
     INCIDENT_STATE_STANDSTILL,
-    RUN_PHASE_FAILED,
     RUN_PHASE_FINISHED,
-    RUN_PHASE_RUNNING,
     FaultInjected,
     FaultRefused,
-    RunPhase,
 )
 from holdfast_proto.vocabulary import PRODUCTIVE
 
@@ -36,14 +34,19 @@ _LEAST_SHOWN_S = 0.5
 
 
 def phase_text(status: RunStatus) -> str:
-    """Return the phase of a run. One that an operator stopped has failed for scripts, and has stopped for people.
+    """Return the phase of a run for people."""
+    stands_still = status.urgent_incident.state in _STANDING
+    return run_phase_text(status.phase, status.outcome, stands_still=stands_still)
 
-    One that stands still runs for scripts.
-    """
-    if status.phase == RUN_PHASE_RUNNING and status.urgent_incident.state in _STANDING:
-        return STANDS_STILL
-    is_stopped = status.phase == RUN_PHASE_FAILED and status.outcome == STOPPED_BY_OPERATOR
-    return "stopped" if is_stopped else enum_phrase(RunPhase, status.phase)
+
+def place_text(view: RankView) -> str:
+    """Return the place of a rank in the mesh: ``pp0 tp1``."""
+    return one_line(" ".join(f"{axis}{index}" for axis, index in sorted(view.coordinates.items())))
+
+
+def rank_phase_text(view: RankView) -> str:
+    """Return the phase of a rank in words; "" while it is not known."""
+    return enum_phrase(Phase, view.phase) if view.phase else ""
 
 
 def progress_line(status: RunStatus, total_steps: int | None) -> str:

@@ -23,13 +23,14 @@ from holdfast_cli.views.phrases import (
     numbers_line,
     own_time_line,
     phase_text,
+    place_text,
+    rank_phase_text,
     recorder_line,
     step_phrase,
     time_line,
 )
 from holdfast_core.naming import STANDS_STILL, time_left_text
-from holdfast_core.texts.incident_lines import enum_phrase, incident_line, outcome_line
-from holdfast_proto.v1 import common_pb2
+from holdfast_core.texts.incident_lines import incident_line, outcome_line
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_FAILED,
@@ -159,10 +160,9 @@ def _table(judged: Sequence[tuple[Condition, RankView]], *, with_node: bool, wit
 
 
 def _cells(rank: RankView, judgement: Condition, *, with_node: bool) -> list[str]:
-    place = " ".join(f"{axis}{index}" for axis, index in sorted(rank.coordinates.items()))
-    phase = enum_phrase(common_pb2.Phase, rank.phase) if rank.phase else ""
     step = "" if rank.step < 0 else str(rank.step)
-    return [str(rank.rank), *([rank.node] if with_node else []), place, step, phase, describe(rank, judgement)]
+    where = [*([rank.node] if with_node else []), place_text(rank)]
+    return [str(rank.rank), *where, step, rank_phase_text(rank), describe(rank, judgement)]
 
 
 def _count(judged: Sequence[tuple[Condition, RankView]]) -> str:

@@ -25,7 +25,6 @@ CLOCK_SMOOTHING = 0.02
 _STOPPED = (store.RUN_PHASE_GATHERING, store.RUN_PHASE_STOPPING)
 """Phases of a run that a verdict has stopped, while its generation is still the old one."""
 
-_ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 _TRAINS = (store.RUN_PHASE_RUNNING, store.RUN_PHASE_LEAVING)
 
 
@@ -39,7 +38,7 @@ def open_account(tick: Tick) -> None:
         record.time_use.CopyFrom(store.TimeUse(since_unix_s=since_unix_s, reached_step=-1, generation_step=-1))
     if tick.record.generation:  # the record is of a version that kept no account
         adopt(tick)
-    if tick.record.phase in _ENDED:
+    if tick.record.phase in uses.ENDED:
         close_account(tick, failed=False)
 
 

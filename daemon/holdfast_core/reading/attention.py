@@ -5,8 +5,8 @@ it is finite again or an operator has acknowledged its incident: all that the ru
 """
 
 from holdfast_core.model import CoreState, ranks_of
-from holdfast_core.recovery.ending import ENDED
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import ENDED
 
 RECENT_S = 600.0
 """Time for which an incident that stopped nothing still asks for attention."""

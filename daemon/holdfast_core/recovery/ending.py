@@ -14,8 +14,6 @@ from holdfast_proto.vocabulary import ends_badly
 
 FINISHED = "finished"
 
-ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
-
 RESEND_S = 2.0
 """Pause before a command whose effect is not seen is sent again. Agents carry out each command once."""
 

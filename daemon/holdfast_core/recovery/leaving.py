@@ -9,9 +9,10 @@ from holdfast_core.detectors.deaths.dead_rank import DeadRank
 from holdfast_core.detectors.deaths.death import is_clean
 from holdfast_core.detectors.deaths.late_exit import is_training_over
 from holdfast_core.recovery import observed, suspicion
-from holdfast_core.recovery.ending import ENDED, RESEND_S, finish
+from holdfast_core.recovery.ending import RESEND_S, finish
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import ENDED
 
 
 def ask(tick: Tick, grace_s: float) -> None:

@@ -7,10 +7,10 @@ newest good one. Agents record which ones are in doubt, and refuse a start that 
 
 from holdfast_core import incidents
 from holdfast_core.checkpointing import proven_steps
-from holdfast_core.recovery.ending import ENDED, finish
+from holdfast_core.recovery.ending import finish
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.vocabulary import TIER_WORDS, rule_of
+from holdfast_proto.vocabulary import ENDED, TIER_WORDS, rule_of
 
 _NOUNS = {
     store.LOSS_TIER_BLIP: ("blip", "blips"),

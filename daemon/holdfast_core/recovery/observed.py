@@ -8,10 +8,11 @@ from holdfast_core.accounting import ledger
 from holdfast_core.model import Action, CoreState, Launch, Send
 from holdfast_core.naming import STOPPED_BY_OPERATOR
 from holdfast_core.recovery import hang_aborts, new_generation
-from holdfast_core.recovery.ending import ENDED, finish
+from holdfast_core.recovery.ending import finish
 from holdfast_core.recovery.restart_patience import uncertain_restarts
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import ENDED
 
 
 def see_launches(tick: Tick, nodes: Mapping[str, store.NodeState]) -> tuple[int, dict[str, store.NodeState]]:

@@ -11,7 +11,6 @@ from prometheus_client.registry import CollectorRegistry
 from holdfast_base.text import moment
 from holdfast_core import coordinator
 from holdfast_core.model import CoreState, Logged, Telemetry
-from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console.console_server import ConsoleServer
 from holdfast_daemon.console.watched import WatchedDaemon
@@ -28,6 +27,7 @@ from holdfast_proto.message_json import from_json
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import ENDED
 
 MAY_RUN_S = 90.0
 """A daemon renews what it keeps of a run every 30 s at least. One that wrote so lately may still lead the run."""

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast_core.accounting.ledger import time_use
 from holdfast_core.checkpointing.restore_point import newest_common_snapshot
 from holdfast_core.detectors.numbers.silent_corruption import SilentCorruption
-from holdfast_core.model import CoreState, present_step, ranks_of
+from holdfast_core.model import CoreState, committed_steps, present_step, ranks_of
 from holdfast_core.naming import time_left_s
 from holdfast_core.reading.attention import is_loss_acknowledged, is_training, tokens_per_s, urgent_incident
 from holdfast_core.reading.rank_health import HEALTH, StallRule, is_behind
@@ -26,7 +26,7 @@ def unknown_status(run: str, *, store_up: bool) -> control.RunStatus:
 def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunStatus:
     """Return the status of a run that this daemon leads."""
     record, telemetry, spec = state.record, state.telemetry, state.spec
-    checkpoints = sorted({step for node in state.nodes.values() for step in node.checkpoints})
+    checkpoints = committed_steps(state)
     ranks = ranks_of(state.members, record.generation)
     status = control.RunStatus(
         run=record.run,

@@ -14,7 +14,6 @@ from typing import Any
 
 from holdfast_core.model import CoreState
 from holdfast_core.reading.rank_means import own_time_sum
-from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.control.status import status_of
 from holdfast_daemon.history import history_tables
 from holdfast_daemon.history.rows import CheckpointRow, CountedStep, MetricRow, metric_stride
@@ -22,6 +21,7 @@ from holdfast_daemon.history.thinning import thin
 from holdfast_proto import run_files
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import ENDED
 
 log = logging.getLogger(__name__)
 

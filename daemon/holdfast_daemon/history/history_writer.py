@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from holdfast_core.model import CoreState, Logged, ranks_of
-from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.history.history_file import HistoryFile, StartRows
 from holdfast_daemon.history.history_tables import LOGGED, MEMORY
 from holdfast_daemon.history.rows import MetricRow, checkpoint_row, counted_step
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import ENDED
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from holdfast_core import coordinator
 from holdfast_core.model import CoreState
-from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.leadership.run_store import RunStore
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import ENDED
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ import redis.asyncio
 from holdfast_base.redis_client import StoreError
 from holdfast_core import coordinator
 from holdfast_core.model import CoreState, Observation
-from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.daemon_options import DaemonOptions
 from holdfast_daemon.history.history_writer import HistoryWriter
@@ -22,6 +21,7 @@ from holdfast_daemon.leadership.run_store import LeadershipLostError, RunStore, 
 from holdfast_daemon.leadership.tick_metrics import TICK_MS, TickMetrics
 from holdfast_daemon.notify.run_notifier import RunNotifier
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import ENDED
 
 log = logging.getLogger(__name__)
 

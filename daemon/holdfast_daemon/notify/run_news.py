@@ -1,12 +1,12 @@
 """Finds out what is new in a run that people must know of. Does no I/O."""
 
 from holdfast_core.model import CoreState
-from holdfast_core.recovery.ending import ENDED
 from holdfast_core.recovery.standstills import has_given_up
 from holdfast_daemon.notify.message import Notice
 from holdfast_daemon.notify.message_text import RunText, status_of
 from holdfast_daemon.notify.reported import Reported
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import ENDED
 
 _GIVEN_UP = "given_up"
 _CHANGED = "changed"

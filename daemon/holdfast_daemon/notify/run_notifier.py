@@ -10,7 +10,6 @@ from pathlib import Path
 
 from holdfast_base.files import exposure
 from holdfast_core.model import CoreState
-from holdfast_core.recovery.ending import ENDED
 from holdfast_daemon.notify import reported as reported_file
 from holdfast_daemon.notify.channels.building import build, check, secret_files
 from holdfast_daemon.notify.delivery import DeliveryCounts, DeliveryQueue
@@ -21,7 +20,7 @@ from holdfast_daemon.notify.reported import Reported, ReportedSaver
 from holdfast_daemon.notify.run_news import RunWatch
 from holdfast_proto import run_files
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.vocabulary import HEARTBEAT
+from holdfast_proto.vocabulary import ENDED, HEARTBEAT
 
 log = logging.getLogger(__name__)
 

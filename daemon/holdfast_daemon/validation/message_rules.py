@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from holdfast_core.recovery.ending import ENDED
 from holdfast_core.texts.render import is_complete
 from holdfast_daemon.validation.message_checker import ANY_FINITE, MessageChecker, Range, Rule, one_of
 from holdfast_daemon.validation.rules import (
@@ -41,7 +40,7 @@ from holdfast_proto.limits import (
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.recorder_pb2 import RecordedGroup, RecorderDump
-from holdfast_proto.vocabulary import MOST_BUDGET, NONFINITE_QUANTITIES, TIME_USES
+from holdfast_proto.vocabulary import ENDED, MOST_BUDGET, NONFINITE_QUANTITIES, TIME_USES
 
 _MOST_CALLS = 1024
 _REPORTS_PER_RANK = 16

@@ -6,9 +6,9 @@ from rich.cells import cell_len, set_cell_size
 
 from holdfast_cli.top.line_view import LineView
 from holdfast_cli.top.ranks.oddity import JudgedRank, JudgedRanks, Oddity
-from holdfast_cli.top.ranks.rank_order import RankOrder, phase_text, place_text
+from holdfast_cli.top.ranks.rank_order import RankOrder
 from holdfast_cli.views.clean_text import one_line
-from holdfast_cli.views.phrases import memory_text
+from holdfast_cli.views.phrases import memory_text, place_text, rank_phase_text
 
 STYLES = {
     Oddity.EXITED: "bold red",
@@ -85,7 +85,7 @@ class RankList(LineView):
             "node": one_line(view.node),
             "place": place_text(view),
             "step": "" if view.step < 0 else str(view.step),
-            "phase": phase_text(view),
+            "phase": rank_phase_text(view),
             "memory": memory_text(view.memory_bytes),
         }
         texts = "".join(_cell(cells[column.name], column) for column in self._fitting(width))

@@ -8,8 +8,7 @@ from typing import Any
 
 from holdfast_cli.top.ranks.oddity import JudgedRank, JudgedRanks, Oddity
 from holdfast_cli.views.clean_text import one_line
-from holdfast_core.texts.incident_lines import enum_phrase
-from holdfast_proto.v1 import common_pb2
+from holdfast_cli.views.phrases import place_text, rank_phase_text
 from holdfast_proto.v1.control_pb2 import RankView
 
 
@@ -32,16 +31,6 @@ _KEYS: dict[SortKey, Callable[[JudgedRank], Any]] = {
     SortKey.MEMORY: lambda rank: (-rank.view.memory_bytes, rank.number),
     SortKey.NODE: lambda rank: (rank.view.node, rank.number),
 }
-
-
-def place_text(view: RankView) -> str:
-    """Return the place of a rank in the mesh: ``pp0 tp1``."""
-    return one_line(" ".join(f"{axis}{index}" for axis, index in sorted(view.coordinates.items())))
-
-
-def phase_text(view: RankView) -> str:
-    """Return the phase of a rank in words; "" while it is not known."""
-    return enum_phrase(common_pb2.Phase, view.phase) if view.phase else ""
 
 
 class RankSearch:
@@ -69,7 +58,7 @@ class RankSearch:
     def _is_in_phase(self, view: RankView) -> bool:
         found = self._phases.get(view.phase)
         if found is None:
-            found = self._phases[view.phase] = self._text in phase_text(view)
+            found = self._phases[view.phase] = self._text in rank_phase_text(view)
         return found
 
 

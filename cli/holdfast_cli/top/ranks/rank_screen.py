@@ -18,7 +18,7 @@ from holdfast_cli.top.ranks.rank_speeds import RankSpeeds
 from holdfast_cli.top.ranks.rank_stack import ShownStack, live_stack, saved_stack, stack_text
 from holdfast_cli.top.run_looks import LookSource, RunLook
 from holdfast_cli.views.clean_text import cleaned, one_line
-from holdfast_cli.views.phrases import memory_text, recorder_line
+from holdfast_cli.views.phrases import memory_text, place_text, recorder_line
 from holdfast_core.texts.incident_lines import incident_line, outcome_line
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
@@ -130,7 +130,7 @@ def rank_facts(look: RunLook, number: int) -> Group:
 
 
 def _facts(view: RankView) -> Iterator[tuple[str, str]]:
-    yield "place", " ".join(f"{axis}{index}" for axis, index in sorted(view.coordinates.items())) or "not known"
+    yield "place", place_text(view) or "not known"
     for name, value in to_json(view).items():
         if name not in (*_OWN_LINES, *_SUMS) and value not in ("", "unspecified"):
             yield name.replace("_", " "), f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -5,15 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast_core.accounting.ledger import time_use
-from holdfast_core.model import CoreState, Logged, Telemetry, present_step
-from holdfast_core.naming import time_left_s
-from holdfast_core.reading.attention import is_training, tokens_per_s, urgent_incident
+from holdfast_core.model import CoreState, Logged, Telemetry, committed_steps, present_step
+from holdfast_core.naming import run_phase_text, time_left_s
+from holdfast_core.reading.attention import is_training, open_incident, tokens_per_s, urgent_incident
 from holdfast_core.texts.incident_lines import what_line
 from holdfast_daemon.console.pages.sentences import (
     attention,
     headline,
     health,
-    run_phase_text,
     state_text,
 )
 from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable
@@ -21,11 +20,11 @@ from holdfast_daemon.console.watched import WatchedRun
 from holdfast_proto.message_json import enum_name
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
+from holdfast_proto.vocabulary import ENDED
 
 INCIDENTS_SHOWN = 50
 """Newest incidents in a frame; the page of the incidents has all."""
 _MAY_BE_NONFINITE = ("loss", "validation_loss", "grad_norm", "learning_rate", "loss_scale")
-_ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 
 Frame = dict[str, Any]
 
@@ -35,11 +34,11 @@ def short_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
     state = run.state
     if state is None:
         return _unknown(run)
-    table = reader.table(state)
+    table, record = reader.table(state), state.record
     incident = urgent_incident(state, now)
     return {
         "run": run.run_name,
-        "state": run_phase_text(state),
+        "state": run_phase_text(record.phase, record.outcome, stands_still=open_incident(state) is not None),
         "state_text": state_text(state, table, store_up=run.store_up),
         "health": health(state, table, now, store_up=run.store_up),
         "step": present_step(state),
@@ -48,7 +47,7 @@ def short_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         "nonfinite": _nonfinite(state.telemetry),
         "tokens_per_s": _short(tokens_per_s(state), 3),
         "goodput_ratio": _goodput(_time_use_s(state, now)),
-        "restarts": state.record.restarts_total,
+        "restarts": record.restarts_total,
         "incidents": len(state.incidents),
         "created_unix_s": state.spec.created_unix_s,
         "ranks": table.size,
@@ -64,7 +63,7 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         return short | _details_unknown(run, now)
     table, record, spec = reader.table(state), state.record, state.spec
     telemetry = state.telemetry
-    committed = _committed(state)
+    committed = committed_steps(state)
     used = _time_use_s(state, now)
     return short | {
         "mode": enum_name(store.Mode, spec.mode),
@@ -93,7 +92,7 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         "newest_checkpoint": max(committed, default=-1),
         "newest_snapshot": table.newest_snapshot,
         "outcome": record.outcome,
-        "deadline_s": None if record.phase in _ENDED else _deadline_s(state),
+        "deadline_s": None if record.phase in ENDED else _deadline_s(state),
         "attention": attention(state, now),
         "actions": refusals(run),
         "incidents_list": [incident_row(state.incidents[name]) for name in newest_first(state)[:INCIDENTS_SHOWN]],
@@ -108,7 +107,7 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
 def stale_text(run: WatchedRun, table: RankTable) -> str:
     """Return the run's line of state if what pages show of its ranks may be old; "" if it is not."""
     state = run.state
-    if state is None or state.record.phase in _ENDED or (run.store_up and table.rows):
+    if state is None or state.record.phase in ENDED or (run.store_up and table.rows):
         return ""
     return state_text(state, table, store_up=run.store_up)
 
@@ -141,7 +140,7 @@ def refusals(run: WatchedRun) -> dict[str, str]:
         return dict.fromkeys(names, "the store is unreachable: try again")
     if not run.leads:
         return {**dict.fromkeys(names, "another daemon leads the run: use its console"), "release": ""}
-    if state.record.phase in _ENDED:
+    if state.record.phase in ENDED:
         return {**dict.fromkeys(names, "the run has ended"), "release": ""}
     running = "" if state.record.phase == store.RUN_PHASE_RUNNING else "the run is not running: try again when it is"
     observed = "the run is only observed: its own program takes its checkpoints" if state.observes else ""
@@ -165,10 +164,6 @@ def progress(state: CoreState, table: RankTable) -> Frame:
 
 def _deadline_s(state: CoreState) -> float | None:
     return _short(state.deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 1000), 3)
-
-
-def _committed(state: CoreState) -> list[int]:
-    return sorted({step for node in state.nodes.values() for step in node.checkpoints})
 
 
 def _time_use_s(state: CoreState, now: float) -> dict[str, float]:
@@ -198,7 +193,7 @@ def _notes(run: WatchedRun, state: CoreState, table: RankTable) -> list[str]:
     notes = []
     if not run.leads and run.store_up:
         notes.append("another daemon leads this run: what it has learned and measured is on its own console")
-    if state.record.phase not in _ENDED and len(table.rows) < table.size and state.record.generation:
+    if state.record.phase not in ENDED and len(table.rows) < table.size and state.record.generation:
         notes.append(f"{table.size - len(table.rows)} of {table.size} ranks are not heard of")
     if sum(run.refusals.counts.values()):
         notes.append("the daemon has refused messages about this run: its log names the first of each kind")

@@ -4,17 +4,16 @@ from collections.abc import Mapping
 
 from holdfast_base.text import clock
 from holdfast_core.model import CoreState
-from holdfast_core.naming import STANDS_STILL, STOPPED_BY_OPERATOR, ranks_named
+from holdfast_core.naming import STOPPED_BY_OPERATOR, ranks_named
 from holdfast_core.reading.attention import can_be_acknowledged, is_bad, open_incident, urgent_incident
 from holdfast_core.reading.rank_health import LEFT, WAITING
-from holdfast_core.recovery.ending import ENDED
 from holdfast_core.texts.advice import next_line
 from holdfast_core.texts.hangs import awaited_calls
 from holdfast_core.texts.incident_lines import enum_phrase, number_of, outcome_line, what_line
 from holdfast_daemon.console.ranks.rank_table import RankTable
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_CHECKPOINT, PHASE_EVAL
-from holdfast_proto.vocabulary import ends_badly
+from holdfast_proto.vocabulary import ENDED, ends_badly
 
 _WAITS_SHOWN = 3
 _CALLS_SHOWN = 4
@@ -28,19 +27,6 @@ _RESTARTS = {
 """Phase of a run -> the words for it; a cause follows."""
 _TRAINS = "trains"
 _NOT_TRAINING: Mapping[int, str] = {PHASE_EVAL: "evaluates", PHASE_CHECKPOINT: "saves a checkpoint of its own"}
-
-
-def run_phase_text(state: CoreState) -> str:
-    """Return the phase of a run: ``running``, ``finished``; ``stopped`` of one that an operator has stopped.
-
-    A run that stands still is called so, although its ranks exist.
-    """
-    record = state.record
-    if record.phase == store.RUN_PHASE_RUNNING and open_incident(state) is not None:
-        return STANDS_STILL
-    if record.phase == store.RUN_PHASE_FAILED and record.outcome == STOPPED_BY_OPERATOR:
-        return "stopped"
-    return enum_phrase(store.RunPhase, record.phase)
 
 
 def health(state: CoreState | None, table: RankTable | None, now: float, *, store_up: bool) -> str:

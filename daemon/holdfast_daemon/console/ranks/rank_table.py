@@ -14,8 +14,8 @@ from holdfast_core.checkpointing.restore_point import newest_common_snapshot
 from holdfast_core.model import CoreState
 from holdfast_core.reading.attention import open_incident, urgent_incident
 from holdfast_core.reading.rank_health import CULPRIT, StallRule, health_counts, is_in_pause
-from holdfast_core.recovery.ending import ENDED
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import ENDED
 
 LEAST_PAUSE_S = 0.5
 """Shortest time between two looks at the ranks."""
