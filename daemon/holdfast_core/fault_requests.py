@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from holdfast_core.detectors.numbers.silent_corruption import SilentCorruption
-from holdfast_core.model import CoreState, FaultAnswered, Send, counted, ranks_of
+from holdfast_core.model import CoreState, FaultAnswered, Send, counted, places_of, ranks_of
 from holdfast_core.naming import phase_name, run_phase_name
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
@@ -86,9 +86,5 @@ def _ranks(state: CoreState) -> dict[int, store.RankState]:
 
 def _node_of(state: CoreState, number: int) -> str:
     """Return the node on which a rank of this generation is alive, or "" if there is none."""
-    for name, node in state.nodes.items():
-        if node.generation == state.record.generation and name in state.record.nodes:
-            for rank in node.ranks:
-                if rank.rank == number and not rank.HasField("exit"):
-                    return name
-    return ""
+    alive = (name for name, rank in places_of(state, number) if not rank.HasField("exit"))
+    return next((name for name in alive if name in state.record.nodes), "")

@@ -1,6 +1,6 @@
 """The values that the core takes, keeps and returns: observations, its state, actions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
@@ -380,6 +380,13 @@ class CoreState:
 def ranks_of(nodes: Mapping[str, store.NodeState], generation: int) -> dict[int, store.RankState]:
     """Return all ranks of a generation by number."""
     return {rank.rank: rank for node in nodes.values() if node.generation == generation for rank in node.ranks}
+
+
+def places_of(state: CoreState, number: int) -> Iterator[tuple[str, store.RankState]]:
+    """Yield the node and the state of a rank, as the nodes report it in the newest generation."""
+    for name, node in state.nodes.items():
+        if node.generation == state.record.generation:
+            yield from ((name, rank) for rank in node.ranks if rank.rank == number)
 
 
 def committed_steps(state: CoreState) -> list[int]:

@@ -1,20 +1,30 @@
-"""The files of an incident: which there are, one opened without following links, and all packed into one."""
+"""The files that explain what happened: those of an incident, and which generations have a log of a rank.
+
+Which there are, one opened without following links, and all of an incident packed into one.
+"""
 
 import errno
 import gzip
 import io
 import os
+import re
 import stat
 import tarfile
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
 from holdfast_base.files import PARTIAL_SUFFIX
 from holdfast_daemon.incidents import incident_folder
 from holdfast_daemon.incidents.incident_folder import STORY, story_text
+from holdfast_proto import run_files
 from holdfast_proto.v1.store_pb2 import Incident
 
 MOST_EVIDENCE_FILES = 5000
+MOST_GENERATIONS = 100
+"""Most generations whose logs are offered: the newest."""
+_MOST_FOLDERS = 1000
+_FOLDER = re.compile(r"generation-(\d{1,15})")
 _WITHIN = "suspicion"
 """Folder with the evidence of the suspicion that came before an incident."""
 
@@ -77,3 +87,25 @@ def pack_incident(incident: Incident, folder: Path, target: IO[bytes]) -> int:
             entry.mtime = int(incident.detected_unix_s)
             archive.addfile(entry, io.BytesIO(data))
     return len(names)
+
+
+def generations_with_log(directory: Path, rank: int, newest: int) -> tuple[int, ...]:
+    """Return the generations of which a run's folder has a log of a rank, the newest first. A link is no log.
+
+    Higher generations than ``newest`` are those of an earlier start of the run.
+    """
+    try:
+        with os.scandir(run_files.logs(directory)) as entries:
+            found = {int(match[1]) for entry in entries if (match := _FOLDER.fullmatch(entry.name)) is not None}
+    except OSError:
+        return ()
+    begun = sorted((one for one in found if 1 <= one <= newest), reverse=True)[:_MOST_FOLDERS]
+    logs = (one for one in begun if _is_regular(run_files.rank_log(directory, one, rank)))
+    return tuple(islice(logs, MOST_GENERATIONS))
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.console.ranks.generation_logs import MOST_GENERATIONS, read_end
+from holdfast_daemon.console.ranks.generation_logs import read_end
+from holdfast_daemon.incidents.evidence_files import MOST_GENERATIONS
 from holdfast_proto import run_files
 from tests.support.console_server import SimulatedConsole
 

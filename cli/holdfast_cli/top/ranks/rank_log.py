@@ -1,7 +1,5 @@
 """The end of a rank's log, of any generation: a rank that died is restarted, and an older log explains its death."""
 
-import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +8,10 @@ from rich.text import Text
 from holdfast_cli.rank_logs.log_tail import LogTail
 from holdfast_cli.top.run_looks import RunLook
 from holdfast_cli.views.clean_text import one_line, some_lines
+from holdfast_daemon.incidents.evidence_files import generations_with_log
 from holdfast_proto import run_files
 
 LOG_LINES = 200
-_FOLDER = re.compile(r"generation-(\d{1,15})")
-_GENERATIONS_OFFERED = 100
 
 
 @dataclass(frozen=True)
@@ -54,20 +51,6 @@ def read_log(look: RunLook, rank: int, wanted: int | None) -> RankLog:
     except OSError as error:
         return RankLog(generation, generations, note=f"the log cannot be read: {one_line(str(error))}")
     return RankLog(generation, generations, tuple(lines), "" if lines else "the log is empty")
-
-
-def generations_with_log(directory: Path, rank: int, newest: int) -> tuple[int, ...]:
-    """Return the generations of which a folder has a log of a rank, the newest first.
-
-    Higher generations than the newest one of the run are those of an earlier start.
-    """
-    try:
-        with os.scandir(run_files.logs(directory)) as entries:
-            found = {int(match[1]) for entry in entries if (match := _FOLDER.fullmatch(entry.name)) is not None}
-    except OSError:
-        return ()
-    begun = sorted((one for one in found if 1 <= one <= newest), reverse=True)[:_GENERATIONS_OFFERED]
-    return tuple(one for one in begun if run_files.rank_log(directory, one, rank).is_file())
 
 
 def log_text(log: RankLog, look: RunLook, rank: int) -> Text:

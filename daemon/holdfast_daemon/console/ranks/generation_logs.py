@@ -1,7 +1,6 @@
 """The end of a rank's log, of any generation: a rank that died is restarted, and an older log explains its death."""
 
 import os
-import re
 import stat
 from collections.abc import Iterator
 from itertools import islice
@@ -10,21 +9,18 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from holdfast_core.model import CoreState
+from holdfast_core.model import CoreState, places_of
 from holdfast_daemon.console.pages.run_frame import newest_first
 from holdfast_daemon.console.serving.request_guard import RefusedRequestError
+from holdfast_daemon.incidents.evidence_files import generations_with_log
 from holdfast_proto import run_files
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
 MOST_LOG_BYTES = 256 * 1024
-MOST_GENERATIONS = 100
-"""Most generations that a page offers: the newest."""
-_MOST_FOLDERS = 1000
 _MOST_RECORDS = 64
 _MOST_RECORD_BYTES = 16 * 2**20
 _CUT = "… "
 """Before the rest of a line whose beginning is not shown."""
-_FOLDER = re.compile(r"generation-(\d{1,15})")
 
 
 def log_tail(
@@ -41,8 +37,8 @@ def log_tail(
         raise RefusedRequestError(
             404, f"run {state.record.run} has no generation {generation}: the newest is {current}"
         )
-    node = _node_of(state, number)
-    found = _with_log(state, number, directory) if not state.observes else []
+    node = next((name for name, _ in places_of(state, number)), "")
+    found = () if state.observes else generations_with_log(directory, number, current)
     if not node and not found:
         raise RefusedRequestError(404, f"nothing is known of rank {number} in generation {current}")
     if generation is None:
@@ -106,36 +102,6 @@ def _offered(state: CoreState, number: int, generations: set[int]) -> list[dict[
         if number in incident.verdict.culprits:
             named.setdefault(incident.generation, []).append(name)
     return [{"generation": one, "incidents": named.get(one, [])} for one in sorted(generations, reverse=True)]
-
-
-def _with_log(state: CoreState, number: int, directory: Path) -> list[int]:
-    """Return the generations of which the folder has a log of the rank, the newest first.
-
-    Higher generations than the present one are those of an earlier start of the run.
-    """
-    try:
-        with os.scandir(run_files.logs(directory)) as entries:
-            matches = [found for entry in entries if (found := _FOLDER.fullmatch(entry.name)) is not None]
-    except OSError:
-        return []
-    begun = sorted({int(found[1]) for found in matches} & set(range(1, state.record.generation + 1)), reverse=True)
-    logs = (one for one in begun[:_MOST_FOLDERS] if _is_file(run_files.rank_log(directory, one, number)))
-    return list(islice(logs, MOST_GENERATIONS))
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return False
-
-
-def _node_of(state: CoreState, number: int) -> str:
-    """Return the node of a rank in the newest generation; "" if it has not reported yet."""
-    for name, node in state.nodes.items():
-        if node.generation == state.record.generation and any(rank.rank == number for rank in node.ranks):
-            return name
-    return ""
 
 
 def _keeps_logs(directory: Path, run: str, node: str) -> bool:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from holdfast_core.model import CoreState
+from holdfast_core.model import CoreState, places_of
 from holdfast_core.reading.rank_health import CULPRIT, EXITED, HEALTH, LEFT, OK, STALLED, STARTING, WAITING
 from holdfast_core.texts.activities import does
 from holdfast_core.texts.incident_lines import enum_phrase
@@ -33,12 +33,10 @@ _BADGES = {
 
 def find_rank(state: CoreState, number: int) -> tuple[str, store.RankState]:
     """Return the node and the newest state of a rank. Raises RefusedRequestError if nothing is known of it."""
-    for name, node in state.nodes.items():
-        if node.generation == state.record.generation:
-            for rank in node.ranks:
-                if rank.rank == number:
-                    return name, rank
-    raise RefusedRequestError(404, f"nothing is known of rank {number} in generation {state.record.generation}")
+    found = next(places_of(state, number), None)
+    if found is None:
+        raise RefusedRequestError(404, f"nothing is known of rank {number} in generation {state.record.generation}")
+    return found
 
 
 def rank_badge(table: RankTable, number: int) -> dict[str, str]:
