@@ -1,6 +1,6 @@
 """All checkpoints of a folder, of all histories, including those that cannot be used."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +13,7 @@ from holdfast_checkpoint.format.shard_index import step_of
 from holdfast_checkpoint.format.verification import Verification, files_digest_in, read_verification
 from holdfast_checkpoint.store.directory import missing_files
 from holdfast_checkpoint.store.histories import FolderPlace, Histories
+from holdfast_checkpoint.store.locations import is_url
 
 _NAMED = 3
 """Number of files that a message names."""
@@ -65,6 +66,11 @@ class FoundCheckpoint:
     verification: Verification | None = None
     """Result of the newest reading of all its bytes; None: none is known of these files as they are now."""
 
+    @property
+    def release_line(self) -> str:
+        """What is said once it is no longer pinned."""
+        return f"step {self.step} is released; it was kept for: {self.kept}"
+
 
 class NoCheckpointFolderError(CheckpointError):
     """The folder is not there, or cannot be listed."""
@@ -99,6 +105,32 @@ def find_histories(path: Path, files: CheckpointFiles | None = None) -> list[Fou
             checkpoints.append(_with_loss(found_one, first_suspect))
         found.append(FoundHistory(number, histories.records.get(number), tuple(checkpoints)))
     return found
+
+
+def histories_at(location: str, *, at_url: str) -> tuple[list[FoundHistory], str]:
+    """Return what the place of a run's checkpoints holds, and why it cannot be listed here; "" if it can.
+
+    ``at_url``: the reason for a place in an object store.
+    """
+    if not location:
+        return [], "the run has named no place of checkpoints"
+    if is_url(location):
+        return [], at_url
+    if not Path(location).is_dir():
+        return [], "this machine does not see the folder"
+    try:
+        return find_histories(Path(location)), ""
+    except (CheckpointError, OSError) as error:
+        return [], f"the folder cannot be listed here: {error}"
+
+
+def needed_by(base: FoundCheckpoint, found: Iterable[FoundCheckpoint]) -> list[int]:
+    """Return the steps of the checkpoints that cannot be read without ``base``."""
+    return [
+        one.step
+        for one in found
+        if one.manifest is not None and one.history == base.history and base.step in one.manifest.bases
+    ]
 
 
 def _step_directories(path: Path, *, is_needed: bool) -> list[tuple[int, Path]]:

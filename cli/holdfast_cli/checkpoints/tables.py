@@ -13,7 +13,7 @@ from rich.text import Text
 from holdfast_checkpoint.checkpoint_errors import CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.format.shard_index import ShardIndex
-from holdfast_checkpoint.store.overview import FoundCheckpoint, layout_of
+from holdfast_checkpoint.store.overview import FoundCheckpoint, layout_of, needed_by
 
 _PROBLEM = "unusable"
 _LEFT = "left"
@@ -78,7 +78,7 @@ def checkpoint_table(shown: Sequence[FoundCheckpoint], found: Sequence[FoundChec
         if checkpoint.manifest is None:
             table.add_row(*first, "", "", "", "", "", "", Text(_PROBLEM, style="yellow"))
         else:
-            table.add_row(*first, *_row(checkpoint, checkpoint.manifest, _builders(checkpoint, found)))
+            table.add_row(*first, *_row(checkpoint, checkpoint.manifest, needed_by(checkpoint, found)))
     # Whole paths have no room in a column.
     problems = [
         Text(f"step {checkpoint.step}: {checkpoint.problem}", style="yellow", overflow="fold")
@@ -116,7 +116,7 @@ def checkpoint_as_json(checkpoint: FoundCheckpoint, found: Sequence[FoundCheckpo
         "world_size": manifest.world_size,
         "layout": _layout(checkpoint),
         "bases": list(manifest.bases),
-        "kept_for": _builders(checkpoint, found),
+        "kept_for": needed_by(checkpoint, found),
         "kept": checkpoint.kept,
         "proven": checkpoint.is_proven,
         "suspect": checkpoint.is_suspect,
@@ -199,14 +199,3 @@ def _layout(checkpoint: FoundCheckpoint) -> dict[str, int]:
         return layout_of(checkpoint)
     except (CheckpointUnreadable, CheckpointUnavailable):
         return {}  # `verify` reports it
-
-
-def _builders(checkpoint: FoundCheckpoint, found: Sequence[FoundCheckpoint]) -> list[int]:
-    """Return the steps of the checkpoints that cannot be read without this one."""
-    return [
-        other.step
-        for other in found
-        if other.manifest is not None
-        and other.history == checkpoint.history
-        and checkpoint.step in other.manifest.bases
-    ]

@@ -85,7 +85,7 @@ def release(flags: ReleaseCheckpointFlags) -> None:
             folder.release(chosen)
         except CheckpointError as error:
             raise CommandError(str(error)) from None
-    print(f"step {flags.step} is released; it was kept for: {chosen.kept}")
+    print(chosen.release_line)
 
 
 def verify(flags: VerifyCheckpointFlags) -> None:

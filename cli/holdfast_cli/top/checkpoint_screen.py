@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from rich.text import Text
@@ -13,8 +12,7 @@ from textual.widgets.option_list import Option
 
 from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_checkpoint.format import keeping
-from holdfast_checkpoint.store.locations import is_url
-from holdfast_checkpoint.store.overview import FoundCheckpoint, FoundHistory, find_histories
+from holdfast_checkpoint.store.overview import FoundCheckpoint, FoundHistory, histories_at
 from holdfast_cli.checkpoints.tables import bytes_text
 from holdfast_cli.errors import CommandError
 from holdfast_cli.top.background import LiveScreen, in_background
@@ -86,7 +84,7 @@ class CheckpointScreen(LiveScreen):
             except CheckpointError as error:
                 raise CommandError(str(error)) from None
             self._read_steps = None
-            return f"step {chosen.step} is released; it was kept for: {chosen.kept}"
+            return chosen.release_line
 
         question = f"Release the checkpoint of step {chosen.step}? It is kept for: {one_line(chosen.kept)}."
         self.app.post_message(Asked(f"{question} A later checkpoint may then delete it.", release))
@@ -117,20 +115,12 @@ def location_of(look: RunLook) -> str:
 
 def read_checkpoints(look: RunLook) -> tuple[list[CheckpointLine], str]:
     """Return the lines of the list, and why they are not those of the folder, or "". Reads files."""
-    location = location_of(look)
-    if not location:
-        note = "the run has named no place of checkpoints"
-    elif is_url(location):
-        note = "the checkpoints are in an object store: `holdfast checkpoint list` reads it"
-    elif not Path(location).is_dir():
-        note = "this machine does not see the folder"
-    else:
-        try:
-            return [row for history in find_histories(Path(location)) for row in _history(history)], ""
-        except (CheckpointError, OSError) as error:
-            note = f"the folder cannot be listed here: {one_line(str(error))}"
+    at_url = "the checkpoints are in an object store: `holdfast checkpoint list` reads it"
+    histories, note = histories_at(location_of(look), at_url=at_url)
+    if not note:
+        return [row for history in histories for row in _history(history)], ""
     steps = [CheckpointLine(Text(f"step {step}  reported by nodes")) for step in look.status.checkpoints]
-    return steps, f"{note}: the steps are those that nodes report" if steps else note
+    return steps, f"{one_line(note)}: the steps are those that nodes report" if steps else one_line(note)
 
 
 def _history(history: FoundHistory) -> list[CheckpointLine]:

@@ -6,15 +6,14 @@ from typing import Any
 
 from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_checkpoint.format import keeping
-from holdfast_checkpoint.store.locations import is_url
-from holdfast_checkpoint.store.overview import FoundCheckpoint, FoundHistory, find_histories
+from holdfast_checkpoint.store.overview import FoundCheckpoint, FoundHistory, histories_at, needed_by
 from holdfast_core.model import CoreState
 from holdfast_daemon.console.serving.request_guard import RefusedRequestError
 from holdfast_daemon.history.history_reader import HistoryError, RunHistory
 from holdfast_daemon.history.rows import CheckpointRow
 from holdfast_proto import run_files
 
-_REPORTED = "the steps are those that nodes report"
+_AT_URL = "the checkpoints are in an object store, which the console does not read"
 
 
 def checkpoint_list(state: CoreState, directory: Path) -> dict[str, Any]:
@@ -23,45 +22,30 @@ def checkpoint_list(state: CoreState, directory: Path) -> dict[str, Any]:
     ``directory`` is the daemon's, with the histories of its runs.
     """
     location = state.spec.checkpoint_directory
-    note = _why_not_here(location)
-    histories: list[dict[str, Any]] = []
-    if not note:
-        try:
-            histories = [_history(found) for found in find_histories(Path(location))]
-        except (CheckpointError, OSError) as error:
-            note = f"the folder cannot be listed here: {error}"
+    found, note = histories_at(location, at_url=_AT_URL)
+    histories = [_history(one) for one in found]
     if note and state.record.phase:
         histories = _reported(state, _commits(state, directory))
+        note += ": the steps are those that nodes report" if histories else ""
     return {"histories": histories, "location": location, "note": note}
 
 
 def release_checkpoint(state: CoreState, step: int) -> str:
     """Unpin a checkpoint of the present line of training; return what was done. Raises RefusedRequestError."""
-    location = state.spec.checkpoint_directory
-    if reason := _why_not_here(location):
+    histories, reason = histories_at(state.spec.checkpoint_directory, at_url=_AT_URL)
+    if reason:
         raise RefusedRequestError(409, f"{reason}: use `holdfast checkpoint release {step}` where they can be reached")
+    found = (one for history in histories for one in history.checkpoints)
+    chosen = next((one for one in found if one.step == step and not one.is_left), None)
+    if chosen is None:
+        raise RefusedRequestError(404, f"there is no checkpoint of step {step}")
+    if not chosen.kept:
+        raise RefusedRequestError(409, f"the checkpoint of step {step} is not kept")
     try:
-        found = [one for history in find_histories(Path(location)) for one in history.checkpoints]
-        chosen = next((one for one in found if one.step == step and not one.is_left), None)
-        if chosen is None:
-            raise RefusedRequestError(404, f"there is no checkpoint of step {step}")
-        if not chosen.kept:
-            raise RefusedRequestError(409, f"the checkpoint of step {step} is not kept")
         keeping.release(chosen.directory)
-    except (CheckpointError, OSError) as error:
+    except CheckpointError as error:
         raise RefusedRequestError(409, str(error)) from None
-    return f"step {step} is released; it was kept for: {chosen.kept}"
-
-
-def _why_not_here(location: str) -> str:
-    """Return why this machine cannot list a location; "" if it can."""
-    if not location:
-        return "the run has named no place of checkpoints"
-    if is_url(location):
-        return f"the checkpoints are in an object store, which the console does not read: {_REPORTED}"
-    if not Path(location).is_dir():
-        return f"this machine does not see the folder: {_REPORTED}"
-    return ""
+    return chosen.release_line
 
 
 def _history(found: FoundHistory) -> dict[str, Any]:
@@ -71,16 +55,11 @@ def _history(found: FoundHistory) -> dict[str, Any]:
         # 0 is no history: this one begins with the seed, as one without a record does.
         "parent": record.parent if record is not None else 0,
         "parent_step": record.parent_step if record is not None else None,
-        "checkpoints": [_checkpoint(one, _builders(one, found)) for one in found.checkpoints],
+        "checkpoints": [_checkpoint(one, needed_by(one, found.checkpoints)) for one in found.checkpoints],
     }
 
 
-def _builders(base: FoundCheckpoint, found: FoundHistory) -> list[int]:
-    """Return the steps of the checkpoints of a history that cannot be read without ``base``."""
-    return [one.step for one in found.checkpoints if one.manifest is not None and base.step in one.manifest.bases]
-
-
-def _checkpoint(found: FoundCheckpoint, needed_by: list[int]) -> dict[str, Any]:
+def _checkpoint(found: FoundCheckpoint, builders: list[int]) -> dict[str, Any]:
     manifest, mark = found.manifest, found.verification
     fields: dict[str, Any] = {
         "step": found.step,
@@ -91,7 +70,7 @@ def _checkpoint(found: FoundCheckpoint, needed_by: list[int]) -> dict[str, Any]:
         "committed_unix_s": manifest.committed_unix_s if manifest is not None else None,
         "kept": bool(found.kept),
         "kept_for": found.kept,
-        "needed_by": needed_by,
+        "needed_by": builders,
         "proven": found.is_proven,
         "suspect": found.is_suspect,
         # That all files are there is no proof that every byte is right: only `holdfast checkpoint verify` reads them.
