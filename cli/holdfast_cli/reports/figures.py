@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast_cli.reports.run_facts import RunFacts
 from holdfast_daemon.history.thinning import BUCKET_STEPS
+from holdfast_proto.vocabulary import PRODUCTIVE
 
 SMOOTHED_STEPS = 20
 """Steps whose mean stands for the loss at a step: the loss of one step is noise."""
@@ -41,7 +42,6 @@ FIGURES = (
     Figure("checkpoint_s", "mean time to write a checkpoint (s)", "worse"),
     Figure("checkpoint_bytes", "mean size of a checkpoint (bytes)", "worse"),
 )
-_PRODUCTIVE = "productive"
 NAMES = tuple(figure.name for figure in FIGURES)
 
 
@@ -89,7 +89,7 @@ def time_use(facts: RunFacts) -> Mapping[str, float]:
     """Return seconds by use, productive time first, then the largest losses; empty if there is no account."""
     uses: Any = facts.status.get("time_use_s") or {}
     known = {str(use): float(spent_s) for use, spent_s in uses.items() if isinstance(spent_s, int | float)}
-    return dict(sorted(known.items(), key=lambda pair: (pair[0] != _PRODUCTIVE, -pair[1])))
+    return dict(sorted(known.items(), key=lambda pair: (pair[0] != PRODUCTIVE, -pair[1])))
 
 
 def wall_s(facts: RunFacts) -> float | None:
@@ -105,7 +105,7 @@ def wall_s(facts: RunFacts) -> float | None:
 def goodput(facts: RunFacts) -> float | None:
     """Return the share of wall time that moved the run forward; None: there is no account."""
     uses, wall = time_use(facts), wall_s(facts)
-    return uses[_PRODUCTIVE] / wall if wall and _PRODUCTIVE in uses else None
+    return uses[PRODUCTIVE] / wall if wall and PRODUCTIVE in uses else None
 
 
 def last_step(facts: RunFacts) -> int | None:

@@ -15,8 +15,8 @@ from textual.widgets.option_list import Option
 from holdfast_cli.views.clean_text import one_line
 from holdfast_hooks.faults import CATALOGUE, Fault, check
 from holdfast_hooks.phases import Phase
+from holdfast_proto.limits import LARGEST_COUNT
 
-_LARGEST = 2**52
 _EXAMPLES: Mapping[str, str] = {"duration_s": "duration=30", "factor": "factor=3", "seed": "seed=1"}
 _ALWAYS = ("step=500", "phase=data")
 
@@ -137,7 +137,7 @@ def _whole(given: Mapping[str, str], name: str, default: int) -> int:
     if name not in given:
         return default
     text = given[name]
-    if not (text.isascii() and text.isdecimal()) or int(text[:20]) > _LARGEST:
+    if not (text.isascii() and text.isdecimal()) or int(text[:20]) > LARGEST_COUNT:
         raise ValueError(f"{name}={text[:40]}: use a whole number, 0 or more")
     return int(text)
 

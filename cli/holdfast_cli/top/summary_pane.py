@@ -10,8 +10,8 @@ from holdfast_cli.top.ranks.oddity import JudgedRanks, Oddity
 from holdfast_cli.top.run_looks import RunLook
 from holdfast_cli.top.seen_numbers import SeenNumbers, sparkline
 from holdfast_cli.views.clean_text import one_line
-from holdfast_cli.views.phrases import kept_line, logged_line, phase_text
-from holdfast_cli.views.run_view import phase_style, progress_text
+from holdfast_cli.views.phrases import kept_line, logged_line
+from holdfast_cli.views.run_view import phase_style, progress_text, title_text
 from holdfast_core.texts.incident_lines import number_of
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.vocabulary import PRODUCTIVE
@@ -28,15 +28,7 @@ def header_text(look: RunLook, *, is_bad: bool = False) -> Text:
     """Return the run, its state and how far it is. ``is_bad``: it does not train, whatever its state is called."""
     status = look.status
     style = "bold red" if is_bad else phase_style(status)
-    text = Text.assemble((one_line(status.run), "bold"), "  ", (phase_text(status), style))
-    text.append(f"  generation {status.generation}")
-    if look.ended:
-        text.append(f"  ended: {one_line(look.ended)}", "bold")
-    if not status.leader and not look.ended:
-        text.append("  (this daemon is a standby)", "dim")
-    if not status.store_up:
-        text.append("  Redis is unreachable: training continues", "bold yellow")
-    return text.append("\n").append(progress_text(status, look.judged.total_steps))
+    return title_text(status, style, look.ended).append("\n").append(progress_text(status, look.judged.total_steps))
 
 
 def connection_text(lost: Lost | None) -> Text:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast_cli.control import has_ended
+from holdfast_cli.views.clean_text import one_line
 from holdfast_cli.views.conditions import Condition, condition, describe
 from holdfast_cli.views.phrases import (
     is_loss_alarming,
@@ -101,14 +102,21 @@ def progress_text(status: RunStatus, total_steps: int | None) -> Text:
     return text
 
 
-def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
-    first = Text.assemble((status.run, "bold"), "  ", (phase_text(status), phase_style(status)))
-    first.append(f"  generation {status.generation}")
-    if not status.leader:
-        first.append("  (this daemon is a standby)", style="dim")
+def title_text(status: RunStatus, style: str, ended: str = "") -> Text:
+    """Return name, phase and generation of a run, and what it lacks. ``ended``: how it ended; "": it has not."""
+    text = Text.assemble((one_line(status.run), "bold"), "  ", (phase_text(status), style))
+    text.append(f"  generation {status.generation}")
+    if ended:
+        text.append(f"  ended: {one_line(ended)}", "bold")
+    elif not status.leader:
+        text.append("  (this daemon is a standby)", "dim")
     if not status.store_up:
-        first.append("  Redis is unreachable: training continues", style="bold yellow")
-    lines = [first, progress_text(status, surroundings.total_steps)]
+        text.append("  Redis is unreachable: training continues", "bold yellow")
+    return text
+
+
+def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
+    lines = [title_text(status, phase_style(status)), progress_text(status, surroundings.total_steps)]
     if numbers := numbers_line(status):
         lines.append(Text(numbers))
     if logged := logged_line(status):
