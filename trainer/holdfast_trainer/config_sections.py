@@ -241,8 +241,8 @@ class DistributedConfig(Section):
     """Seconds that a collective may take before the process group gives up."""
 
 
-_Rate = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-_PositiveRate = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+_Finite = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+_PositiveFinite = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 
 
 class HardwareConfig(Section):
@@ -250,29 +250,29 @@ class HardwareConfig(Section):
 
     gpus_per_node: PositiveInt = 8
     """GPUs in one machine."""
-    memory_gb: _Rate = 0.0
+    memory_gb: _Finite = 0.0
     """Memory of a GPU in GB. 0, here and below: that of the preset."""
-    memory_gb_per_s: _Rate = 0.0
+    memory_gb_per_s: _Finite = 0.0
     """Rate of a GPU's memory in GB/s."""
-    peak_tflops: _Rate = 0.0
+    peak_tflops: _Finite = 0.0
     """Dense peak of a GPU in the data type of the computation, in 10^12 operations per second."""
-    node_gbps: _Rate = 0.0
+    node_gbps: _Finite = 0.0
     """Rate between GPUs of a node in Gbit/s."""
-    network_gbps: _Rate = 0.0
+    network_gbps: _Finite = 0.0
     """Rate between nodes in Gbit/s, for each GPU."""
-    host_gbps: _Rate = 0.0
+    host_gbps: _Finite = 0.0
     """Rate between a GPU and its host's memory in Gbit/s."""
-    node_latency_us: _Rate = 0.0
+    node_latency_us: _Finite = 0.0
     """Time of a small message between GPUs of a node in microseconds."""
-    network_latency_us: _Rate = 0.0
+    network_latency_us: _Finite = 0.0
     """Time of a small message between nodes in microseconds."""
-    host_memory_gb_per_s: _PositiveRate = 50.0
+    host_memory_gb_per_s: _PositiveFinite = 50.0
     """Rate of a host's memory in GB/s, for each of its GPUs: an offloaded optimizer steps there."""
-    gpu_hour_price: _Rate = 0.0
+    gpu_hour_price: _Finite = 0.0
     """Price of one GPU for an hour, in any currency. 0: the plan names no costs."""
-    gpu_hours_to_failure: _PositiveRate = 50_000.0
+    gpu_hours_to_failure: _PositiveFinite = 50_000.0
     """Mean time between failures of one GPU, with its share of everything else, in hours."""
-    checkpoint_s: _Rate = 0.0
+    checkpoint_s: _Finite = 0.0
     """Seconds for which a checkpoint stops training, as measured. 0: the copy of the state to the host."""
-    restart_s: _Rate = 300.0
+    restart_s: _Finite = 300.0
     """Seconds from a failure to the first new step."""
