@@ -92,6 +92,14 @@ def test_arguments_are_hidden_unless_asked_for(tmp_path: Path) -> None:
     assert "--who alice --token [hidden]" in report("r", "--directory", "daemon", "--show-arguments")
 
 
+@pytest.mark.parametrize(("words", "is_ours"), [(("-m", "holdfast_trainer"), True), (("train.py",), False)])
+def test_a_run_of_our_trainer_names_the_command_that_shows_its_plan(
+    words: tuple[str, ...], is_ours: bool, tmp_path: Path
+) -> None:
+    page = page_of(tmp_path, healthy_steps(20), command=["python", *words])
+    assert ("holdfast plan compare r" in page) == is_ours
+
+
 def test_receivers_of_messages_are_never_shown(tmp_path: Path) -> None:
     command = store.CommandChannel(argv=["page", "--token", "SECRET-1", "https://u:p@x.example/SECRET-2", "SECRET-3"])
     mail = store.EmailChannel(host="smtp.example", user="SECRET-4", sender="a@example", to=["SECRET-5@example"])
