@@ -164,6 +164,13 @@ def test_a_search_says_why_and_what_the_next_best_costs() -> None:
         given.stderr.split()
     )
     assert "the first in detail:" in given.stderr
+    wide = plan(
+        "--model", "7b", "--gpus", "16", "--parallel.tp", "16", "--tokens", "1e12", "--hardware.gpu_hour_price", "2"
+    )
+    shown = " ".join(wide.stdout.split())
+    assert "also between nodes, over a network of 400 Gbit/s" in shown
+    assert "1e+12 tokens are 4.61e+22 operations" in shown
+    assert "--hardware" not in shown
     assert {"best", "smallest_bytes", "choices", "first"} <= json.loads(given.stdout).keys()
 
 

@@ -59,6 +59,17 @@ def test_each_number_is_next_to_the_plan_with_what_the_difference_says(plan: Pla
     assert [row.reading.partition(":")[0] for row in rows] == ["less", "slower", "lower", "as planned"]
 
 
+def test_a_short_step_that_takes_twice_its_plan_is_not_as_planned() -> None:
+    config, _ = load_layout(None, None, [])
+    tiny = make_plan(config, Cluster.of(GPUS["h100"], HardwareConfig()), pipeline_places(config))
+    rows = {
+        row.name: row for row in compare_numbers(tiny, run({"step_s": 2 * tiny.time.total_s}, pipeline_bubble=0.004))
+    }
+    assert tiny.time.total_s < 0.001
+    assert rows["step"].reading.startswith("slower")
+    assert rows["bubble"].reading == "as planned"
+
+
 def test_what_a_run_has_not_reported_is_said_to_be_missing(plan: Plan) -> None:
     rows = compare_numbers(plan, run({}))
     assert [row.reading for row in rows[1:]] == ["the run has not reported it"] * 3

@@ -8,7 +8,7 @@ from rich.text import Text
 from holdfast_cli.errors import CommandError, SettingsError
 from holdfast_cli.flags.planning import PlanFlags
 from holdfast_cli.plans.detail_tables import Details, call_times, detail_lines
-from holdfast_cli.plans.layout_tables import assumption_lines, render_plan
+from holdfast_cli.plans.layout_tables import assumption_lines, render_plan, whole_run_lines
 from holdfast_cli.plans.plan_object import costs_as_object, plan_as_object, search_as_object
 from holdfast_cli.plans.run_comparison import (
     compare_numbers,
@@ -155,10 +155,9 @@ def _search_layouts(flags: PlanFlags, gpus: int) -> None:
         )
     first = found.best[0]
     command = _command(flags, first.config, cluster)
-    lines = render_search(found, cluster, command)
-    if flags.explain or flags.json:
-        costs, run, details = _details(flags, first, cluster)
-        lines += [Text("the first in detail:", style="bold"), *detail_lines(details)] if flags.explain else []
+    costs, run, details = _details(flags, first, cluster)
+    lines = [*render_search(found, cluster, command), Text("the first in detail:", style="bold")]
+    lines += [*whole_run_lines(first, costs, run), *(detail_lines(details) if flags.explain else [])]
     Console(stderr=flags.json).print(Group(*lines, *assumption_lines()), crop=False)
     if flags.json:
         costed = costs_as_object(costs, run, details, refusal="", nearest="")

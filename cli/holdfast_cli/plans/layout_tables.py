@@ -58,12 +58,16 @@ def render_plan(
         _pipeline_table(plan),
         Text(_block_line(plan.config), style="dim"),
         _time_table(plan),
-        *([Text(_run_line(plan, run))] if run is not None else []),
-        Text(_failures_line(costs)),
+        *whole_run_lines(plan, costs, run),
         _verdict(plan, cluster),
         *([Text(f"the trainer refuses this layout: {refusal}", style="bold red")] if refusal else []),
         *(start_lines("start it with this", command) if starts else []),
     ]
+
+
+def whole_run_lines(plan: Plan, costs: Failures, run: WholeRun | None) -> list[RenderableType]:
+    """Return time and price of a run, if it is to be planned, and what failures cost."""
+    return [*([Text(_run_line(plan, run))] if run is not None else []), Text(_failures_line(costs))]
 
 
 def start_lines(heading: str, command: Sequence[str]) -> list[RenderableType]:

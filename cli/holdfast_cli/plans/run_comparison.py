@@ -18,7 +18,7 @@ from holdfast_trainer.planning.plan import Plan
 _ALIKE = 0.1
 """Difference, as a share of the plan, up to which it needs no explanation."""
 _NOTHING = 0.005
-"""Difference of two shares, such as bubbles, that needs none either."""
+"""Difference of two bubbles that needs none either, as one of them may be 0."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _reading(number: str, planned: float, measured: float | None, *, is_on_cpu: 
         return "the run has not reported it"
     if is_on_cpu and number != "bubble":
         return "the ranks are on CPU: this is the whole process" if number == "memory" else "the plan is for a GPU"
-    if abs(measured - planned) <= max(_ALIKE * planned, _NOTHING):
+    if abs(measured - planned) <= max(_ALIKE * planned, _NOTHING if number == "bubble" else 0.0):
         return "as planned"
     return _READINGS.get((number, measured > planned), "better than the plan assumes")
 

@@ -64,9 +64,10 @@ def _gain(choice: Choice, best: Plan, cluster: Cluster) -> str:  # noqa: PLR0911
     sent = {traffic.kind: traffic for traffic in best.traffic}
     match choice.setting:
         case "tp" if parallel.tp > 1:
-            links = f"links of {cluster.gpu.node_gbps:,.0f} Gbit/s"
-            traffic = sent["tp"]
-            return f"cuts each block, and sends {size_text(traffic.sent_bytes)} a step within nodes, over {links}"
+            links = f"within nodes, over links of {cluster.gpu.node_gbps:,.0f} Gbit/s"
+            if parallel.tp > cluster.gpus_per_node:
+                links = f"also between nodes, over a network of {cluster.gpu.network_gbps:,.0f} Gbit/s for each GPU"
+            return f"cuts each block, and sends {size_text(sent['tp'].sent_bytes)} a step {links}"
         case "pp" if parallel.pp > 1:
             return f"cuts the layers, and sends {size_text(sent['pp'].sent_bytes)}; {best.bubble_share:.1%} idle"
         case "cp" if parallel.cp > 1:

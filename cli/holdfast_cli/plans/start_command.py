@@ -62,10 +62,10 @@ def places_to_set(words: Sequence[str]) -> str:
 
 
 def _flags(config: TrainerConfig, file: Path | None) -> list[str]:
-    """Return the flags for all settings that are not the file's, or else the default."""
+    """Return the flags for all settings of the trainer that are not the file's, or else the default."""
     given: dict[str, Any] = {} if file is None else read_file(file)
     flags: list[str] = []
-    for section, values in config.model_dump(mode="json").items():
+    for section, values in config.model_dump(mode="json", exclude={"hardware"}).items():
         defaults = TrainerConfig.model_fields[section].default.model_dump(mode="json")
         base = {**defaults, **given.get(section, {})}
         for key, value in values.items():

@@ -35,7 +35,7 @@ def changed_node(state: CoreState, change: Callable[[store.NodeState], object]) 
 
 
 def fall_behind(state: CoreState, steps: int) -> CoreState:
-    """Return the state in which rank 5 is so many steps behind."""
+    """Return the state in which rank 5 is N steps behind."""
     step = state.nodes["node0000"].ranks[5].progress.step - steps
     return changed_node(state, lambda node: setattr(node.ranks[5].progress, "step", step))
 

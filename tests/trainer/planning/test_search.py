@@ -155,6 +155,8 @@ def test_a_precision_changes_copies_activations_and_computation_but_not_the_mast
     assert [one.compute_s is None for one in by_precision(settings, Cluster.of(GPUS["v100"], HardwareConfig()))] == [
         False, True, True,
     ]  # fmt: skip
+    own = Cluster.of(H100, HardwareConfig(peak_tflops=500))
+    assert [one.compute_s is None for one in by_precision(settings, own)] == [True, False, True]
 
 
 @pytest.mark.parametrize(

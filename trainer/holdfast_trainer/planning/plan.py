@@ -1,5 +1,6 @@
 """The plan of one layout: memory, communication and time."""
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -90,7 +91,7 @@ class PrecisionNeeds:
     activation_bytes: Mapping[str, float]
     """Activation checkpointing (``none``, ``selective``, ``full``) -> bytes."""
     compute_s: float | None
-    """Seconds of computation of the slowest rank; None: the GPU has no unit for it."""
+    """Seconds of computation of the slowest rank; None: the GPU has no unit for it, or its peak is not known."""
 
 
 def by_precision(config: TrainerConfig, cluster: Cluster) -> Iterator[PrecisionNeeds]:
@@ -103,10 +104,10 @@ def by_precision(config: TrainerConfig, cluster: Cluster) -> Iterator[PrecisionN
             for checkpointing in ("none", "selective", "full")
         }
         rank = kept[config.memory.checkpointing]
-        try:
-            compute_s = make_plan(other, cluster, places).time.compute_s
-        except ValueError:
-            compute_s = None
+        compute_s = None
+        if not cluster.peak_tflops or other.precision == config.precision:  # one's own peak is of one data type
+            with contextlib.suppress(ValueError):
+                compute_s = make_plan(other, cluster, places).time.compute_s
         activations = {checkpointing: memory.activations for checkpointing, memory in kept.items()}
         yield PrecisionNeeds(name, rank.total - rank.activations, activations, compute_s)
 
