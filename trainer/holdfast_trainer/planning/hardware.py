@@ -9,7 +9,7 @@ from holdfast_trainer.planning.collectives import LINK_EFFICIENCY, LinkedRanks
 _BITS = 8
 _GBIT_BYTES = 1e9 / _BITS
 _NVLINK_LATENCY_S, _PCIE_LATENCY_S, _NETWORK_LATENCY_S = 3.4e-6, 5.7e-6, 9.6e-6
-"""Seconds for one message of a ring, by NCCL (``src/graph/tuning.cc``, protocol Simple)."""
+"""Seconds for one message of a ring, by NCCL (``src/graph/tuning.cc`` at 01afd20a, protocol Simple)."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,9 @@ class GpuKind:
 _PCIE_3, _PCIE_4, _PCIE_5 = 126, 252, 504
 """Gbit/s of 16 lanes in one direction: 8, 16 and 32 GT/s a lane, less the encoding (128 of 130 bits)."""
 
-# Memory, its rate and NVLink (half of the figure for both directions) are from NVIDIA's data sheets of each GPU, and
-# networks as in its DGX systems: one adapter for each GPU of 100 (DGX-2), 200 (A100) or 400 Gbit/s (H100, H200, B200).
+# Memory, its rate and NVLink (half of the figure for both directions) are from NVIDIA's data sheets of each GPU. With
+# NVLink, networks are as in its DGX systems: one adapter for each GPU of 100 (DGX-2), 200 (A100) or 400 Gbit/s (H100,
+# H200, B200). Those of the other cards are assumptions.
 GPUS = {
     "b200": GpuKind("B200", 180e9, 8.0e12, node_gbps=7200, network_gbps=400, host_gbps=_PCIE_5),
     "h200": GpuKind("H200", 141e9, 4.8e12, node_gbps=3600, network_gbps=400, host_gbps=_PCIE_5),
