@@ -26,6 +26,7 @@ from holdfast_core import coordinator
 from holdfast_core.diagnosis.devices.causes import Place
 from holdfast_core.diagnosis.devices.diagnosis import RecorderDumps
 from holdfast_core.model import CoreState, Observation
+from holdfast_proto.member_runs import runs_of
 from holdfast_proto.v1 import recorder_pb2 as recorder
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -108,7 +109,9 @@ def recorder_of(rank: int, ranks: int, *, waits: bool) -> recorder.RecorderDump:
     members = (range(ranks), range(first, first + TENSOR), range(rank % TENSOR, ranks, TENSOR))
     dump = recorder.RecorderDump(has_calls=True)
     for number, (name, group) in enumerate(zip(("0", f"t{first}", f"d{rank % TENSOR}"), members, strict=True)):
-        dump.groups.add(name=name, description=str(number), members=group, has_status=True, last_enqueued=CALLS)
+        dump.groups.add(
+            name=name, description=str(number), member_runs=runs_of(group), has_status=True, last_enqueued=CALLS
+        )
     for order in range(CALLS):
         done = recorder.CALL_STATE_COMPLETED
         dump.calls.add(order=order, group=1, seq=order + 1, op="nccl:all_reduce", state=done, retired=True)

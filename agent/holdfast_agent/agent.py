@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -36,12 +37,17 @@ from holdfast_proto.v1 import store_pb2 as store
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1
-PUBLISH_TICKS = 2
+QUIET_PAUSE_S = 1.0
+"""Time between two states of a node on which all ranks train: most of a healthy run's traffic is in these."""
+PROMPT_PAUSE_S = 0.2
+"""The same while a rank starts, stands still or ends."""
+PROMPT_STATES_PER_S = 2560
+"""All nodes of a run together send no more: when one rank hangs, the ranks of all nodes soon stand still."""
 DRAIN_PATIENCE_S = 120.0
 LEAVE_PATIENCE_S = 2.0
 
 TICK_PAUSE_S = 0.5
-"""Longest pause after a failed tick: after three seconds without a state the node would count as lost."""
+"""Longest pause after a failed tick: after almost four seconds without a state the node would count as lost."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ class Agent:
         """Let time pass for the ranks and publish the node's state, immediately if something has changed."""
         node, supervisor = self.node, self.supervisor
         last = time.monotonic()
-        ticks = 0
+        published_s, was_quiet = -math.inf, False
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(node.changed.wait(), TICK_S)
@@ -122,8 +128,11 @@ class Agent:
             # While this agent was paused, the reports of its ranks waited. That time must not count as their stall.
             node.pass_time(min(now - last, 2 * TICK_S))
             last = now
-            ticks += 1
-            if node.changed.is_set() or ticks % PUBLISH_TICKS == 0:
+            is_quiet = node.is_quiet
+            # The first state after a trouble must not be late either: it says that the trouble is over.
+            pause_s = QUIET_PAUSE_S if is_quiet and was_quiet else prompt_pause_s(node.spec.nodes)
+            if node.changed.is_set() or now - published_s > pause_s - TICK_S / 2:
+                published_s, was_quiet = now, is_quiet
                 node.changed.clear()
                 supervisor.exits.note_cgroups()
                 supervisor.record.save_if_due()
@@ -164,6 +173,11 @@ class Agent:
                 await step()
         node.options.parent_socket.unlink(missing_ok=True)
         node.options.record.unlink(missing_ok=True)
+
+
+def prompt_pause_s(nodes: int) -> float:
+    """Return the time between two states of a node that is not quiet, in a run of ``nodes``."""
+    return min(QUIET_PAUSE_S, max(PROMPT_PAUSE_S, nodes / PROMPT_STATES_PER_S))
 
 
 async def _dismiss(parent: WarmParentClient) -> None:

@@ -91,6 +91,11 @@ class Node:
         """Whether no rank of the newest generation is alive."""
         return not any(rank.is_alive for rank in self.ranks.values())
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether all its ranks train: none starts, stands still or ends, and the node does not leave."""
+        return bool(self.ranks) and self.leave_by_s is None and all(rank.trains for rank in self.ranks.values())
+
     def ranks_of_world(self) -> tuple[range, int]:
         """Return the ranks of this node and the size of their world; an empty range before the first generation."""
         start = self.start

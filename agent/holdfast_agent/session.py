@@ -12,7 +12,7 @@ from holdfast_agent.processes.rank import Rank
 from holdfast_agent.processes.rank_channel import Outbox
 from holdfast_agent.rank_messages import RankMessages
 from holdfast_base.sockets import claimed
-from holdfast_proto.limits import REPORT_INTERVAL_S
+from holdfast_proto.limits import PROTOCOL, REPORT_INTERVAL_S
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import session_pb2_grpc
 
@@ -39,14 +39,14 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
             return
         hello = first.hello
         rank: Rank | None = None
+        refusal = ""
         grant: session.SlotGrant | None = None
         with self._errors.contained("rank_messages"):
-            rank = self._admit(hello)
+            refusal = self._flaw_of_version(hello)
+            rank = None if refusal else self._admit(hello)
         if rank is None:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"rank {hello.rank} of generation {hello.generation} is not one of this agent's",
-            )
+            refusal = refusal or f"rank {hello.rank} of generation {hello.generation} is not one of this agent's"
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
             return
         outbox: Outbox = asyncio.Queue()
         rank.channel.outbox = outbox
@@ -64,6 +64,14 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
             # A rank that has reconnected in the meantime has a newer session.
             if rank.channel.outbox is outbox:
                 rank.channel.outbox = None
+
+    def _flaw_of_version(self, hello: session.Hello) -> str:
+        if hello.protocol == PROTOCOL:
+            return ""
+        spoken = f"rank {hello.rank} speaks protocol {hello.protocol}, and this agent {PROTOCOL}"
+        flaw = f"{spoken}: install one version of Holdfast for both; it trains on without being watched"
+        self._errors.refuse("rank_messages", flaw)
+        return flaw
 
     async def Tell(  # noqa: N802  as above
         self,

@@ -4,6 +4,9 @@ An agent removes from a rank's report what is beyond them. A daemon refuses the 
 value. So an agent must not let pass what a daemon refuses: the run would seem to stand still.
 """
 
+PROTOCOL = 2
+"""Number of the messages between ranks, agents and daemons. It changes when one version would misread another's."""
+
 LARGEST_COUNT = 2**52
 """Largest step, generation, sequence number or size. Sums of such counts fit into 64 bits, and doubles of Lua scripts
 and JSON carry them exactly."""

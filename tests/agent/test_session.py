@@ -8,6 +8,9 @@ import grpc
 import pytest
 
 from holdfast_agent import session
+from holdfast_agent.agent import PROMPT_PAUSE_S, QUIET_PAUSE_S, prompt_pause_s
+from holdfast_agent.processes.rank import STALLED_AFTER_S
+from holdfast_proto.limits import PROTOCOL
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry
 from holdfast_proto.v1 import session_pb2 as pb
 from holdfast_proto.v1 import session_pb2_grpc
@@ -36,10 +39,11 @@ class FakeRank:
         return message
 
 
-def hello(rank: int, *, run: str = RUN, generation: int = GENERATION) -> pb.Hello:
-    return pb.Hello(
-        run=run, generation=generation, rank=rank, world_size=2, device="cuda:1", coordinates={"dp": rank, "tp": 0}
-    )
+def hello(rank: int, *, run: str = RUN, generation: int = GENERATION, protocol: int = PROTOCOL) -> pb.Hello:
+    where = {"dp": rank, "tp": 0}
+    greeting = pb.Hello(run=run, generation=generation, rank=rank, world_size=2, device="cuda:1", coordinates=where)
+    greeting.protocol = protocol
+    return greeting
 
 
 @contextlib.asynccontextmanager
@@ -96,6 +100,37 @@ async def test_who_is_not_one_of_the_generation_is_refused(folder: Path, greetin
                 await rank.hear()
         assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
         assert [rank.life for rank in node.ranks.values()] == [store.LIFE_STARTING] * 2
+
+
+async def test_a_rank_of_another_version_is_told_what_to_do(folder: Path) -> None:
+    async with served(folder) as node, session_of(node, hello(0, protocol=PROTOCOL - 1)) as rank:
+        with pytest.raises(grpc.aio.AioRpcError, match=f"rank 0 speaks protocol {PROTOCOL - 1}.*install one version"):
+            await rank.hear()
+        assert node.ranks[0].life == store.LIFE_STARTING
+        assert node.errors.refused["rank_messages"] == 1
+
+
+async def test_a_node_is_quiet_while_all_its_ranks_train(folder: Path) -> None:
+    node = make_node(folder)
+    assert not node.is_quiet, "it has no ranks"
+    begin(node, GENERATION, {0: 1, 1: 1})
+    node.ranks[0].steps_done = 3
+    assert not node.is_quiet, "rank 1 starts"
+    node.ranks[1].steps_done = 1
+    assert node.is_quiet
+    node.pass_time(STALLED_AFTER_S)
+    assert not node.is_quiet, "they stand still"
+    node.ranks[0].moves()
+    node.ranks[1].moves()
+    assert node.is_quiet
+    node.ranks[1].finished = True
+    assert not node.is_quiet, "rank 1 is about to end"
+
+
+def test_large_runs_send_the_store_no_more_states_when_all_ranks_stand_still() -> None:
+    assert prompt_pause_s(1) == prompt_pause_s(512) == PROMPT_PAUSE_S
+    assert prompt_pause_s(1250) == pytest.approx(0.49, abs=0.01)
+    assert prompt_pause_s(12_500) == QUIET_PAUSE_S
 
 
 async def test_reports_become_the_nodes_state_and_a_summary_of_each_step(folder: Path) -> None:
@@ -226,7 +261,7 @@ async def test_a_pinned_snapshot_of_every_rank_becomes_a_checkpoint_and_is_relea
 async def test_junk_of_one_rank_is_refused_and_both_sessions_continue(folder: Path) -> None:
     junk: list[dict[str, Any]] = [
         {"report": report(-(2**60), steps=[pb.StepRecord(step=2**63 - 1, duration_s=float("nan"), tokens=2**64 - 1)])},
-        {"report": pb.Report(progress=Progress(step=4, phase=99, groups=[GroupProgress(members=[2**31])]))},  # type: ignore[arg-type]
+        {"report": pb.Report(progress=Progress(step=4, phase=99, groups=[GroupProgress(member_runs=[2**31, 1, 1])]))},  # type: ignore[arg-type]
         {"report": report(5, memory=pb.MemoryStatus(ooms=2**64 - 1), reporter_cpu_s=float("-inf"))},
         {"ack": pb.CommandAck(id=2**64 - 1)},
         {"hello": hello(0)},

@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from holdfast_proto import keys
+from holdfast_proto.state_value import write_state
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.running_daemons import running
@@ -39,7 +40,7 @@ def node_of(run: str, **changes: Any) -> bytes:
     node = store.NodeState(run=run, node="n", instance="i", ready=True, stopped=True)
     for name, value in changes.items():
         setattr(node, name, value)
-    return node.SerializeToString()
+    return write_state(node)
 
 
 def event(**changes: Any) -> dict[Any, Any]:
@@ -173,7 +174,7 @@ async def test_commands_for_a_node_whose_stream_is_junk_hold_up_no_other(
         with store_server.client() as client:
             client.set(keys.commands(RUN, NODE), "junk")
             client.sadd(keys.nodes(RUN), NODE)
-            client.set(keys.node(RUN, NODE), agent.state.SerializeToString())
+            client.set(keys.node(RUN, NODE), write_state(agent.state))
             async with daemon(folder, store_server) as it:
                 await it.until_phase(store.RUN_PHASE_STARTING)
                 await until(lambda: it.shell.refusals.counts["key"] > 1, "the start is commanded, and again")

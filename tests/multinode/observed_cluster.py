@@ -18,6 +18,7 @@ from holdfast_cli.local_run.redis_server import answers, find_server
 from holdfast_cli.local_run.store import connect
 from holdfast_cli.observed_nodes.store_view import StoreView
 from holdfast_proto import keys
+from holdfast_proto.state_value import read_state
 from holdfast_proto.v1.store_pb2 import CoordinatorState, Incident, NodeState, RankState
 from tests.multinode.cluster import is_alive
 from tests.multinode.network import Link, Network, network
@@ -161,7 +162,7 @@ class ObservedCluster:
         """Return what the agents of the nodes report; those that are gone are left out."""
         keys_of_nodes = [keys.node(RUN, name_of(node)) for node in range(1, self.net.size)]
         found = (self._client().get(key) for key in keys_of_nodes)
-        return [NodeState.FromString(data) for data in found if isinstance(data, bytes)]
+        return [read_state(data) for data in found if isinstance(data, bytes)]
 
     def ranks(self) -> dict[int, RankState]:
         """Return the ranks that the agents of the nodes report."""

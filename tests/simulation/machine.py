@@ -4,6 +4,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from holdfast_proto.member_runs import runs_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.simulation.programs import Do, Programs
@@ -106,7 +107,7 @@ class Machine:
             for rank in range(len(self.at))
         }
         for index, group in enumerate(self.programs.groups):
-            progress = common.GroupProgress(group=group.name, members=group.members)
+            progress = common.GroupProgress(group=group.name, member_runs=runs_of(group.members))
             for rank in group.members:
                 progress.enqueued = self.entered[rank, index]
                 progress.completed = min(progress.enqueued, self.completed[index])

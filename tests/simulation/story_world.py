@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from holdfast_core import coordinator
 from holdfast_core.model import Action, Request
+from holdfast_proto.member_runs import runs_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.simulation import story_log
@@ -85,7 +86,7 @@ class StoryWorld(World):
             kept = [group for group in groups if group.group != name]
             del groups[:]
             groups.extend(kept)
-            groups.add(group=name, members=sorted(enqueued), enqueued=seq, completed=min(seq, completed))
+            groups.add(group=name, member_runs=runs_of(sorted(enqueued)), enqueued=seq, completed=min(seq, completed))
 
     def set_channel(self, source: int, target: int, *, sent: int, posted: int, received: int) -> None:
         """Set the numbers of messages sent, receives posted and messages received in a channel."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast_core import coordinator
 from holdfast_core.model import Action, CheckpointAnswered, Observation, Request, SaveIncident, Send
+from holdfast_proto.member_runs import runs_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -187,7 +188,7 @@ class World:
     def _seq(self, rank: store.RankState, *, enqueued: int, completed: int) -> None:
         del rank.progress.groups[:]
         members = range(self.world_size)
-        rank.progress.groups.add(group="0", members=members, enqueued=enqueued, completed=completed)
+        rank.progress.groups.add(group="0", member_runs=runs_of(members), enqueued=enqueued, completed=completed)
 
     def hang(self, culprit: int) -> None:
         """Let all ranks but one enter a collective."""

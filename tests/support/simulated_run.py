@@ -340,7 +340,7 @@ class SimulatedRun:
         progress = common.Progress(step=self._step, phase=_PHASES[int(at * len(_PHASES)) % len(_PHASES)])
         if is_late:
             progress.phase = self.pausing.get(rank, common.PHASE_FORWARD_BACKWARD)
-        progress.groups.add(group="dp", members=[rank], enqueued=call, completed=call - waits)
+        progress.groups.add(group="dp", member_runs=[rank, 1, 1], enqueued=call, completed=call - waits)
         state.progress.CopyFrom(progress)
         if waits:
             state.pending.add(rank=rank, group="dp", seq=call, op="gloo:all_reduce")

@@ -6,6 +6,7 @@ from typing import Any, Self
 from holdfast_core.deadlines import Deadlines
 from holdfast_core.detectors.framework import Detector
 from holdfast_core.detectors.view import MissingNode, View
+from holdfast_proto.member_runs import runs_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
@@ -59,7 +60,7 @@ class Ranks:
         for number, seq in enqueued.items():
             self[number].progress.groups.add(
                 group=name,
-                members=sorted(enqueued),
+                member_runs=runs_of(sorted(enqueued)),
                 enqueued=seq,
                 completed=min(seq, completed),
                 description=description,

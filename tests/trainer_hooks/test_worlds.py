@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast_proto import black_box
+from holdfast_proto.member_runs import members_of
 from holdfast_proto.v1.common_pb2 import DIRECTION_RECV, DIRECTION_SEND, Progress
 from holdfast_proto.v1.session_pb2 import CaptureEvidence, RankCommand
 
@@ -36,7 +37,10 @@ def channels(progress: Progress) -> list[tuple[str, int, int, int, int]]:
 
 
 def groups(progress: Progress) -> dict[str, tuple[list[int], int, int]]:
-    return {group.description: (list(group.members), group.enqueued, group.completed) for group in progress.groups}
+    return {
+        group.description: (list(members_of(group.member_runs)), group.enqueued, group.completed)
+        for group in progress.groups
+    }
 
 
 def test_hung_ranks_show_what_they_wait_for(agent: Any, folder: Path) -> None:

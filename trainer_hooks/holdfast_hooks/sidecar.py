@@ -31,7 +31,7 @@ from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.report_builder import Backlog, Sources
 from holdfast_hooks.telemetry.timeline import StepSample, Timeline
 from holdfast_proto.black_box import BlackBoxWriter
-from holdfast_proto.limits import LARGEST_COUNT
+from holdfast_proto.limits import LARGEST_COUNT, PROTOCOL
 from holdfast_proto.rank_context import RankContext, pid_namespace
 from holdfast_proto.v1.session_pb2 import Hello, SnapshotTaken
 
@@ -325,4 +325,5 @@ def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, i
         store_port=identity.store_port,
         attachment=next(_attachments),
         training_thread=threading.get_native_id(),
+        protocol=PROTOCOL,
     )

@@ -8,16 +8,13 @@ from pathlib import Path
 
 from holdfast_agent.blocking.blocked_thread import look_at_rank
 from holdfast_agent.node import Node
-from holdfast_agent.processes.rank import Rank
+from holdfast_agent.processes.rank import STALLED_AFTER_S, Rank
 from holdfast_agent.reports.message_checks import PHASES
 from holdfast_base.threads import in_daemon_thread
 from holdfast_proto import black_box
 from holdfast_proto.black_box import Moment
 from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.v1.common_pb2 import BlockedOn
-
-LOOKED_AT_AFTER_S = 0.3
-"""Time without progress after which a rank is looked at: before the shortest deadline of the daemon has passed."""
 
 INTERVAL_S = 0.5
 """Shortest time between two looks at one rank."""
@@ -79,7 +76,7 @@ class StallWatch:
     def _is_due(self, rank: Rank) -> bool:
         # A stopped rank reports nothing more. If a peer dies now, the verdict is due before it has stalled for long.
         is_lost = rank.process_state in _STOPPED and rank.place is None
-        is_stalled = rank.is_alive and not rank.finished and (is_lost or rank.stalled_s >= LOOKED_AT_AFTER_S)
+        is_stalled = rank.is_alive and not rank.finished and (is_lost or rank.stalled_s >= STALLED_AFTER_S)
         return is_stalled and not rank.held_for_stacks and self._node.clock_s >= self._next_s.get(rank.pid, 0.0)
 
     async def _look(self, rank: Rank) -> None:

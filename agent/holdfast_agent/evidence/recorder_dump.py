@@ -20,6 +20,7 @@ from holdfast_agent.evidence.plain_pickle import (
     load_plain,
 )
 from holdfast_proto.limits import LARGEST_COUNT, NAME_CHARACTERS
+from holdfast_proto.member_runs import runs_of
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
 LARGEST_DUMP_BYTES = 256 << 20
@@ -185,8 +186,8 @@ class _Reader:
         for key, described in config.items() if isinstance(config, dict) else ():
             try:
                 name = _plain_text(described.get("name") or key)
-                members = _members(described.get("ranks"))
-                self._group(name, _plain_text(described.get("desc"))).members.extend(members)
+                runs = runs_of(_members(described.get("ranks")))
+                self._group(name, _plain_text(described.get("desc"))).member_runs.extend(runs)
             except (AttributeError, TypeError, ValueError):
                 self._dump.bad_entries += 1
 

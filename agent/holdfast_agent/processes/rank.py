@@ -20,6 +20,10 @@ from holdfast_proto.v1.common_pb2 import (
     Recorder,
 )
 
+STALLED_AFTER_S = 0.3
+"""Time without progress after which a rank stands still: before the daemon's shortest deadline has passed. The agent
+then looks at what the rank waits for, and tells the daemon more often."""
+
 DYING_PATIENCE_S = 10.0
 """Time that an interpreter may take to end: it joins threads and destroys process groups."""
 
@@ -154,6 +158,11 @@ class Rank:
     def is_alive(self) -> bool:
         """Whether the agent has not noted its exit."""
         return self.exit is None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it makes steps: it has finished one, and progress is recent."""
+        return bool(self.steps_done) and self.is_alive and not self.finished and self.stalled_s < STALLED_AFTER_S
 
     @property
     def has_left_training(self) -> bool:

@@ -22,6 +22,7 @@ from holdfast_proto.limits import (
     NAME_CHARACTERS,
     WITNESS_WORDS_CHARACTERS,
 )
+from holdfast_proto.member_runs import flaw_of_runs
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import session_pb2 as session
 
@@ -234,11 +235,8 @@ def _flaw_of_group(group: common.GroupProgress, world_size: int) -> str:
         return "a process group of a recorder that this agent does not know"
     if max(group.enqueued, group.started, group.completed) > LARGEST_COUNT:
         return "a process group whose sequence number is out of range"
-    members = list(group.members)
-    if members != sorted(set(members)):
-        return "a process group whose members do not ascend"
-    is_proper = not world_size or not members or members[-1] < world_size
-    return "" if is_proper else "a process group with a member that is not in the world"
+    flaw = flaw_of_runs(group.member_runs, world_size or MOST_RANKS)
+    return f"a process group with {flaw}" if flaw else ""
 
 
 def _clean_recorders(report: session.Report, refuse: Refuse) -> None:

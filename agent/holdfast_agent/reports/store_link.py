@@ -12,10 +12,12 @@ from google.protobuf.message import DecodeError
 
 from holdfast_base.redis_client import StoreError, StoreOutage
 from holdfast_proto import keys
+from holdfast_proto.state_value import write_state
 from holdfast_proto.v1 import store_pb2 as store
 
-STATE_TTL_MS = 3000
-"""Time to live of the node's state, the agent's lease: without a newer state the node then counts as gone."""
+STATE_TTL_MS = 3800
+"""Time to live of the node's state, the agent's lease: without a newer state the node then counts as gone. A state may
+be a second old when an agent is held up, and must outlive almost three seconds of that."""
 
 EVENTS_KEPT = 10_000
 """Most events in the run's stream, and in this process while the store is unreachable."""
@@ -71,11 +73,17 @@ class StoreLink:
     async def publish_state(self, state: store.NodeState, spec: store.RunSpec) -> None:
         """Replace this node's state, and restore the keys that an emptied store has lost."""
         pipeline = self._client.pipeline(transaction=False)
-        pipeline.set(keys.node(self._run, self._node), state.SerializeToString(), px=STATE_TTL_MS)
-        pipeline.sadd(keys.nodes(self._run), self._node)
-        pipeline.set(keys.spec(self._run), spec.SerializeToString(), nx=True)
-        pipeline.sadd(keys.RUNS, self._run)
-        await self._try(pipeline.execute())
+        pipeline.set(keys.node(self._run, self._node), write_state(state), px=STATE_TTL_MS)
+        pipeline.exists(keys.spec(self._run))
+        pipeline.sismember(keys.nodes(self._run), self._node)
+        pipeline.sismember(keys.RUNS, self._run)
+        _, *are_there = await self._try(pipeline.execute()) or [True]
+        if not all(are_there):
+            pipeline = self._client.pipeline(transaction=False)
+            pipeline.sadd(keys.nodes(self._run), self._node)
+            pipeline.set(keys.spec(self._run), spec.SerializeToString(), nx=True)
+            pipeline.sadd(keys.RUNS, self._run)
+            await self._try(pipeline.execute())
 
     async def withdraw(self) -> None:
         """Remove this node's state: the agent leaves and will not return."""

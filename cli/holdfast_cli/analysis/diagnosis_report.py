@@ -19,6 +19,7 @@ from holdfast_core.texts.device_calls import (
     reasons_of,
     verdict_of,
 )
+from holdfast_proto.member_runs import members_of
 from holdfast_proto.v1.recorder_pb2 import CALL_STATE_COMPLETED, RecorderDump
 
 _WORLD = "0"
@@ -67,13 +68,13 @@ def was_busy(found: Dumps) -> bool:
 def world_of(found: Dumps) -> tuple[int, ...]:
     """Return the members of the group of all ranks, as a dump names them; empty if none does."""
     groups = (group for dump in found.dumps.values() for group in dump.groups)
-    return next((tuple(group.members) for group in groups if group.name == _WORLD and group.members), ())
+    return next((members_of(group.member_runs) for group in groups if group.name == _WORLD and group.member_runs), ())
 
 
 def named_ranks(found: Dumps, dead: Collection[int] = ()) -> set[int]:
     """Return the ranks that files, groups and the command line name."""
-    members = {rank for dump in found.dumps.values() for group in dump.groups for rank in group.members}
-    return {*found.dumps, *found.stacks, *dead, *members}
+    groups = {tuple(group.member_runs) for dump in found.dumps.values() for group in dump.groups}
+    return {*found.dumps, *found.stacks, *dead}.union(*map(members_of, groups))
 
 
 def as_object(found: Dumps, diagnosis: Diagnosis) -> dict[str, Any]:

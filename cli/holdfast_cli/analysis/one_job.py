@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from holdfast_proto.member_runs import members_of
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
 _WORLD = "0"
@@ -53,8 +54,8 @@ class DumpFile:
     @property
     def world(self) -> tuple[int, ...]:
         """Members of the group of all ranks; empty if the dump does not say."""
-        groups = (group for group in self.dump.groups if group.name == _WORLD and group.members)
-        return next((tuple(sorted(group.members)) for group in groups), ())
+        groups = (group for group in self.dump.groups if group.name == _WORLD and group.member_runs)
+        return next((tuple(sorted(members_of(group.member_runs))) for group in groups), ())
 
 
 def of_one_job(files: Iterable[DumpFile]) -> tuple[dict[int, DumpFile], list[str]]:

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError, Message
 
 from holdfast_daemon.control.status import rank_view
 from holdfast_proto import keys
+from holdfast_proto.state_value import read_state
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import CoordinatorState, EndAnnounced, Event, Incident, LauncherEnd, NodeState
 
@@ -40,7 +41,7 @@ class StoreView:
         record_data, names, node_data = pipeline.execute()
         if record_data is None:
             return None
-        node = _parsed(NodeState(), node_data)
+        node = _state(node_data)
         record = _parsed(CoordinatorState(newest_step=-1), record_data)
         status = RunStatus(
             run=self._run,
@@ -67,7 +68,7 @@ class StoreView:
     def silent_nodes(self, observing: list[str]) -> list[str]:
         """Return those of the nodes that observe the run on which no rank has said hello."""
         states = self._client.mget([keys.node(self._run, name) for name in observing])
-        heard = {name for name, data in zip(observing, states, strict=True) if _parsed(NodeState(), data).generation}
+        heard = {name for name, data in zip(observing, states, strict=True) if _state(data).generation}
         return [name for name in observing if name not in heard]
 
     def incidents(self) -> list[Incident]:
@@ -88,6 +89,14 @@ class StoreView:
         event.node, event.unix_s = self._node, time.time()
         fields = {"event": event.SerializeToString()}
         self._client.xadd(keys.events(self._run), fields, maxlen=EVENTS_KEPT, approximate=True)
+
+
+def _state(data: bytes | None) -> NodeState:
+    """Return the state of a node, or an empty one if there is none that can be read."""
+    try:
+        return read_state(data) if data else NodeState()
+    except DecodeError:
+        return NodeState()
 
 
 def _parsed(message: _Message, data: bytes | None) -> _Message:

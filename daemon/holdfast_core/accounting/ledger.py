@@ -17,7 +17,7 @@ from holdfast_proto import vocabulary as uses
 from holdfast_proto.v1 import store_pb2 as store
 
 CLOCK_SLACK_S = 5.0
-"""Difference of two clocks that is not corrected. A node's state may be three seconds old."""
+"""Difference of two clocks that is not corrected. A node's state may be almost four seconds old."""
 
 CLOCK_SMOOTHING = 0.02
 """Weight of a state that shows a smaller lead of its node's clock. It may be late, for example after an outage."""

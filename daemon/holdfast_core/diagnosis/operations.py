@@ -119,8 +119,8 @@ _UNORDERED = ("send", "recv", "coalesced")
 Signature = tuple[str, str, str]
 """Operation, sizes, data types; the last two are empty where ranks may differ in them."""
 
-GroupId = tuple[str, int, int]
-"""Name, first member, number of members: processes use one name for groups of different members."""
+GroupId = tuple[str, tuple[int, ...]]
+"""Name, and members as runs: processes use one name for groups of different members."""
 
 
 @dataclass(frozen=True)
@@ -140,20 +140,20 @@ def mismatched_calls(ranks: Mapping[int, store.RankState]) -> Iterator[Mismatche
         rank = ranks[number]
         if not rank.pending:
             continue
-        groups = {group.group: group_id(group) for group in rank.progress.groups if group.members}
+        groups = {group.group: group_id(group) for group in rank.progress.groups if group.member_runs}
         for call in rank.pending:
             if call.group in groups and not operation(call.op).startswith(_UNORDERED):
                 sides = made.setdefault((groups[call.group], call.seq), {})
                 sides.setdefault(agreed(call.op, call.sizes, call.dtypes), (_signature(call), []))[1].append(number)
-    for ((name, _, _), seq), sides in sorted(made.items(), key=lambda item: item[0]):
+    for ((name, _), seq), sides in sorted(made.items(), key=lambda item: item[0]):
         if len(sides) > 1:
             ordered = sorted(sides.values(), key=lambda side: -len(side[1]))
             yield MismatchedCall(name, seq, tuple((signature, tuple(numbers)) for signature, numbers in ordered))
 
 
 def group_id(group: common.GroupProgress) -> GroupId:
-    """Return what identifies a group that has members."""
-    return group.group, group.members[0], len(group.members)
+    """Return what identifies a group of which the members are known."""
+    return group.group, tuple(group.member_runs)
 
 
 def _signature(call: common.PendingCall) -> Signature:

@@ -8,8 +8,9 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from holdfast_daemon.validation.message_rules import check_event, check_incident, check_record, check_spec
-from holdfast_daemon.validation.node_rules import KnownGroups, check_node
+from holdfast_daemon.validation.node_rules import check_node
 from holdfast_daemon.validation.rules import RefusedError, check_node_name
+from holdfast_proto.state_value import read_state
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,6 @@ class Intake:
     def __init__(self, run: str) -> None:
         self.refusals = Refusals(run)
         self._run = run
-        self._groups = KnownGroups()
         self._held: dict[str, _Held] = {}
         self._judged_by: tuple[int, int] = (0, 0)
         self._shown: dict[str, store.NodeState] = {}
@@ -75,7 +75,7 @@ class Intake:
     def spec(self, data: bytes) -> store.RunSpec | None:
         """Return the run's spec, or None if it is refused."""
         return self._take(
-            store.RunSpec,
+            _parser_of(store.RunSpec),
             data,
             lambda it: check_spec(it, self._run),
             source="spec",
@@ -86,7 +86,7 @@ class Intake:
     def record(self, data: bytes) -> store.CoordinatorState | None:
         """Return what the last leader knew, or None if it is refused."""
         return self._take(
-            store.CoordinatorState,
+            _parser_of(store.CoordinatorState),
             data,
             lambda it: check_record(it, self._run),
             source="record",
@@ -100,7 +100,7 @@ class Intake:
         for key, data in entries.items():
             name = key.decode(errors="replace")
             incident = self._take(
-                store.Incident,
+                _parser_of(store.Incident),
                 data,
                 lambda it, name=name: check_incident(it, self._run, name),  # type: ignore[misc]
                 source="incident",
@@ -128,7 +128,9 @@ class Intake:
         if data is None:
             self.refusals.add("event", "an event", "its entry has no field 'event'")
             return None
-        return self._take(store.Event, data, lambda it: check_event(it, spec), source="event", what="an event")
+        return self._take(
+            _parser_of(store.Event), data, lambda it: check_event(it, spec), source="event", what="an event"
+        )
 
     def held_nodes(self) -> Set[str]:
         """Return the names of the nodes whose keys were there at the last look."""
@@ -166,10 +168,10 @@ class Intake:
 
         def check(node: store.NodeState) -> None:
             nonlocal claims
-            claims = check_node(node, name=name, run=self._run, spec=spec, groups=self._groups)
+            claims = check_node(node, name=name, run=self._run, spec=spec)
 
         what = f"the state of node {name}"
-        state = self._take(store.NodeState, data, check, source="node", what=what, consequence=_KEPT)
+        state = self._take(read_state, data, check, source="node", what=what, consequence=_KEPT)
         if state is None:
             return _Held(data, before.newest, before.claims, before.shown)
         return _Held(data, state, claims, before.shown)
@@ -211,7 +213,7 @@ class Intake:
 
     def _take(
         self,
-        kind: type[Parsed],
+        parse: Callable[[bytes], Parsed],
         data: bytes,
         check: Callable[[Parsed], None],
         *,
@@ -221,15 +223,23 @@ class Intake:
     ) -> Parsed | None:
         """Return the message, or None if it is refused: counted under ``source``, logged as ``what``."""
         try:
-            message = kind.FromString(data)
+            message = parse(data)
             check(message)
-        except DecodeError:
-            self.refusals.add(source, what, f"its {len(data)} bytes are no {kind.DESCRIPTOR.name}", consequence)
-        except RefusedError as error:
+        except (DecodeError, RefusedError) as error:
             self.refusals.add(source, what, error, consequence)
         else:
             return message
         return None
+
+
+def _parser_of(kind: type[Parsed]) -> Callable[[bytes], Parsed]:
+    def parse(data: bytes) -> Parsed:
+        try:
+            return kind.FromString(data)
+        except DecodeError:
+            raise DecodeError(f"its {len(data)} bytes are no {kind.DESCRIPTOR.name}") from None
+
+    return parse
 
 
 _UNLED = "the run is not led: publish it again"

@@ -37,6 +37,7 @@ from holdfast_proto.limits import (
     NAME_CHARACTERS,
     WITNESS_WORDS_CHARACTERS,
 )
+from holdfast_proto.member_runs import members_of, number_of_members
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.recorder_pb2 import RecordedGroup, RecorderDump
@@ -62,7 +63,7 @@ _FIELDS: Sequence[tuple[Rule | None, str]] = (
     (None, "ReplicaHashes.hash Fault.seed RecordedCall.created_ns SnapshotMemoryRefused.free_bytes"),
     # A dump is evidence from outside: ranks that the run does not have must not cost the stacks beside it. The same is
     # true of sizes that the last line of a rank names, and of what a verdict takes from both.
-    (None, "RecordedGroup.members MismatchSide.members MismatchSide.peer"),
+    (None, "RecordedGroup.member_runs MismatchSide.members MismatchSide.peer"),
     (None, "DeviceCallDetail.suspects DeviceCallDetail.ranks"),
     (None, "RankEnd.expected_bytes RankEnd.got_bytes MismatchSide.expected_bytes MismatchSide.got_bytes"),
     # Differences of clocks, of steps and of other differences.
@@ -141,8 +142,12 @@ def _check_blocked_on(blocked: common.BlockedOn) -> None:
 
 
 def _check_group(group: RecordedGroup) -> None:
-    if len(set(group.members)) < len(group.members):
-        raise RefusedError(f"members of group {group.name!r} names one twice")
+    runs = group.member_runs
+    if len(runs) % 3 or 0 in runs[1::3] or number_of_members(runs) > MOST_RANKS:
+        raise RefusedError(f"member_runs of group {group.name!r} stand for no members, or for too many")
+    members = members_of(runs)
+    if len(set(members)) < len(members):
+        raise RefusedError(f"member_runs of group {group.name!r} names one twice")
 
 
 def _check_recorder(dump: RecorderDump) -> None:

@@ -1,7 +1,6 @@
-"""Checks the state of one node. It comes several times a second from every node, so that this is written for speed."""
+"""Checks the state of one node. It comes every second from every node, so that this is written for speed."""
 
-from collections.abc import Sequence
-from itertools import pairwise
+from functools import lru_cache
 
 from holdfast_daemon.validation.rules import (
     DIRECTIONS,
@@ -26,6 +25,7 @@ from holdfast_daemon.validation.rules import (
     check_unix_s,
 )
 from holdfast_proto.limits import LARGEST_COUNT, LATEST_UNIX_S, LONGEST_S, MOST_GROUPS, MOST_RANKS, NAME_CHARACTERS
+from holdfast_proto.member_runs import flaw_of_runs
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -36,75 +36,10 @@ _NEWEST_HISTORY = 2**31
 _MOVED = frozenset({"", "cpu", "disk", "network", "processes"})
 _SIGNS_OF_LIFE = frozenset({"", "wakes", "writes"})
 _SIGNALS, _EXIT_CODES = 127, 255
-_ROOM_BYTES = 4 * NAME_CHARACTERS + 48
-"""For what follows the members in the message of a group: three numbers, a source and a description of up to 255
-characters."""
 _RECORDERS = 64
 
 
-class KnownGroups:
-    """Remembers which groups ranks have, so that long lists of members are looked at once.
-
-    Every rank repeats the members of all its groups in every report, and they hardly ever change. The message of a
-    group begins with its name and its members: bytes that were good before are compared, not read again.
-    """
-
-    def __init__(self) -> None:
-        self._beginnings: dict[bytes, bytes] = {}
-        """One copy of each beginning: all members of a group share it."""
-        self._of_rank: dict[tuple[str, int, str], tuple[int, list[bytes]]] = {}
-        """By node, rank and kind: the size of the world, and the beginning of each group."""
-
-    def check(
-        self, node: str, rank: int, groups: Sequence[common.GroupProgress], world_size: int, kind: str = "groups"
-    ) -> None:
-        """Check the groups of one rank. ``kind``: field of the progress that they are in."""
-        known_size, known = self._of_rank.get((node, rank, kind), (0, ()))
-        if known_size == world_size and len(known) == len(groups):
-            for group, beginning in zip(groups, known, strict=True):
-                data = group.SerializeToString()
-                if not (
-                    data.startswith(beginning)
-                    and len(data) - len(beginning) <= _ROOM_BYTES
-                    and group.enqueued <= LARGEST_COUNT
-                    and group.completed <= LARGEST_COUNT
-                    and group.started <= LARGEST_COUNT
-                    and group.source in RECORDER_SOURCES
-                ):
-                    break
-            else:
-                return
-        self._look_at((node, rank, kind), groups, world_size)
-
-    def _look_at(self, place: tuple[str, int, str], groups: Sequence[common.GroupProgress], world_size: int) -> None:
-        check_length(groups, f"progress.{place[2]}", MOST_GROUPS)
-        for group in groups:
-            check_text(group.group, "group", NAME_CHARACTERS)
-            check_text(group.description, f"the description of group {group.group!r}", NAME_CHARACTERS)
-            check_count(group.enqueued, f"enqueued of group {group.group!r}")
-            check_count(group.completed, f"completed of group {group.group!r}")
-            check_count(group.started, f"started of group {group.group!r}")
-            check_known(group.source, RECORDER_SOURCES, f"source of group {group.group!r}")
-            members = list(group.members)
-            if any(later <= earlier for earlier, later in pairwise(members)):
-                raise RefusedError(f"the members of group {group.group!r} do not ascend")
-            if members and members[-1] >= world_size:
-                raise RefusedError(f"group {group.group!r} has rank {members[-1]} of a world of {world_size}")
-        if not all(group.members for group in groups):
-            self._of_rank.pop(place, None)  # a name alone is the beginning of every list of members
-            return
-        beginnings = [
-            common.GroupProgress(group=group.group, members=group.members).SerializeToString() for group in groups
-        ]
-        for cache in (self._of_rank, self._beginnings):
-            if len(cache) >= MOST_RANKS:
-                cache.clear()
-        self._of_rank[place] = (world_size, [self._beginnings.setdefault(one, one) for one in beginnings])
-
-
-def check_node(
-    node: store.NodeState, *, name: str, run: str, spec: store.RunSpec | None, groups: KnownGroups
-) -> frozenset[tuple[int, int]]:
+def check_node(node: store.NodeState, *, name: str, run: str, spec: store.RunSpec | None) -> frozenset[tuple[int, int]]:
     """Check a node's state; return the ranks that it says are alive there, each with the generation."""
     if node.node != name:
         raise RefusedError(f"it is the state of node {node.node[:80]!r}")
@@ -134,9 +69,6 @@ def check_node(
             raise RefusedError(f"rank {number} is not in a world of {world_size}")
         try:
             _check_rank_state(rank, world_size)
-            groups.check(name, number, rank.progress.groups, world_size)
-            if rank.progress.device_groups:
-                groups.check(name, number, rank.progress.device_groups, world_size, "device_groups")
         except RefusedError as error:
             raise RefusedError(f"rank {number}: {error}") from None
         if rank.life != store.LIFE_EXITED:
@@ -217,6 +149,20 @@ def _check_progress(progress: common.Progress, world_size: int) -> None:
     if not (-1 <= progress.step <= LARGEST_COUNT and progress.phase in PHASES):
         check_step(progress.step, "progress.step")
         check_known(progress.phase, PHASES, "progress.phase")
+    check_length(progress.groups, "progress.groups", MOST_GROUPS)
+    check_length(progress.device_groups, "progress.device_groups", MOST_GROUPS)
+    for group in (*progress.groups, *progress.device_groups):
+        # As above: one expression for the usual case.
+        if not (
+            len(group.group) <= NAME_CHARACTERS
+            and len(group.description) <= NAME_CHARACTERS
+            and group.enqueued <= LARGEST_COUNT
+            and group.completed <= LARGEST_COUNT
+            and group.started <= LARGEST_COUNT
+            and group.source in RECORDER_SOURCES
+            and not _flaw_of_members(tuple(group.member_runs), world_size)
+        ):
+            _name_bad_group(group, world_size)
     for channel in progress.channels:
         if not (
             channel.direction in DIRECTIONS
@@ -229,6 +175,21 @@ def _check_progress(progress: common.Progress, world_size: int) -> None:
                 f"channel of group {channel.group[:80]!r}: peer {channel.peer}, direction {channel.direction},"
                 f" {channel.enqueued} and {channel.completed}"
             )
+
+
+@lru_cache(MOST_RANKS)
+def _flaw_of_members(runs: tuple[int, ...], world_size: int) -> str:
+    """Return what is wrong with the members of a group. All its ranks name the same ones in every report."""
+    return flaw_of_runs(runs, world_size)
+
+
+def _name_bad_group(group: common.GroupProgress, world_size: int) -> None:
+    check_text(group.group, "group", NAME_CHARACTERS)
+    check_text(group.description, f"the description of group {group.group!r}", NAME_CHARACTERS)
+    for name in ("enqueued", "completed", "started"):
+        check_count(getattr(group, name), f"{name} of group {group.group!r}")
+    check_known(group.source, RECORDER_SOURCES, f"source of group {group.group!r}")
+    raise RefusedError(f"group {group.group!r} has {flaw_of_runs(group.member_runs, world_size)}")
 
 
 def _name_bad_value(rank: store.RankState) -> None:

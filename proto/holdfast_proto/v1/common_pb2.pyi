@@ -132,22 +132,22 @@ class BlockedOn(_message.Message):
     def __init__(self, activity: _Optional[_Union[Activity, str]] = ..., call: _Optional[str] = ..., path: _Optional[str] = ..., party: _Optional[_Union[Party, str]] = ..., pid: _Optional[int] = ..., command: _Optional[str] = ..., peer: _Optional[str] = ..., rank: _Optional[int] = ..., thread: _Optional[str] = ..., next: _Optional[_Union[BlockedOn, _Mapping]] = ...) -> None: ...
 
 class GroupProgress(_message.Message):
-    __slots__ = ("group", "members", "enqueued", "completed", "description", "source", "started")
+    __slots__ = ("group", "member_runs", "enqueued", "completed", "description", "source", "started")
     GROUP_FIELD_NUMBER: _ClassVar[int]
-    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_RUNS_FIELD_NUMBER: _ClassVar[int]
     ENQUEUED_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     group: str
-    members: _containers.RepeatedScalarFieldContainer[int]
+    member_runs: _containers.RepeatedScalarFieldContainer[int]
     enqueued: int
     completed: int
     description: str
     source: RecorderSource
     started: int
-    def __init__(self, group: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., enqueued: _Optional[int] = ..., completed: _Optional[int] = ..., description: _Optional[str] = ..., source: _Optional[_Union[RecorderSource, str]] = ..., started: _Optional[int] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., member_runs: _Optional[_Iterable[int]] = ..., enqueued: _Optional[int] = ..., completed: _Optional[int] = ..., description: _Optional[str] = ..., source: _Optional[_Union[RecorderSource, str]] = ..., started: _Optional[int] = ...) -> None: ...
 
 class Recorder(_message.Message):
     __slots__ = ("source", "backend", "full_dumps")

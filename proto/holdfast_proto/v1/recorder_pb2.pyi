@@ -19,22 +19,22 @@ CALL_STATE_STARTED: CallState
 CALL_STATE_COMPLETED: CallState
 
 class RecordedGroup(_message.Message):
-    __slots__ = ("name", "description", "members", "has_status", "last_enqueued", "last_started", "last_completed")
+    __slots__ = ("name", "description", "member_runs", "has_status", "last_enqueued", "last_started", "last_completed")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_RUNS_FIELD_NUMBER: _ClassVar[int]
     HAS_STATUS_FIELD_NUMBER: _ClassVar[int]
     LAST_ENQUEUED_FIELD_NUMBER: _ClassVar[int]
     LAST_STARTED_FIELD_NUMBER: _ClassVar[int]
     LAST_COMPLETED_FIELD_NUMBER: _ClassVar[int]
     name: str
     description: str
-    members: _containers.RepeatedScalarFieldContainer[int]
+    member_runs: _containers.RepeatedScalarFieldContainer[int]
     has_status: bool
     last_enqueued: int
     last_started: int
     last_completed: int
-    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., has_status: bool = ..., last_enqueued: _Optional[int] = ..., last_started: _Optional[int] = ..., last_completed: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., member_runs: _Optional[_Iterable[int]] = ..., has_status: bool = ..., last_enqueued: _Optional[int] = ..., last_started: _Optional[int] = ..., last_completed: _Optional[int] = ...) -> None: ...
 
 class RecordedCall(_message.Message):
     __slots__ = ("order", "group", "p2p", "seq", "p2p_seq", "op", "input_sizes", "output_sizes", "dtypes", "state", "retired", "created_ns", "timeout_ms", "frame")

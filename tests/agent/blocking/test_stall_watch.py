@@ -123,7 +123,7 @@ async def test_a_stopped_rank_is_where_its_black_box_says(node: RecordedNode, ra
 async def test_the_place_of_a_stopped_rank_is_known_before_it_has_stalled_for_long(
     node: RecordedNode, rank: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stall_watch, "LOOKED_AT_AFTER_S", math.inf)
+    monkeypatch.setattr(stall_watch, "STALLED_AFTER_S", math.inf)
     rank.say(f"12 {PHASE_OPTIMIZER}")
     await until(lambda: box_shows(node, 12), "the rank has entered step 12")
     async with watched(node, rank):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast_agent.evidence.recorder_dump import HIGHEST_RANK, NoDumpError, from_document, read_dump
+from holdfast_proto.member_runs import members_of
 from holdfast_proto.v1 import recorder_pb2 as recorder
 from tests.support.recorder_documents import Document
 
@@ -44,7 +45,7 @@ def test_the_pickle_and_the_json_of_one_recorder_are_one_dump() -> None:
     assert dump == read_dump(as_pickle(written))
     ops = ["nccl:all_reduce", "nccl:send 0->1", "nccl:coalesced", "nccl:all_reduce"]
     assert [call.op for call in dump.calls] == ops
-    assert [list(group.members) for group in dump.groups] == [[0, 1], [1, 0]]
+    assert [list(members_of(group.member_runs)) for group in dump.groups] == [[0, 1], [1, 0]]
     assert dump.has_calls and not dump.has_wrapped and not dump.is_partial and not dump.has_unnamed_status
 
 
@@ -236,7 +237,7 @@ def test_states_and_counters_of_other_backends_are_not_believed(backend: str) ->
 @pytest.mark.parametrize(("ranks", "members"), [("[3, 1]", [3, 1]), ([3, 1], [3, 1]), ((3, 1), [3, 1]), ("[]", [])])
 def test_members_are_a_text_or_a_list_in_the_order_of_the_group(ranks: object, members: list[int]) -> None:
     dump = from_document(document(pg_config={"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}))
-    assert (list(dump.groups[0].members), dump.bad_entries) == (members, 0)
+    assert (list(members_of(dump.groups[0].member_runs)), dump.bad_entries) == (members, 0)
 
 
 def test_a_group_is_named_by_its_key_if_it_has_no_name() -> None:
@@ -255,7 +256,7 @@ def test_an_entry_names_its_group_and_may_describe_it(named: object, expected: t
 def test_the_highest_rank_is_one_and_the_next_is_none() -> None:
     for rank, members in ((HIGHEST_RANK, [HIGHEST_RANK]), (HIGHEST_RANK + 1, [])):
         dump = from_document(document(pg_config={"0": {"name": "0", "desc": "", "ranks": f"[{rank}]"}}))
-        assert list(dump.groups[0].members) == members
+        assert list(members_of(dump.groups[0].member_runs)) == members
 
 
 def test_more_groups_than_a_rank_can_have_are_left_out_and_counted() -> None:
@@ -267,7 +268,7 @@ def test_more_groups_than_a_rank_can_have_are_left_out_and_counted() -> None:
 @pytest.mark.parametrize("ranks", [None, 7, "[1, 1]", [1, 1], f"[{1 << 32}]", [True], [-1], ["x"]])
 def test_members_without_sense_are_left_out_and_counted(ranks: object) -> None:
     dump = from_document(document(pg_config={"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}))
-    assert (list(dump.groups[0].members), dump.bad_entries) == ([], 1)
+    assert (list(members_of(dump.groups[0].member_runs)), dump.bad_entries) == ([], 1)
 
 
 @pytest.mark.parametrize("counters", [None, 7, {}, {"last_enqueued_collective": 1}, {"last_enqueued_collective": "x"}])
@@ -445,7 +446,7 @@ def test_a_damaged_dump_is_refused_or_read_in_part(change: dict[str, object]) ->
     except NoDumpError as error:
         assert len(str(error)) < 300
     else:
-        assert all(rank <= HIGHEST_RANK for group in dump.groups for rank in group.members)
+        assert all(rank <= HIGHEST_RANK for group in dump.groups for rank in members_of(group.member_runs))
 
 
 @pytest.mark.parametrize(("sizes", "text"), [([[2, 3], []], "[[2, 3], []]"), ([[[1]], ["a"]], "[[[1]], ['a']]")])

@@ -7,7 +7,7 @@ from holdfast_agent.reports import message_checks
 from holdfast_agent.reports.message_checks import clean_hello, clean_report, flaw_of_hello, flaw_of_slots
 from holdfast_agent.reports.summaries import StepSummaries
 from holdfast_daemon.validation.message_rules import check_event
-from holdfast_daemon.validation.node_rules import KnownGroups, check_node
+from holdfast_daemon.validation.node_rules import check_node
 from holdfast_proto import limits
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -34,7 +34,7 @@ def whole() -> session.Report:
         progress=Progress(
             step=7,
             phase=PHASE_DATA,
-            groups=[GroupProgress(group="0", members=[0, 3], enqueued=4, completed=4)],
+            groups=[GroupProgress(group="0", member_runs=[0, 3, 2], enqueued=4, completed=4)],
             channels=[ChannelProgress(group="0", peer=3, direction=DIRECTION_SEND, enqueued=1)],
         ),
         steps=[
@@ -125,8 +125,8 @@ def test_step_with_an_impossible_duration_counts_as_done(duration_s: float) -> N
         ("logged", LoggedNumber(name="a\x1b[2J")),
         ("logged", LoggedNumber(name="x" * 101)),
         ("logged", LoggedNumber(name="kl", step=-2)),
-        ("groups", GroupProgress(group="1", members=[0, WORLD])),
-        ("groups", GroupProgress(group="1", members=[2**32 - 1])),
+        ("groups", GroupProgress(group="1", member_runs=[0, WORLD, 2])),
+        ("groups", GroupProgress(group="1", member_runs=[2**32 - 1, 1, 1])),
         ("groups", GroupProgress(group="x" * 10_000)),
         ("groups", GroupProgress(group="1", enqueued=2**64 - 1)),
         ("channels", ChannelProgress(group="0", peer=WORLD)),
@@ -188,15 +188,17 @@ def test_daemon_refuses_nothing_of_what_an_agent_lets_pass(excess: int) -> None:
     report = whole()
     progress = report.progress
     progress.step = limits.LARGEST_COUNT
-    progress.groups.add(group=name, description=name, members=[0], enqueued=count, completed=count)
+    progress.groups.add(group=name, description=name, member_runs=[0, 1, 1], enqueued=count, completed=count)
     source = 99 if excess else 2
-    progress.device_groups.add(group=name, members=[0], enqueued=count, started=count, completed=count, source=source)
+    progress.device_groups.add(
+        group=name, member_runs=[0, 1, 1], enqueued=count, started=count, completed=count, source=source
+    )
     progress.channels.add(group=name, peer=1, direction=DIRECTION_SEND, enqueued=count, completed=count)
     report.recorders.add(source=source, backend="x" * (64 + excess))
     report.worker_socket = "/" + "x" * (106 + excess)
     report.pending.add(rank=1, group=name, op=name, seq=count, sizes=text, dtypes=text)
     if excess:
-        progress.groups.add(group="descending", members=[1, 0])
+        progress.groups.add(group="descending", member_runs=[1, 1, 1, 0, 1, 1])
         progress.groups.extend([progress.groups[0]] * limits.MOST_GROUPS)
         report.pending.extend([report.pending[0]] * limits.MOST_GROUPS)
     fingerprint = b"x" * (limits.FINGERPRINT_BYTES + excess)
@@ -211,7 +213,7 @@ def test_daemon_refuses_nothing_of_what_an_agent_lets_pass(excess: int) -> None:
         recorders=report.recorders, coordinates=said.coordinates, first_step_ended_unix_s=report.steps[-1].ended_unix_s,
     )  # fmt: skip
     node = store.NodeState(run="r", node="a", world_size=WORLD, ranks=[state])
-    check_node(node, name="a", run="r", spec=None, groups=KnownGroups())
+    check_node(node, name="a", run="r", spec=None)
     for step in report.steps:
         for summary in StepSummaries(1, ranks=1).add(1, step):
             check_event(store.Event(node="a", generation=1, step_summary=summary), None)

@@ -12,6 +12,7 @@ from holdfast_agent.reports.store_link import StoreLink
 from holdfast_base import redis_client
 from holdfast_base.redis_client import StoreOutage, connect
 from holdfast_proto import keys
+from holdfast_proto.state_value import read_state
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import end, until
 from tests.support.store_server import StoreServer
@@ -152,7 +153,7 @@ async def test_publishing_puts_back_what_an_emptied_store_has_lost(store_server:
             assert await link.load_spec() == SPEC
             with store_server.client() as client:
                 data: Any = client.get(keys.node(RUN, NODE))
-                assert store.NodeState.FromString(data).generation == 3
+                assert read_state(data).generation == 3
                 assert 0 < int(client.pttl(keys.node(RUN, NODE))) <= store_link.STATE_TTL_MS
                 assert client.smembers(keys.RUNS) == {RUN.encode()}
                 assert client.smembers(keys.nodes(RUN)) == {NODE.encode()}

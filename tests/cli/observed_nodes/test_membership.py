@@ -10,6 +10,7 @@ from holdfast_cli.observed_nodes import membership
 from holdfast_cli.observed_nodes.membership import Membership
 from holdfast_cli.observed_nodes.store_view import StoreView
 from holdfast_proto import keys
+from holdfast_proto.state_value import write_state
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.store_server import StoreServer
 
@@ -75,7 +76,7 @@ def test_a_run_that_holdfast_has_started_is_left_alone(join: Join, store_server:
     client = store_server.client()
     client.set(keys.spec("r"), store.RunSpec(run="r", nodes=1, command=["python"]).SerializeToString())
     client.sadd(keys.nodes("r"), "n")
-    client.set(keys.node("r", "n"), store.NodeState(run="r", node="n").SerializeToString())
+    client.set(keys.node("r", "n"), write_state(store.NodeState(run="r", node="n")))
     with pytest.raises(SettingsError, match="run r already runs on n with this Redis"):
         join("a")
     assert store.RunSpec.FromString(bytes(client.get(keys.spec("r")) or b"")).command == ["python"]  # type: ignore[arg-type]
@@ -91,7 +92,7 @@ def test_a_node_sees_the_run_its_newest_incident_and_its_own_ranks(store_server:
         client.hset(keys.incidents("r"), name, store.Incident(id=name).SerializeToString())
     for name, rank in (("a", 0), ("b", 1)):
         state = store.NodeState(run="r", node=name, generation=2, ranks=[store.RankState(rank=rank)])
-        client.set(keys.node("r", name), state.SerializeToString())
+        client.set(keys.node("r", name), write_state(state))
     client.hset(keys.incidents("r"), "0003-z", b"\xff")
     assert [incident.id for incident in view.incidents()] == ["0001-x", "0002-y"]
     client.hdel(keys.incidents("r"), "0003-z")

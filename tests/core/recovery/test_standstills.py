@@ -174,8 +174,8 @@ def test_a_circle_of_calls_is_certain_only_while_none_of_its_ranks_moves() -> No
         for number, (ahead, behind) in ((0, ("a", "b")), (1, ("b", "a"))):
             groups = world.rank(number).progress.groups
             del groups[:]
-            groups.add(group=ahead, members=[0, 1], enqueued=5, completed=4)
-            groups.add(group=behind, members=[0, 1], enqueued=4, completed=4)
+            groups.add(group=ahead, member_runs=[0, 1, 2], enqueued=5, completed=4)
+            groups.add(group=behind, member_runs=[0, 1, 2], enqueued=4, completed=4)
         return world
 
     assert restarted_after_s(circle()) < 2.0

@@ -9,6 +9,7 @@ from holdfast_base.redis_client import StoreError
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_store import ENDED_RUN_TTL_S, LeadershipLostError, RunStore
 from holdfast_proto import keys
+from holdfast_proto.state_value import write_state
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import until
 from tests.support.memory_store import MemoryStore
@@ -214,7 +215,7 @@ async def test_only_nodes_whose_lease_is_alive_are_there(store_server: Store) ->
         with store_server.client() as client:
             client.sadd(keys.nodes(RUN), "node1", "node0", "node2")
             for name in ("node0", "node2"):
-                client.set(keys.node(RUN, name), store.NodeState(run=RUN, node=name).SerializeToString(), px=60_000)
+                client.set(keys.node(RUN, name), write_state(store.NodeState(run=RUN, node=name)), px=60_000)
             found = [(name, state.node) for name, state in (await a.nodes()).items()]
             assert found == [("node0", "node0"), ("node2", "node2")]
             client.delete(keys.node(RUN, "node0"))

@@ -3,6 +3,7 @@ import logging
 import pytest
 
 from holdfast_daemon.validation.intake import Intake
+from holdfast_proto.state_value import write_state
 from holdfast_proto.v1 import store_pb2 as store
 
 RUN = "r"
@@ -15,7 +16,7 @@ def node(name: str, *ranks: int, generation: int = 1, fence: int = 0, life: int 
     state = store.NodeState(run=RUN, node=name, generation=generation, fence=fence)
     for rank in ranks:
         state.ranks.add(rank=rank, life=life)
-    return state.SerializeToString()
+    return write_state(state)
 
 
 def fences(nodes: dict[str, store.NodeState]) -> dict[str, int]:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from holdfast_daemon.validation.node_rules import KnownGroups, check_node
+from holdfast_daemon.validation.node_rules import check_node
 from holdfast_daemon.validation.rules import RefusedError
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -22,10 +22,10 @@ def good_node() -> store.NodeState:
         instance="i",
     )
     for number in (0, 1):
-        groups = [common.GroupProgress(group="0", members=[0, 1, 2, 3], enqueued=7, completed=6, description="world")]
+        groups = [common.GroupProgress(group="0", member_runs=[0, 1, 4], enqueued=7, completed=6, description="world")]
         channels = [common.ChannelProgress(group="0", peer=1, direction=common.DIRECTION_SEND, enqueued=2, completed=2)]
         on_device = common.GroupProgress(
-            group="0", members=[0, 1], enqueued=9, started=8, completed=7, source=common.RECORDER_SOURCE_NCCL
+            group="0", member_runs=[0, 1, 2], enqueued=9, started=8, completed=7, source=common.RECORDER_SOURCE_NCCL
         )
         progress = common.Progress(
             step=5, phase=common.PHASE_OPTIMIZER, groups=groups, channels=channels, device_groups=[on_device]
@@ -121,9 +121,9 @@ BAD_NODES = [
     ("ranks.0.progress.step", -2),
     ("ranks.0.progress.step", HUGE),
     ("ranks.0.progress.phase", UNKNOWN),
-    ("ranks.0.progress.groups.0.members", [0, 4]),
-    ("ranks.0.progress.groups.0.members", [1, 0]),
-    ("ranks.0.progress.groups.0.members", [1, 1]),
+    ("ranks.0.progress.groups.0.member_runs", [0, 4, 2]),
+    ("ranks.0.progress.groups.0.member_runs", [1, 1, 1, 0, 1, 1]),
+    ("ranks.0.progress.groups.0.member_runs", [0, 1]),
     ("ranks.0.progress.groups.0.group", "x" * 300),
     ("ranks.0.progress.groups.0.description", "x" * 3000),
     ("ranks.0.progress.groups.0.enqueued", HUGE),
@@ -146,29 +146,14 @@ BAD_NODES = [
 ]
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["new groups", "known groups"])
 @pytest.mark.parametrize(("path", "value"), BAD_NODES, ids=lambda value: repr(value)[:40])
-def test_a_node_with_one_bad_value_is_refused(path: str, value: object, known: bool) -> None:
-    groups = KnownGroups()
-    if known:
-        check_node(good_node(), name="a", run=RUN, spec=SPEC, groups=groups)
+def test_a_node_with_one_bad_value_is_refused(path: str, value: object) -> None:
     with pytest.raises(RefusedError) as caught:
-        check_node(changed(good_node(), path, value), name="a", run=RUN, spec=SPEC, groups=groups)
+        check_node(changed(good_node(), path, value), name="a", run=RUN, spec=SPEC)
     assert "\n" not in str(caught.value)
-    check_node(good_node(), name="a", run=RUN, spec=SPEC, groups=groups)
+    check_node(good_node(), name="a", run=RUN, spec=SPEC)
 
 
 def test_a_good_node_says_which_ranks_are_alive_there() -> None:
     for spec in (SPEC, None):
-        assert check_node(good_node(), name="a", run=RUN, spec=spec, groups=KnownGroups()) == {(3, 0)}
-
-
-def test_members_that_change_are_checked_again() -> None:
-    groups = KnownGroups()
-    for members in ([0, 1, 2, 3], [0, 1], [0, 2], []):
-        node = good_node()
-        node.ranks[0].progress.groups[0].members[:] = members
-        check_node(node, name="a", run=RUN, spec=SPEC, groups=groups)
-    with pytest.raises(RefusedError, match="do not ascend"):
-        node.ranks[0].progress.groups[0].members[:] = [2, 0]
-        check_node(node, name="a", run=RUN, spec=SPEC, groups=groups)
+        assert check_node(good_node(), name="a", run=RUN, spec=spec) == {(3, 0)}

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from holdfast_core import coordinator
 from holdfast_core.model import DetectorFailed, Observation
 from holdfast_daemon.validation.intake import Intake
+from holdfast_proto.state_value import write_state
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.validation.test_event_rules import GOOD_EVENTS, good_event
 from tests.support.core_world import World
@@ -84,7 +85,7 @@ def test_nothing_that_passes_makes_the_core_raise(seed: int) -> None:
                 node = store.NodeState()
                 node.CopyFrom(known)
                 mutate(node, chance, ratio)
-                raw[name] = node.SerializeToString()
+                raw[name] = write_state(node)
             nodes = intake.nodes(raw, world.spec, world.state.record.nodes)
             events = []
             for _ in range(chance.randrange(4)):

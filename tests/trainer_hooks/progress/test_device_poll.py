@@ -29,7 +29,7 @@ def test_numbers_of_nccl_are_reported_as_they_are_with_the_groups_they_belong_to
     (shown,) = world.poll().poll()
     assert shown == common.GroupProgress(
         group="0",
-        members=[0, 1],
+        member_runs=[0, 1, 2],
         description="mesh_dp",
         enqueued=42,
         completed=7,
@@ -43,7 +43,7 @@ def test_a_group_that_only_the_recorder_knows_is_reported_without_a_name(world: 
     world.status = {"0": numbers(5, 5, 5), "1": numbers(2, -1, 1)}
     named, unnamed = world.poll().poll()
     assert named.group == "0"
-    assert (unnamed.group, list(unnamed.members), unnamed.description) == ("", [], "unknown group 1 of nccl")
+    assert (unnamed.group, list(unnamed.member_runs), unnamed.description) == ("", [], "unknown group 1 of nccl")
 
 
 def test_a_group_that_is_gone_is_reported_no_more(world: DeviceWorld) -> None:

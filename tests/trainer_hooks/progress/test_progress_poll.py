@@ -43,7 +43,7 @@ class Recorder:
 
 def poll_of(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> ProgressPoll:
     def describe(self: ProgressPoll, newest: dict[str, Any], group: Any, unseen: int) -> Group:
-        return Group(newest["process_group"][0], (0, 1), "", None, unseen, Settling())
+        return Group(newest["process_group"][0], (0, 1, 2), "", None, unseen, Settling())
 
     monkeypatch.setattr(progress, "find_dump", lambda: recorder.dump)
     monkeypatch.setattr(progress, "_groups_by_name", lambda: {"tp": object()})
@@ -60,7 +60,7 @@ def test_group_is_looked_up_once_and_only_its_status_read_from_then_on(monkeypat
     recorder.status["0"]["last_completed_collective"] = "5"
     for _ in range(20):
         (group,) = poll.poll()
-    assert (group.group, list(group.members), group.enqueued, group.completed) == ("tp", [0, 1], 5, 5)
+    assert (group.group, list(group.member_runs), group.enqueued, group.completed) == ("tp", [0, 1, 2], 5, 5)
     assert recorder.full_dumps == 1
 
 

@@ -19,6 +19,7 @@ from holdfast_hooks.progress.recorders.recorder import (
     RecorderUnavailableError,
     torch_version,
 )
+from holdfast_proto.member_runs import members_of
 from holdfast_proto.v1 import common_pb2 as common
 from tests.trainer_hooks.progress.device_world import Backend, DeviceWorld, numbers, record_backends
 from tests.trainer_hooks.progress.making import blocked_makers, making
@@ -122,7 +123,7 @@ def test_a_group_is_known_while_torch_makes_it(
     known = {"group_rank": group_rank, "global_ranks_in_group": members, "group_name": "1", "group_desc": "tp"}
     with making(makers, "_new_process_group_helper", **known):
         found = groups_being_made()
-    assert [(group.group, list(group.members), group.description) for group in found] == seen
+    assert [(group.group, list(members_of(group.member_runs)), group.description) for group in found] == seen
     assert groups_being_made() == []
 
 

@@ -166,7 +166,7 @@ class DevicePoll:
                     continue
                 yield common.GroupProgress(
                     group=group.name if group else "",
-                    members=group.members if group else (),
+                    member_runs=group.member_runs if group else (),
                     description=group.description if group else f"unknown group {key} of {backend}",
                     enqueued=enqueued,
                     started=started,

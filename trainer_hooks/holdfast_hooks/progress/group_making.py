@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
+from holdfast_proto.member_runs import runs_of
 from holdfast_proto.v1.common_pb2 import GroupProgress
 
 _Arguments = ParamSpec("_Arguments")
@@ -74,5 +75,7 @@ def _group_of(make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         given = inspect.signature(make).bind_partial(*args, **kwargs).arguments if make.__name__ == _NAMED else {}
         name, members = given.get("group_name"), given.get("global_ranks_in_group")
         if isinstance(name, str) and members and given.get("group_rank") is not None:  # None: it is no member
-            return GroupProgress(group=name, members=sorted(members), description=given.get("group_desc") or "")
+            return GroupProgress(
+                group=name, member_runs=runs_of(sorted(members)), description=given.get("group_desc") or ""
+            )
     return None

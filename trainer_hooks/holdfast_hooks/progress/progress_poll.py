@@ -12,6 +12,7 @@ from holdfast_hooks.progress.pending_calls import PendingCalls
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.recorders.recorder import Dump, RecorderUnavailableError, find_dump
 from holdfast_proto.black_box import BlackBoxWriter
+from holdfast_proto.member_runs import runs_of
 from holdfast_proto.v1.common_pb2 import GroupProgress
 
 # Corrects a completed seq that is too low.
@@ -71,8 +72,8 @@ class Group:
     """A process group in the recorder."""
 
     name: str
-    members: tuple[int, ...]
-    """Global ranks, ascending."""
+    member_runs: tuple[int, ...]
+    """Global ranks, ascending, as runs."""
     description: str
     box_index: int | None
     """Index in the black box; None if its table is full."""
@@ -190,10 +191,10 @@ class ProgressPoll:
     def _describe(self, newest: dict[str, Any], group: "ProcessGroup", unseen: int) -> Group:
         """Describe a group from its newest entry in the full dump."""
         name = newest["process_group"][0]
-        members = tuple(sorted(sys.modules["torch.distributed"].get_process_group_ranks(group)))
+        members = sorted(sys.modules["torch.distributed"].get_process_group_ranks(group))
         index = self._black_box.add_group(name) if self._black_box else None
         settling = Settling() if newest["profiling_name"].startswith("gloo:") else None
-        return Group(name, members, group.group_desc or "", index, unseen, settling)
+        return Group(name, tuple(runs_of(members)), group.group_desc or "", index, unseen, settling)
 
     def _seqs(self, group: Group, status: dict[str, str]) -> tuple[int, int]:
         """Return the newest enqueued and completed seq of a status."""
@@ -207,7 +208,7 @@ class ProgressPoll:
             self._black_box.group(group.box_index, enqueued, completed)
         return GroupProgress(
             group=group.name,
-            members=group.members,
+            member_runs=group.member_runs,
             enqueued=enqueued,
             completed=completed,
             description=group.description,

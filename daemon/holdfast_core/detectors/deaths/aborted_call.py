@@ -19,6 +19,7 @@ from holdfast_core.detectors.deaths import death
 from holdfast_core.detectors.deaths.peer_loss import bytes_expected_and_got
 from holdfast_core.detectors.view import View
 from holdfast_core.diagnosis.operations import input_bytes
+from holdfast_proto.member_runs import members_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -69,9 +70,9 @@ def _victims(view: View) -> dict[int, store.RankExit]:
 
 def _calls_of(view: View, number: int, victims: dict[int, store.RankExit]) -> Iterator[AbortedCall]:
     """Yield the calls that a rank names and in which all members were that were not aborted."""
-    groups = {group.group: group.members for group in view.ranks[number].progress.groups}
+    groups = {group.group: group.member_runs for group in view.ranks[number].progress.groups}
     for call in view.ranks[number].pending:
-        members = groups.get(call.group, ())
+        members = members_of(groups.get(call.group, ()))
         aborted = sorted(victims.keys() & set(members), key=lambda victim: (not _is_odd(victim, victims), victim))
         others = tuple(member for member in members if member not in victims)
         named = [one for other in others if (one := _named(view, other, call)) is not None]

@@ -57,10 +57,10 @@ def _has_reported_all(rank: store.RankState) -> bool:
 
 def _is_missed(left: store.RankState, others: Iterable[store.RankState]) -> bool:
     """Whether one of ``others`` has entered a call with ``left`` that this one never entered."""
-    groups = {group_id(group): group.enqueued for group in left.progress.groups if group.members}
+    groups = {group_id(group): group.enqueued for group in left.progress.groups if group.member_runs}
     channels = {(one.group, one.peer, one.direction): one.enqueued for one in left.progress.channels}
     return any(
-        any(one.members and one.enqueued > groups.get(group_id(one), one.enqueued) for one in rank.progress.groups)
+        any(one.member_runs and one.enqueued > groups.get(group_id(one), one.enqueued) for one in rank.progress.groups)
         or any(
             one.peer == left.rank and one.enqueued > channels.get((one.group, rank.rank, _OPPOSITE[one.direction]), 0)
             for one in rank.progress.channels

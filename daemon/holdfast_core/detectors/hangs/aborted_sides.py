@@ -12,6 +12,7 @@ from math import ceil, isclose
 from holdfast_core.detectors.deaths.peer_loss import bytes_expected_and_got
 from holdfast_core.detectors.view import View
 from holdfast_core.diagnosis.operations import MismatchedCall, Signature, input_bytes, item_bytes, operation
+from holdfast_proto.member_runs import members_of
 
 _ALL_REDUCE = ("all_reduce", "allreduce")
 _PIECE_BYTES = 1 << 20
@@ -23,7 +24,7 @@ def sides_of_aborted(view: View, call: MismatchedCall) -> dict[int, Signature]:
     """Return the call that each aborted rank of the group has made. A rank whose call is not known is left out."""
     named = {rank for _, ranks in call.sides for rank in ranks}
     groups = view.ranks[min(named)].progress.groups
-    members = next((group.members for group in groups if group.group == call.group), ())
+    members = members_of(next((group.member_runs for group in groups if group.group == call.group), ()))
     found = {}
     for number in sorted(set(members) - named):
         rank = view.ranks.get(number)

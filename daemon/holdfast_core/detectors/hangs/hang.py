@@ -93,14 +93,14 @@ def _outrun(view: View) -> set[int]:
     """Return late ranks in whose groups another rank has just completed calls that they have not reported yet."""
     completed: dict[GroupId, int] = {}
     moving = (rank for rank in view.ranks.values() if rank.rank not in view.late and not rank.HasField("exit"))
-    for group in (group for rank in moving for group in rank.progress.groups if group.members):
+    for group in (group for rank in moving for group in rank.progress.groups if group.member_runs):
         completed[group_id(group)] = max(completed.get(group_id(group), 0), group.completed)
     late = view.late.items() if completed else ()
     return {
         number
         for number, rank in late
         for group in rank.progress.groups
-        if group.members and completed.get(group_id(group), 0) > group.enqueued
+        if group.member_runs and completed.get(group_id(group), 0) > group.enqueued
     }
 
 

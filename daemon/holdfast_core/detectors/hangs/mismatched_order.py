@@ -25,6 +25,7 @@ from holdfast_core.diagnosis.hosts.stray_message import StrayMessage, stray_mess
 from holdfast_core.diagnosis.hosts.wait_graph import ArrivedCall
 from holdfast_core.diagnosis.operations import MismatchedCall, Signature, group_id
 from holdfast_core.diagnosis.wait_for_graph import COLLECTIVE, RECV, SEND
+from holdfast_proto.member_runs import members_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -171,7 +172,7 @@ def _held_in(view: View, edge: store.WaitEdge) -> tuple[set[int], tuple[int, ...
         for group in view.ranks[number].progress.groups:
             if group_id(group) == group_of_edge and group.enqueued >= edge.seq > group.completed:
                 held.add(number)
-                members = tuple(group.members)
+                members = members_of(group.member_runs)
     return held, members
 
 

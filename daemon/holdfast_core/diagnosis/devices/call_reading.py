@@ -281,7 +281,7 @@ class _Reading:
                 self._calls.arrived[key] = max(self._calls.arrived.get(key, 0), group.last_enqueued)
             elif index not in self._newest and self._calls.counts_exact and self._dump.has_calls:
                 self._calls.arrived.setdefault(key, 0)
-            if group.members or (group.has_status and group.last_enqueued >= 0):
+            if group.member_runs or (group.has_status and group.last_enqueued >= 0):
                 self._calls.ready.add(key)
                 self._calls.kinds.add(group.description)
             if self._uses.only_pending and group.has_status and group.last_enqueued == group.last_completed:

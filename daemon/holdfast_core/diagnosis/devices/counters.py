@@ -22,7 +22,7 @@ def dump_of_counters(groups: Iterable[common.GroupProgress]) -> recorder.Recorde
             recorder.RecordedGroup(
                 name=group.group,
                 description=group.description,
-                members=group.members,
+                member_runs=group.member_runs,
                 has_status=True,
                 last_enqueued=group.enqueued or -1,
                 last_started=group.started or -1,

@@ -13,6 +13,7 @@ from holdfast_core.diagnosis.devices.rank_calls import GroupUses, RankCalls
 from holdfast_core.diagnosis.devices.shared_calls import shared_calls
 from holdfast_core.diagnosis.operations import ends_together
 from holdfast_core.diagnosis.wait_for_graph import GroupKey, SharedCall
+from holdfast_proto.member_runs import members_of
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
 _WORLD = "0"
@@ -35,28 +36,34 @@ def group_keys(dumps: Mapping[int, recorder.RecorderDump], world_size: int) -> d
     the dumps of others help: a group of the same name that has this rank in it. Without any, the members are the ranks
     that show calls in a group of this name; of the world, all ranks.
     """
-    known: dict[str, set[tuple[int, ...]]] = {}
+    known: dict[str, set[tuple[int, ...]]] = {}  # as runs
     seen: dict[str, set[int]] = {}
     for rank, dump in dumps.items():
         called = {call.group for call in dump.calls}
         for index, group in enumerate(dump.groups):
-            if group.members:
-                known.setdefault(group.name, set()).add(tuple(group.members))
+            if group.member_runs:
+                known.setdefault(group.name, set()).add(tuple(group.member_runs))
             if index in called or group.has_status:
                 seen.setdefault(group.name, set()).add(rank)
 
+    by_runs: dict[tuple[str, tuple[int, ...]], GroupKey] = {}
     interned: dict[GroupKey, GroupKey] = {}
 
     def shared(name: str, members: tuple[int, ...]) -> GroupKey:
         key = _HashedOnce((name, members))
         return interned.setdefault(key, key)
 
+    def named(name: str, runs: tuple[int, ...]) -> GroupKey:
+        if (name, runs) not in by_runs:
+            by_runs[name, runs] = shared(name, members_of(runs))
+        return by_runs[name, runs]
+
     def key(rank: int, group: recorder.RecordedGroup) -> GroupKey:
-        if group.members:
-            return shared(group.name, tuple(group.members))
-        fitting = [members for members in known.get(group.name, ()) if rank in members]
+        if group.member_runs:
+            return named(group.name, tuple(group.member_runs))
+        fitting = [runs for runs in known.get(group.name, ()) if rank in members_of(runs)]
         if len(fitting) == 1:
-            return shared(group.name, fitting[0])
+            return named(group.name, fitting[0])
         if not fitting and (group.name == _WORLD or group.description == "default_pg"):
             return shared(group.name, tuple(range(world_size)))
         return shared(group.name, tuple(sorted(seen.get(group.name, {rank}))))
@@ -71,7 +78,9 @@ def guessed_groups(
 
     ``world``: all ranks of the job, of which the groups that hold them all are no guess; empty if that is a guess too.
     """
-    named = {(group.name, tuple(group.members)) for dump in dumps.values() for group in dump.groups if group.members}
+    groups = (group for dump in dumps.values() for group in dump.groups if group.member_runs)
+    runs = {(group.name, tuple(group.member_runs)) for group in groups}
+    named = {(name, members_of(of_group)) for name, of_group in runs}
     return frozenset(key for of_rank in keys.values() for key in of_rank if key not in named and key[1] != world)
 
 

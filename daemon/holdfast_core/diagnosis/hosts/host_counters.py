@@ -9,7 +9,9 @@ from collections.abc import Collection, Iterator, Mapping
 from enum import IntEnum
 from statistics import median_low
 
+from holdfast_core.diagnosis.operations import GroupId, group_id
 from holdfast_core.diagnosis.wait_for_graph import COLLECTIVE, RECV, SEND, SharedCall
+from holdfast_proto.member_runs import members_of
 from holdfast_proto.v1 import common_pb2, store_pb2
 
 _SILENT_FLOOR_S = 0.7
@@ -73,24 +75,22 @@ def calls_on_hosts(
     ``in_calls``: ranks whose stacks show that they wait in a call. Sends of others are buffered, so that they may run
     on: these hold nobody up for certain.
     """
-    # Each process has only one group of a name. So name, first member and size identify a group. Comparing all members
-    # would cost more than the rest of the analysis.
-    groups: dict[tuple[str, int, int], dict[int, common_pb2.GroupProgress]] = {}
+    groups: dict[GroupId, dict[int, common_pb2.GroupProgress]] = {}
     channels: dict[tuple[int, str, int, common_pb2.Direction], common_pb2.ChannelProgress] = {}
     for rank, state in ranks.items():
         for group in state.progress.groups:
-            if group.members and group.source in _COUNTED:
-                groups.setdefault((group.group, group.members[0], len(group.members)), {})[rank] = group
+            if group.member_runs and group.source in _COUNTED:
+                groups.setdefault(group_id(group), {})[rank] = group
         for channel in state.progress.channels:
             channels[rank, channel.group, channel.peer, channel.direction] = channel
-    for (name, _, _), reports in groups.items():
+    for (name, runs), reports in groups.items():
         waiters = {
             rank: group
             for rank, group in sorted(reports.items())
             if group.enqueued > group.completed and liveness[rank] == Liveness.ALIVE
         }
         if waiters:
-            members = tuple(next(iter(reports.values())).members)
+            members = members_of(runs)
             arrived = dict.fromkeys(members, 0) | {r: _arrived(group, liveness[r]) for r, group in reports.items()}
             yield from _calls((name, members), COLLECTIVE, waiters, arrived, waiters)
     for (rank, name, peer, direction), channel in channels.items():

@@ -38,7 +38,7 @@ def left_out_calls(ranks: Mapping[int, store.RankState]) -> LeftOutCalls | None:
     members: dict[GroupId, dict[int, common.GroupProgress]] = {}
     for number in sorted(ranks):
         for group in ranks[number].progress.groups:
-            if group.members:
+            if group.member_runs:
                 members.setdefault(group_id(group), {})[number] = group
     found = (_behind(group, ranks) for _, group in sorted(members.items()))
     return next((one for one in found if one is not None), None)

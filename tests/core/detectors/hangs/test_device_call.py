@@ -103,7 +103,7 @@ def counters(numbers: dict[int, tuple[int, int]]) -> Ranks:
     for rank, (made, done) in numbers.items():
         groups = ranks[rank].progress.device_groups
         source = common.RECORDER_SOURCE_NCCL
-        groups.add(group="0", members=range(4), enqueued=made, completed=done, source=source)
+        groups.add(group="0", member_runs=[0, 1, 4], enqueued=made, completed=done, source=source)
     return ranks
 
 

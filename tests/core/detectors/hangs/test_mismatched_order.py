@@ -5,6 +5,7 @@ import pytest
 from holdfast_core.detectors.hangs.mismatched_order import MismatchedOrder
 from holdfast_core.detectors.hangs.root_ranks import HungCollective
 from holdfast_core.detectors.hangs.transport import Transport
+from holdfast_proto.member_runs import runs_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.views import Ranks
@@ -194,7 +195,7 @@ def different_groups(made: dict[int, list[int]], name: str = "1") -> Ranks:
     """Return ranks in the first call of a group. ``made``: rank -> the members of the group that it has made."""
     ranks = Ranks()
     for number, members in made.items():
-        ranks[number].progress.groups.add(group=name, members=members, enqueued=1)
+        ranks[number].progress.groups.add(group=name, member_runs=runs_of(members), enqueued=1)
     return ranks
 
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 import pytest
 
 from holdfast_core.diagnosis.hosts.wait_graph import EDGES_KEPT, ArrivedCall, WaitAnalysis, analyse
+from holdfast_proto.member_runs import runs_of
 from holdfast_proto.v1 import common_pb2, store_pb2
 
 SEND, RECV = common_pb2.DIRECTION_SEND, common_pb2.DIRECTION_RECV
@@ -25,7 +26,9 @@ class World:
         """Put ranks into a group at the given seqs. ``completed`` holds for all ranks, or gives one number per rank."""
         for rank, seq in enqueued.items():
             done = completed if isinstance(completed, int) else completed[rank]
-            self.ranks[rank].progress.groups.add(group=name, members=sorted(enqueued), enqueued=seq, completed=done)
+            self.ranks[rank].progress.groups.add(
+                group=name, member_runs=runs_of(sorted(enqueued)), enqueued=seq, completed=done
+            )
         return self
 
     def set(self, rank: int, **fields: Any) -> Self:

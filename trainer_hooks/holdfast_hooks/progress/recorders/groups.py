@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast_hooks.progress.recorders.recorder import has_backend_recorders
+from holdfast_proto.member_runs import runs_of
 from holdfast_proto.v1 import common_pb2 as common
 
 _NCCL = frozenset(("nccl", "nccl-legacy"))
@@ -26,8 +27,8 @@ class DeviceGroup:
     backend: str
     """Name that the backend gives itself, e.g. ``nccl``. With TorchComms, see :func:`_name`."""
     name: str
-    members: tuple[int, ...]
-    """Global ranks, ascending."""
+    member_runs: tuple[int, ...]
+    """Global ranks, ascending, as runs."""
     description: str
     recorder_id: str | None
     """Id of the group in its recorder; None: not known."""
@@ -74,10 +75,8 @@ def _backends(group: Any) -> Iterator[Any]:  # noqa: ANN401
 
 def _describe(group: Any, backend: Any, world: Any) -> DeviceGroup:  # noqa: ANN401
     source, recorder_id = _source(group, backend, world)
-    members = sys.modules["torch.distributed"].get_process_group_ranks(group)
-    return DeviceGroup(
-        source, _name(backend), group.group_name, tuple(sorted(members)), group.group_desc or "", recorder_id
-    )
+    runs = runs_of(sorted(sys.modules["torch.distributed"].get_process_group_ranks(group)))
+    return DeviceGroup(source, _name(backend), group.group_name, tuple(runs), group.group_desc or "", recorder_id)
 
 
 def _source(group: Any, backend: Any, world: Any) -> "tuple[common.RecorderSource, str | None]":  # noqa: ANN401
