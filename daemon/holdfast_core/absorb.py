@@ -11,6 +11,7 @@ from holdfast_core.model import CheckpointCounted, Observation
 from holdfast_core.recovery import hang_aborts, leaving, observed
 from holdfast_core.step_numbers import count_step, merge, see_logged
 from holdfast_core.tick import Tick
+from holdfast_core.world import parts_of
 from holdfast_proto.v1 import store_pb2 as store
 
 PENDING_STEPS = 512
@@ -36,6 +37,7 @@ def _nodes(tick: Tick, observation: Observation) -> None:
     tick.state = replace(
         tick.state,
         nodes=nodes,
+        parts=parts_of(nodes, state.parts),
         heard_of={**state.heard_of, **{name: nodes[name] for name in members if name in nodes}},
         missed_unix_s={name: state.missed_unix_s.get(name, tick.now) for name in members if name not in nodes},
     )
@@ -166,17 +168,16 @@ def _progress(tick: Tick) -> None:
     """Note the newest step that the run has completed: every rank is past it."""
     ranks = tick.ranks
     if len(ranks) == tick.world_size:
-        reached = min((rank.exit.step if rank.HasField("exit") else rank.progress.step) for rank in ranks.values()) - 1
+        reached = ranks.least_step - 1
         if reached > tick.record.newest_step:
             with tick.edit_record() as record:
                 record.newest_step = reached
-    if any(rank.steps_done for rank in ranks.values()):
+    if ranks.untrained < len(ranks):
         checkpoint_reads.see_training(tick)
-    starting = [rank.stalled_s for rank in ranks.values() if not rank.steps_done and rank.life != store.LIFE_EXITED]
-    tick.state = replace(tick.state, deadlines=tick.state.deadlines.observe_start(max(starting, default=0.0)))
+    tick.state = replace(tick.state, deadlines=tick.state.deadlines.observe_start(ranks.longest_start_s))
 
 
 def _first_exit(tick: Tick) -> None:
-    exits = [rank for rank in tick.ranks.values() if rank.HasField("exit") and not is_clean(rank.exit)]
+    exits = [rank for rank in tick.ranks.ended.values() if not is_clean(rank.exit)]
     if exits and not tick.state.first_exit_unix_s:
         tick.state = replace(tick.state, first_exit_unix_s=tick.now)

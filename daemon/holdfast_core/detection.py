@@ -9,6 +9,7 @@ from holdfast_core.detectors.view import MissingNode, StepView, View
 from holdfast_core.model import DetectorFailed, counted
 from holdfast_core.recovery.restart_patience import RestartPatience
 from holdfast_core.tick import Tick
+from holdfast_core.world import parts_of
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -66,7 +67,9 @@ def view_of(tick: Tick, *, suspicious: bool = False) -> View:
         for name in tick.record.nodes
         if name not in state.nodes
     }
-    present = {rank.rank: name for name, node in state.members.items() for rank in node.ranks}
+    present: dict[int, str] = {}
+    for name, part in parts_of(state.members, state.parts).items():
+        present.update(dict.fromkeys(part.ranks, name))
     gone = {rank.rank: name for name, node in lost.items() for rank in node.state.ranks}
     return View(
         now=tick.now,

@@ -8,6 +8,7 @@ from holdfast_core.accounting.phase_watch import SeenStretch
 from holdfast_core.deadlines import Deadlines
 from holdfast_core.detectors import registry
 from holdfast_core.detectors.framework import Detector
+from holdfast_core.world import NodePart
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
@@ -289,6 +290,8 @@ class CoreState:
     record: store.CoordinatorState
     """The part that outlives this leader; never changed, see :meth:`Tick.edit_record`."""
     nodes: Mapping[str, store.NodeState] = field(default_factory=dict)
+    parts: Mapping[str, NodePart] = field(default_factory=dict)
+    """What was read of the states in ``nodes``."""
     deadlines: Deadlines
     heard_of: Mapping[str, store.NodeState] = field(default_factory=dict)
     """Last state that each node of the run has reported, also if its lease has run out since."""

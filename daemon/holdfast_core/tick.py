@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TypeAlias
 
-from holdfast_core.model import Action, CoreState, Send, ranks_of
+from holdfast_core.model import Action, CoreState, Send
+from holdfast_core.world import World, parts_of
 from holdfast_proto.v1 import store_pb2 as store
 
 Timed: TypeAlias = Callable[[str], AbstractContextManager[object]]
@@ -29,7 +30,7 @@ class Tick:
         self.now = now
         """Unix time by the leader's clock, which never jumps."""
         self.actions: list[Action] = []
-        self._ranks: dict[int, store.RankState] = {}
+        self._ranks = World(())
         self._ranks_are_of: tuple[Mapping[str, store.NodeState], int] | None = None
 
     @property
@@ -38,11 +39,12 @@ class Tick:
         return self.state.record
 
     @property
-    def ranks(self) -> dict[int, store.RankState]:
+    def ranks(self) -> World:
         """All ranks of the current generation that are known."""
         nodes, generation = self.state.nodes, self.record.generation
         if self._ranks_are_of is None or self._ranks_are_of[0] is not nodes or self._ranks_are_of[1] != generation:
-            self._ranks = ranks_of(nodes, generation)
+            present = {name: node for name, node in nodes.items() if node.generation == generation}
+            self._ranks = World(parts_of(present, self.state.parts).values())
             self._ranks_are_of = (nodes, generation)
         return self._ranks
 

@@ -12,6 +12,7 @@ from holdfast_core.diagnosis.hosts.different_groups import DifferentGroups, diff
 from holdfast_core.diagnosis.hosts.left_out_calls import LeftOutCalls, left_out_calls
 from holdfast_core.diagnosis.hosts.wait_graph import WaitAnalysis, analyse
 from holdfast_core.diagnosis.operations import MismatchedCall, mismatched_calls
+from holdfast_core.world import World, world_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
@@ -59,8 +60,15 @@ class View:
     may be ended."""
 
     @cached_property
+    def world(self) -> World:
+        """The same as ``ranks``."""
+        return self.ranks if isinstance(self.ranks, World) else world_of(self.ranks.values())
+
+    @cached_property
     def known_ranks(self) -> Mapping[int, store.RankState]:
         """All ranks. Those of missing nodes are as they last reported, and silent."""
+        if not self.missing_nodes:
+            return self.ranks
         lost = (rank for node in self.missing_nodes.values() for rank in node.state.ranks)
         return {**{rank.rank: _silent(rank) for rank in lost}, **self.ranks}
 
@@ -69,17 +77,12 @@ class View:
         """Ranks that have stalled for longer than their deadline."""
         ratio = SUSPECT_RATIO if self.suspicious else 1.0
         least_s = ratio * self.deadlines.floor_s
-        return {
-            number: rank
-            for number, rank in self.ranks.items()
-            if rank.stalled_s > least_s and self._is_late(rank, ratio)
-        }
+        return {rank.rank: rank for rank in self.world.stalled_for(least_s) if self._is_late(rank, ratio)}
 
     @cached_property
     def all_stopped(self) -> bool:
         """Whether every rank is stopped: a person or a scheduler has paused the whole run."""
-        alive = [rank for rank in self.ranks.values() if rank.life != store.LIFE_EXITED]
-        return bool(alive) and len(self.ranks) == self.world_size and all(map(is_stopped, alive))
+        return 0 < self.world.alive == self.world.stopped and len(self.ranks) == self.world_size
 
     def alone_stopped_s(self, rank: store.RankState) -> float:
         """Return the seconds for which a stopped rank has been the only stopped one."""
@@ -179,7 +182,7 @@ class View:
     @cached_property
     def mismatched_call(self) -> MismatchedCall | None:
         """The first call in which ranks do different things, by its names in their recorders; None: there is none."""
-        return next(mismatched_calls(self.ranks), None)
+        return next(mismatched_calls(self.world.named), None)
 
     def activity(self, number: int) -> "common.Activity":
         """Return what a rank does, as far as can be seen from outside.
@@ -298,11 +301,6 @@ _DEVICE_SOURCES = (
     common.RECORDER_SOURCE_BACKEND,
     common.RECORDER_SOURCE_NONE,
 )
-
-
-def is_stopped(rank: store.RankState) -> bool:
-    """Return whether a signal has stopped the process. A debugger's stop is another state."""
-    return rank.life != store.LIFE_EXITED and rank.process_state == "T"
 
 
 def _kernel_activity(rank: store.RankState) -> "common.Activity":

@@ -81,10 +81,10 @@ def leaving(tick: Tick) -> None:
 
 def all_left(tick: Tick) -> bool:
     """Whether every rank of the world has ended, with code 0 or after its training was over."""
-    ranks = tick.ranks.values()
-    if len(ranks) < tick.world_size or not all(rank.HasField("exit") for rank in ranks):
+    ended = tick.ranks.ended
+    if len(ended) < tick.world_size:
         return False
-    return all(is_clean(rank.exit) for rank in ranks) or is_training_over(tick.ranks, tick.world_size)
+    return all(is_clean(rank.exit) for rank in ended.values()) or is_training_over(tick.ranks, tick.world_size)
 
 
 def _may_not_know(tick: Tick) -> bool:

@@ -71,7 +71,7 @@ def starting(tick: Tick) -> None:
     if behind and tick.now - tick.state.sent_unix_s > RESEND_S:
         new_generation.send_start(tick, behind)
     ranks = tick.ranks
-    if len(ranks) == tick.world_size and all(rank.steps_done for rank in ranks.values()):
+    if len(ranks) == tick.world_size and not ranks.untrained:
         ended = max(rank.first_step_ended_unix_s for rank in ranks.values())
         tick.enter(store.RUN_PHASE_RUNNING)
         hang_aborts.see_first_steps(tick)

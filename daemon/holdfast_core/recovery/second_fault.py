@@ -8,9 +8,9 @@ It also corrects where a stopped rank is, once its black box has been read.
 
 from holdfast_core import incidents
 from holdfast_core.detectors.deaths import death
-from holdfast_core.detectors.view import is_stopped
 from holdfast_core.texts.render import write
 from holdfast_core.tick import Tick
+from holdfast_core.world import is_stopped
 from holdfast_proto.v1 import store_pb2 as store
 
 SIMULTANEOUS_S = 0.5

@@ -14,7 +14,6 @@ from holdfast_core import incidents
 from holdfast_core.detection import view_of
 from holdfast_core.detectors.deaths import death
 from holdfast_core.detectors.framework import HANGS, Finding
-from holdfast_core.detectors.view import is_stopped
 from holdfast_core.naming import activity_name, kind_name, phase_name
 from holdfast_core.recovery import signs
 from holdfast_core.recovery.restart_patience import UNCERTAIN_RESTARTS, RestartPatience, Sign, uncertain_restarts
@@ -45,11 +44,10 @@ def is_one(finding: Finding) -> bool:
 
 def note_pauses(tick: Tick) -> None:
     """Note when several or all ranks are stopped together: see :class:`View`."""
-    ranks = [rank for rank in tick.ranks.values() if rank.life != store.LIFE_EXITED]
-    stopped = sum(map(is_stopped, ranks))
+    stopped = tick.ranks.stopped
     if stopped > 1:
         tick.state = replace(tick.state, several_stopped_unix_s=tick.now)
-    if stopped and stopped == len(ranks):
+    if stopped and stopped == tick.ranks.alive:
         tick.state = replace(tick.state, all_stopped_unix_s=tick.now)
 
 

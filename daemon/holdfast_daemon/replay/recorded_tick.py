@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf import proto
@@ -10,6 +11,7 @@ from google.protobuf import proto
 from holdfast_core.detectors import registry
 from holdfast_core.detectors.framework import Detector
 from holdfast_core.model import CoreState, Observation, Request
+from holdfast_core.world import parts_of
 from holdfast_daemon.replay.state_codec import Codec
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
 from holdfast_proto.v1.store_pb2 import NodeState
@@ -19,13 +21,13 @@ _CODEC = Codec({Detector: {detector.name: detector for detector in registry.ALL}
 
 def encode_state(state: CoreState) -> Any:
     """Return a state as what json.dumps takes. Raises CodecError if it holds what cannot be carried."""
-    return _CODEC.encode(state, CoreState)
+    return _CODEC.encode(replace(state, parts={}), CoreState)  # the parts are read again from the nodes
 
 
 def decode_state(data: Any) -> CoreState:
     """Invert :func:`encode_state`. Raises CodecError, also for the state of another version's core."""
     state: CoreState = _CODEC.decode(data, CoreState)
-    return state
+    return replace(state, parts=parts_of(state.nodes, {}))
 
 
 def encode_request(request: Request) -> Any:

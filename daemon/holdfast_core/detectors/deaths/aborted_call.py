@@ -50,8 +50,7 @@ def names_are_in(view: View) -> bool:
     """Whether ranks have been aborted for a size, and the others have said in which calls they were with them."""
     if not _victims(view):
         return False
-    all_have_ended = all(rank.HasField("exit") for rank in view.ranks.values()) and len(view.ranks) == view.world_size
-    return all_have_ended or view.now - view.first_exit_unix_s >= NAMES_PATIENCE_S
+    return len(view.world.ended) == view.world_size or view.now - view.first_exit_unix_s >= NAMES_PATIENCE_S
 
 
 def aborted_call(view: View) -> AbortedCall | None:
@@ -64,7 +63,7 @@ def aborted_call(view: View) -> AbortedCall | None:
 
 
 def _victims(view: View) -> dict[int, store.RankExit]:
-    exits = {number: rank.exit for number, rank in view.ranks.items()}
+    exits = {number: rank.exit for number, rank in view.world.ended.items()}
     return {number: ended for number, ended in exits.items() if death.was_aborted_for_a_size(ended)}
 
 

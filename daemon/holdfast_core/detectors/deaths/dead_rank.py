@@ -11,8 +11,9 @@ from holdfast_core.detectors.deaths.late_exit import is_training_over
 from holdfast_core.detectors.deaths.peer_loss import named_absent
 from holdfast_core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_core.detectors.hangs import hang
-from holdfast_core.detectors.view import View, is_stopped
+from holdfast_core.detectors.view import View
 from holdfast_core.diagnosis.hosts.wait_graph import analyse
+from holdfast_core.world import is_stopped
 from holdfast_proto.v1 import store_pb2 as store
 
 SETTLE_S = 0.3
@@ -44,8 +45,8 @@ class DeadRank(Detector):
 
 
 def _verdict(view: View) -> store.Verdict | None:
-    exits = {number: rank.exit for number, rank in view.ranks.items() if rank.HasField("exit")}
-    if is_training_over(view.ranks, view.world_size):
+    exits = {number: rank.exit for number, rank in view.world.ended.items()}
+    if is_training_over(view.world, view.world_size):
         return None  # a rank that fails now, while process groups are destroyed, undoes no step
     if all(death.is_clean(ended) for ended in exits.values()):
         exits = early_leavers(view)

@@ -27,7 +27,7 @@ _OPPOSITE = {
 
 def early_leavers(view: View) -> dict[int, store.RankExit]:
     """Return the exits of ranks that left too early."""
-    left = {number: rank for number, rank in view.ranks.items() if _has_left_in_a_step(rank)}
+    left = {number: rank for number, rank in view.world.ended.items() if _has_left_in_a_step(rank)}
     if not left:
         return {}
     if has_left_out_calls(view):

@@ -3,7 +3,6 @@
 A hang in an exit does not hold up training: the run has its result with its last step.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -11,6 +10,7 @@ from holdfast_core.detectors.deaths import death
 from holdfast_core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_core.detectors.view import View
 from holdfast_core.recovery.restart_patience import MARKED
+from holdfast_core.world import World
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -29,7 +29,7 @@ class LateExit(Detector):
 
     def see_tick(self, view: View) -> DetectorResult:
         """Judge once all ranks have left training for a while."""
-        if not is_training_over(view.ranks, view.world_size):
+        if not is_training_over(view.world, view.world_size):
             return DetectorResult(replace(self, since_unix_s=0.0))
         since = replace(self, since_unix_s=self.since_unix_s or view.now)
         left = [number for number, rank in sorted(view.ranks.items()) if not (rank.HasField("exit") or _works(rank))]
@@ -47,7 +47,7 @@ def _works(rank: store.RankState) -> bool:
     return rank.progress.phase in MARKED and rank.still_s < REPORT_S
 
 
-def is_training_over(ranks: Mapping[int, store.RankState], world_size: int) -> bool:
+def is_training_over(ranks: World, world_size: int) -> bool:
     """Whether every rank has done its last step, and is gone or about to go.
 
     A rank that still has its hooks counts when others have left and it has come as far as they: its loop is over, or it
@@ -55,7 +55,7 @@ def is_training_over(ranks: Mapping[int, store.RankState], world_size: int) -> b
     """
     if len(ranks) < world_size:
         return False
-    left = [rank for rank in ranks.values() if _has_left(rank)]
+    left = [rank for rank in (*ranks.ended.values(), *ranks.left.values()) if _has_left(rank)]
     if not left:
         return False
     last_step = max(rank.exit.step if rank.HasField("exit") else rank.progress.step for rank in left)

@@ -82,7 +82,7 @@ def _named(lost: MissingNode) -> Named:
 
 
 def _peers_are_lost(view: View) -> bool:
-    return any(rank.HasField("exit") and death.lost_peer(rank.exit) for rank in view.ranks.values())
+    return any(death.lost_peer(rank.exit) for rank in view.world.ended.values())
 
 
 def _is_waited_for(view: View, ranks: list[int]) -> bool:

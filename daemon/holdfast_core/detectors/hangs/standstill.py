@@ -31,10 +31,10 @@ class Standstill(Detector):
 
 def _is_ending(view: View) -> bool:
     """Whether the run ends, as far as can be seen: ranks have ended well, and the others follow within their time."""
-    if not any(rank.HasField("exit") for rank in view.ranks.values()):
+    if not view.world.ended:
         return False
     is_soon = any(rank.stalled_s < REPORT_S for rank in view.late.values())
-    return is_soon or is_training_over(view.ranks, view.world_size)  # then late_exit.py judges
+    return is_soon or is_training_over(view.world, view.world_size)  # then late_exit.py judges
 
 
 def _verdict(view: View) -> store.Verdict:

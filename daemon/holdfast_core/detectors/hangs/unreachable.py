@@ -28,17 +28,15 @@ class Unreachable(Detector):
 
     def see_tick(self, view: View) -> DetectorResult:
         """Judge as soon as ranks say it; else once all have stalled past the deadline of a start."""
-        several = len(set(view.node_of.values())) > 1
-        if not several or view.missing_nodes or any(rank.steps_done for rank in view.ranks.values()):
+        if view.missing_nodes or view.world.untrained < len(view.ranks) or len(set(view.node_of.values())) < 2:
             return DetectorResult(self)
-        has_exits = any(rank.HasField("exit") for rank in view.ranks.values())
-        finding = _said(view) if has_exits else _shown(view)
+        finding = _said(view) if view.world.ended else _shown(view)
         return DetectorResult(self, (finding,) if finding is not None else ())
 
 
 def _said(view: View) -> Finding | None:
     """Return the verdict if the ends of all ranks are explained by some that could not connect to another node."""
-    exits = {number: rank.exit for number, rank in view.ranks.items() if rank.HasField("exit")}
+    exits = {number: rank.exit for number, rank in view.world.ended.items()}
     first = death.first_cause({number: ended for number, ended in exits.items() if not death.is_clean(ended)})
     cut_off = [number for number in first if _NOT_CONNECTED.search(exits[number].last_words)]
     nodes = {view.node_of[number] for number in cut_off}

@@ -1,0 +1,131 @@
+"""All ranks of a generation, and what every tick asks of all of them.
+
+A run is looked at ten times a second, and few of its nodes have a new state since. So the part of a node is read once,
+when its state is new. A tick puts the parts together, and looks at single ranks only where a part shows a reason.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from holdfast_proto.v1 import store_pb2 as store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePart:
+    """The ranks of one node."""
+
+    state: store.NodeState
+    """State that was read."""
+    ranks: Mapping[int, store.RankState]
+    ended: tuple[int, ...]
+    """Ranks whose exit is known."""
+    left: tuple[int, ...]
+    """Ranks that have closed their hooks and have not ended."""
+    named: tuple[int, ...]
+    """Ranks whose recorders name pending calls."""
+    alive: int
+    """Number of ranks that have not exited."""
+    stopped: int
+    """Number of these that a signal has stopped."""
+    untrained: int
+    """Number of ranks that have completed no step."""
+    longest_stall_s: float
+    longest_start_s: float
+    """Longest stall of a live rank that has completed no step."""
+    least_step: int
+    """Least step that a rank is in, or has ended in."""
+
+
+def is_stopped(rank: store.RankState) -> bool:
+    """Return whether a signal has stopped the process. A debugger's stop is another state."""
+    return rank.process_state == "T" and rank.life != store.LIFE_EXITED
+
+
+def parts_of(nodes: Mapping[str, store.NodeState], known: Mapping[str, NodePart]) -> dict[str, NodePart]:
+    """Read the states of nodes that were not read for ``known``."""
+    return {
+        name: part if (part := known.get(name)) is not None and part.state is node else _part_of(node)
+        for name, node in nodes.items()
+    }
+
+
+def _part_of(node: store.NodeState) -> NodePart:
+    by_number = {rank.rank: rank for rank in node.ranks}
+    ended = tuple(number for number, rank in by_number.items() if rank.HasField("exit"))
+    live = [rank for rank in by_number.values() if rank.life != store.LIFE_EXITED]
+    untrained = [rank for rank in by_number.values() if not rank.steps_done]
+    steps = (rank.exit.step if number in ended else rank.progress.step for number, rank in by_number.items())
+    return NodePart(
+        state=node,
+        ranks=by_number,
+        ended=ended,
+        left=tuple(rank.rank for rank in live if rank.left_training),
+        named=tuple(number for number, rank in by_number.items() if rank.pending),
+        alive=len(live),
+        stopped=sum(map(is_stopped, live)),
+        untrained=len(untrained),
+        longest_stall_s=max((rank.stalled_s for rank in by_number.values()), default=0.0),
+        longest_start_s=max((rank.stalled_s for rank in untrained if rank.life != store.LIFE_EXITED), default=0.0),
+        least_step=min(steps, default=-1),
+    )
+
+
+def world_of(ranks: Iterable[store.RankState]) -> "World":
+    """Return the world of some ranks, whatever their nodes."""
+    return World([_part_of(store.NodeState(ranks=ranks))])
+
+
+class World(dict[int, store.RankState]):
+    """Ranks by number. Nothing changes it."""
+
+    def __init__(self, parts: Iterable[NodePart]) -> None:
+        super().__init__()
+        self.parts = tuple(part for part in parts if part.ranks)
+        for part in self.parts:
+            self.update(part.ranks)
+
+    @cached_property
+    def ended(self) -> dict[int, store.RankState]:
+        """The ranks whose exit is known."""
+        return {number: self[number] for part in self.parts for number in part.ended}
+
+    @cached_property
+    def left(self) -> dict[int, store.RankState]:
+        """The ranks that have closed their hooks and have not ended."""
+        return {number: self[number] for part in self.parts for number in part.left}
+
+    @cached_property
+    def named(self) -> dict[int, store.RankState]:
+        """The ranks whose recorders name pending calls."""
+        return {number: self[number] for part in self.parts for number in part.named}
+
+    @property
+    def alive(self) -> int:
+        """Number of ranks that have not exited."""
+        return sum(part.alive for part in self.parts)
+
+    @property
+    def stopped(self) -> int:
+        """Number of live ranks that a signal has stopped."""
+        return sum(part.stopped for part in self.parts)
+
+    @property
+    def untrained(self) -> int:
+        """Number of ranks that have completed no step."""
+        return sum(part.untrained for part in self.parts)
+
+    @property
+    def longest_start_s(self) -> float:
+        """Longest stall of a live rank that has completed no step."""
+        return max((part.longest_start_s for part in self.parts), default=0.0)
+
+    @property
+    def least_step(self) -> int:
+        """Least step that a rank is in, or has ended in; -1 without ranks."""
+        return min((part.least_step for part in self.parts), default=-1)
+
+    def stalled_for(self, seconds: float) -> Iterable[store.RankState]:
+        """Yield the ranks that have stalled for longer than ``seconds``."""
+        behind = (part for part in self.parts if part.longest_stall_s > seconds)
+        return (rank for part in behind for rank in part.ranks.values() if rank.stalled_s > seconds)
