@@ -66,6 +66,11 @@ class AgentOptions:
         """Path of the JSON file that says where this agent serves; written once it does."""
         return run_files.agent_endpoint(self.runtime_directory, self.node)
 
+    @property
+    def recorder_scratch(self) -> Path:
+        """Folder for dumps of recorders that are read and not kept."""
+        return run_files.recorder_scratch(self.runtime_directory, self.node)
+
     def black_box(self, generation: int, rank: int) -> Path:
         """Return the path of a rank's black box."""
         return run_files.black_box(self.black_boxes, generation, rank)

@@ -131,6 +131,11 @@ def warm_parent_socket(runtime: Path, node: str) -> Path:
     return runtime / f"warm-parent-{node}.sock"
 
 
+def recorder_scratch(runtime: Path, node: str) -> Path:
+    """Return the folder in which ranks leave dumps of their recorders that are read and not kept."""
+    return runtime / f"recorders-{node}"
+
+
 def agent_endpoint(runtime: Path, node: str) -> Path:
     """Return the JSON file that says where an agent serves; written once it does."""
     return runtime / f"agent-{node}.json"
@@ -144,6 +149,10 @@ def guard_endpoint(runtime: Path) -> Path:
 def daemon_endpoint(control: Path) -> Path:
     """Return the JSON file that says where the daemon with this control socket serves; written once it does."""
     return control.with_name(f"{control.name}.json")
+
+
+SUSPICION_WITHIN = "suspicion"
+"""Folder in that of an incident, with the evidence of the suspicion that came before it."""
 
 
 def rank_evidence(rank: int, kind: str) -> str:

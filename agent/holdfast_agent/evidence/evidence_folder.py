@@ -1,8 +1,11 @@
 """The folder that holds the evidence of an incident."""
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast_base.text import reason_of
+from holdfast_proto.run_files import SUSPICION_WITHIN, node_evidence, rank_evidence
 
 MISSING = "missing.txt"
 
@@ -33,6 +36,18 @@ class EvidenceFolder:
         with (self.path / MISSING).open("a") as file:
             file.write(f"{self.node}: {name}: {reason}\n")
 
-    def files(self) -> list[str]:
-        """Return the paths of all files below the folder, relative to it and sorted."""
-        return sorted(str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file())
+    def files(self, ranks: Iterable[int]) -> list[str]:
+        """Return the files of this node and of ``ranks``, relative to the folder and sorted; links are left out.
+
+        Hundreds of nodes may share the folder, so files of other nodes are not even looked at.
+        """
+        own = (MISSING, node_evidence(self.node, ""), *(rank_evidence(rank, "") for rank in ranks))
+        found = []
+        for prefix, directory in (("", self.path), (f"{SUSPICION_WITHIN}/", self.path / SUSPICION_WITHIN)):
+            try:
+                with os.scandir(directory) as entries:
+                    names = [one.name for one in entries if one.is_file(follow_symlinks=False)]
+            except FileNotFoundError:
+                continue
+            found += [prefix + name for name in names if name.startswith(own)]
+        return sorted(found)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,14 +39,20 @@ class FoundCalls:
     """Recorders of backends on devices, where hosts run ahead: a pending call of theirs alone means little."""
 
 
-async def collect(ranks: Iterable[Rank], folder: EvidenceFolder, errors: Errors) -> FoundCalls:
-    """Write the dumps of all ranks that can answer; return what they show.
+async def collect(
+    ranks: Sequence[Rank], folder: EvidenceFolder, errors: Errors, *, on_devices_only: bool = False
+) -> FoundCalls:
+    """Write the dumps of all ranks that can answer; return what they show. Raises OSError.
+
+    ``on_devices_only``: leave out the generic recorders, and ranks that use no other.
 
     Torch's worker server is asked first, if the rank has one: it answers even if nothing in the interpreter can.
     """
-    asked = [rank for rank in ranks if rank.is_alive]
+    wanted = {rank.rank: recorders_of(rank, on_devices_only=on_devices_only) for rank in ranks}
+    asked = [rank for rank in ranks if rank.is_alive and (wanted[rank.rank] or not on_devices_only)]
     running = [rank for rank in asked if rank.process_state not in STOPPED]
-    unserved = dict(zip((one.rank for one in running), await _fetch_all(running, folder), strict=True))
+    answers = await asyncio.gather(*(fetch(rank, wanted[rank.rank], folder) for rank in running))
+    unserved = dict(zip((one.rank for one in running), answers, strict=True))
     capture = session.CaptureEvidence(directory=str(folder.path))
     acks = {
         rank.rank: rank.command(session.RankCommand(capture_evidence=capture))
@@ -61,7 +67,7 @@ async def collect(ranks: Iterable[Rank], folder: EvidenceFolder, errors: Errors)
         for one in rank.recorders:
             if one.source == common.RECORDER_SOURCE_NONE:
                 folder.miss(file_of(rank, one), f"torch has no recorder for backend {one.backend}")
-        for name in sorted(map(partial(file_of, rank), recorders_of(rank))):
+        for name in sorted(map(partial(file_of, rank), wanted[rank.rank])):
             try:
                 if name == flight_recorder_dump(rank.rank):
                     named, junk = pending_calls(folder.path / name, rank.rank)
@@ -77,10 +83,6 @@ async def collect(ranks: Iterable[Rank], folder: EvidenceFolder, errors: Errors)
             except (OSError, ValueError, RecursionError) as error:
                 folder.miss(name, error)
     return found
-
-
-async def _fetch_all(ranks: Iterable[Rank], folder: EvidenceFolder) -> list[dict[str, str]]:
-    return await asyncio.gather(*(fetch(rank, folder) for rank in ranks))
 
 
 def _recorder(rank: int, dump: Path) -> store.RankRecorder:
@@ -167,15 +169,16 @@ def file_of(rank: Rank, recorder: common.Recorder) -> str:
     return flight_recorder_dump(rank.rank, "" if recorder.source in _GENERIC else recorder.backend)
 
 
-def recorders_of(rank: Rank) -> list[common.Recorder]:
+def recorders_of(rank: Rank, *, on_devices_only: bool = False) -> list[common.Recorder]:
     """Return the recorders that a rank uses. A rank that has named none yet can only use the generic one."""
     used = [one for one in rank.recorders if one.source != common.RECORDER_SOURCE_NONE]
+    if on_devices_only:
+        return [one for one in used if one.source not in _GENERIC]
     return used if rank.recorders else [common.Recorder(source=common.RECORDER_SOURCE_GENERIC, backend="gloo")]
 
 
-async def fetch(rank: Rank, folder: EvidenceFolder) -> dict[str, str]:
-    """Write the dumps of all recorders that a rank uses; return file -> reason for those that it could not get."""
-    recorders = recorders_of(rank)
+async def fetch(rank: Rank, recorders: Sequence[common.Recorder], folder: EvidenceFolder) -> dict[str, str]:
+    """Write the dumps of a rank's recorders; return file -> reason for those that it could not get."""
     if not rank.worker_socket:
         return dict.fromkeys((file_of(rank, one) for one in recorders), "")
     results = await asyncio.gather(*(_fetch_one(rank, one, folder) for one in recorders))

@@ -22,7 +22,7 @@ from holdfast_agent.processes.rank import Rank
 from holdfast_agent.reports.message_checks import PHASES
 from holdfast_proto import black_box
 from holdfast_proto.limits import LARGEST_COUNT
-from holdfast_proto.run_files import black_box_copy, findings, rank_evidence
+from holdfast_proto.run_files import SUSPICION_WITHIN, black_box_copy, findings, rank_evidence
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import Phase
 
@@ -44,16 +44,32 @@ class EvidenceGatherer:
         self._checkpoints = checkpoints
 
     async def gather(self, command: store.GatherEvidence) -> store.EvidenceCaptured:
-        """Fill the folder of the incident, or of the suspicion if there is no incident; return its contents.
+        """Fill the folder of the incident, or of the suspicion if there is no incident; return what is found.
 
-        Raises OSError if the folder cannot be created.
+        Of ranks whose files are not asked for, only the recorders of calls on devices are read. Raises OSError if the
+        folder cannot be created.
         """
         suspicion = "" if command.incident else command.suspicion
         captured = store.EvidenceCaptured(incident=command.incident, suspicion=suspicion)
-        folder = self._folder(command)
         ranks = list(self._node.ranks.values())
-        known = self._node.ranks
-        named = [known[rank] for rank in command.stack_ranks if rank in known and known[rank].is_alive]
+        asked = frozenset(command.file_ranks)
+        chosen = [rank for rank in ranks if not asked or rank.rank in asked]
+        recorders_alone = [rank for rank in ranks if rank not in chosen] if command.flight_recorder else []
+        jobs = [self._read_recorders(captured, recorders_alone)] if recorders_alone else []
+        if chosen or not asked:
+            jobs.append(self._fill(self._folder(command), command, chosen, captured))
+        await asyncio.gather(*jobs)
+        return captured
+
+    async def _fill(
+        self,
+        folder: EvidenceFolder,
+        command: store.GatherEvidence,
+        ranks: list[Rank],
+        captured: store.EvidenceCaptured,
+    ) -> None:
+        """Write the files of ``ranks`` and of the node, and add what they show to ``captured``."""
+        named = [rank for rank in ranks if rank.rank in command.stack_ranks and rank.is_alive]
         is_sure = bool(command.incident)
         dumps = flight_dumps.collect(ranks, folder, self._node.errors) if command.flight_recorder else _nothing()
         summaries, calls, places, _ = await asyncio.gather(
@@ -62,18 +78,28 @@ class EvidenceGatherer:
             self._attempt(folder, "places of stopped ranks", self._places(ranks)),
             self._attempt(folder, "state of the devices", write_device_state(folder)),
         )
-        captured.stacks.extend(summary for summary in summaries or () if summary is not None)
+        summary = store.EvidenceCaptured(incident=captured.incident, suspicion=captured.suspicion)
+        summary.stacks.extend(one for one in summaries or () if one is not None)
         if calls is not None:
-            captured.pending.extend(calls.pending)
-            captured.recorders.extend(calls.recorders)
-        captured.places.extend(places or ())
-        # The dumps themselves are files of the same folder.
-        summary = store.EvidenceCaptured()
-        summary.CopyFrom(captured)
-        summary.ClearField("recorders")
+            summary.pending.extend(calls.pending)
+            captured.recorders.extend(calls.recorders)  # in the folder, they are files of their own
+        summary.places.extend(places or ())
         folder.write(findings(folder.node), _json(summary))
-        captured.files.extend(folder.files())
-        return captured
+        captured.MergeFrom(summary)
+        captured.files.extend(folder.files(rank.rank for rank in ranks))
+
+    async def _read_recorders(self, captured: store.EvidenceCaptured, ranks: list[Rank]) -> None:
+        """Add the recorders of ``ranks`` to ``captured``, and keep no file: the dumps are on this node for a moment."""
+        scratch = self._node.options.recorder_scratch
+        shutil.rmtree(scratch, ignore_errors=True)  # a rank may have answered too late the last time
+        try:
+            folder = EvidenceFolder(scratch, self._node.options.node)
+            found = await flight_dumps.collect(ranks, folder, self._node.errors, on_devices_only=True)
+            captured.recorders.extend(found.recorders)
+        except Exception as error:  # noqa: BLE001  the evidence of the other ranks is then needed all the more
+            self._node.errors.note("evidence", error)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
     async def _places(self, ranks: list[Rank]) -> list[store.RankPlace]:
         """Return where the black boxes show stopped ranks: their last reports may be older than the signal."""
@@ -109,7 +135,7 @@ class EvidenceGatherer:
         if command.suspicion:
             # Nothing was gathered then, or another node that shares this folder has moved it.
             with contextlib.suppress(FileNotFoundError):
-                suspicion.rename(folder.path / "suspicion")
+                suspicion.rename(folder.path / SUSPICION_WITHIN)
         return folder
 
     async def _look_at_processes(

@@ -18,6 +18,7 @@ from holdfast_base.files import PARTIAL_SUFFIX
 from holdfast_daemon.incidents import incident_folder
 from holdfast_daemon.incidents.incident_folder import STORY, story_text
 from holdfast_proto import run_files
+from holdfast_proto.run_files import SUSPICION_WITHIN
 from holdfast_proto.v1.store_pb2 import Incident
 
 MOST_EVIDENCE_FILES = 5000
@@ -25,14 +26,12 @@ MOST_GENERATIONS = 100
 """Most generations whose logs are offered: the newest."""
 _MOST_FOLDERS = 1000
 _FOLDER = re.compile(r"generation-(\d{1,15})")
-_WITHIN = "suspicion"
-"""Folder with the evidence of the suspicion that came before an incident."""
 
 
 def evidence_files(folder: Path) -> list[tuple[str, int]]:
     """Return name and bytes of the regular files in an incident's folder and one level below; links are left out."""
     found: list[tuple[str, int]] = []
-    for prefix, directory in (("", folder), (f"{_WITHIN}/", folder / _WITHIN)):
+    for prefix, directory in (("", folder), (f"{SUSPICION_WITHIN}/", folder / SUSPICION_WITHIN)):
         try:
             if directory.is_symlink():
                 continue
@@ -48,7 +47,7 @@ def evidence_files(folder: Path) -> list[tuple[str, int]]:
 def open_evidence(folder: Path, name: str) -> IO[bytes]:
     """Open a file of an incident's evidence. Raises OSError unless :func:`evidence_files` could list it."""
     directory, _, file_name = name.rpartition("/")
-    if directory not in ("", _WITHIN) or file_name in ("", ".", "..") or "\0" in name:
+    if directory not in ("", SUSPICION_WITHIN) or file_name in ("", ".", "..") or "\0" in name:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     parent = folder / directory if directory else folder
     opened = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

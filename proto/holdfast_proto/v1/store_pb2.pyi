@@ -1168,18 +1168,20 @@ class StopGeneration(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class GatherEvidence(_message.Message):
-    __slots__ = ("incident", "stack_ranks", "flight_recorder", "suspicion", "ras_pids")
+    __slots__ = ("incident", "stack_ranks", "flight_recorder", "suspicion", "file_ranks", "ras_pids")
     INCIDENT_FIELD_NUMBER: _ClassVar[int]
     STACK_RANKS_FIELD_NUMBER: _ClassVar[int]
     FLIGHT_RECORDER_FIELD_NUMBER: _ClassVar[int]
     SUSPICION_FIELD_NUMBER: _ClassVar[int]
+    FILE_RANKS_FIELD_NUMBER: _ClassVar[int]
     RAS_PIDS_FIELD_NUMBER: _ClassVar[int]
     incident: str
     stack_ranks: _containers.RepeatedScalarFieldContainer[int]
     flight_recorder: bool
     suspicion: str
+    file_ranks: _containers.RepeatedScalarFieldContainer[int]
     ras_pids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, incident: _Optional[str] = ..., stack_ranks: _Optional[_Iterable[int]] = ..., flight_recorder: bool = ..., suspicion: _Optional[str] = ..., ras_pids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, incident: _Optional[str] = ..., stack_ranks: _Optional[_Iterable[int]] = ..., flight_recorder: bool = ..., suspicion: _Optional[str] = ..., file_ranks: _Optional[_Iterable[int]] = ..., ras_pids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TakeCheckpoint(_message.Message):
     __slots__ = ("step",)

@@ -5,16 +5,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast_agent.evidence import flight_dumps, gathering, stack_dump, stacks
+from holdfast_agent.evidence import evidence_folder, flight_dumps, gathering, stack_dump, stacks
 from holdfast_agent.evidence.gathering import EvidenceGatherer
+from holdfast_agent.processes.rank import Rank
 from holdfast_base import processes
 from holdfast_proto.run_files import flight_recorder_dump
+from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import ACTIVITY_STOPPED, PendingCall
@@ -22,6 +24,8 @@ from tests.support.coroutines import wait_until
 from tests.support.nodes import NODE, RUN, RecordedNode, begin, make_node
 
 GENERATION = 3
+GLOO = common.Recorder(source=common.RECORDER_SOURCE_GENERIC, backend="gloo", full_dumps=True)
+NCCL = common.Recorder(source=common.RECORDER_SOURCE_NCCL, backend="nccl", full_dumps=True)
 INCIDENT = "0001-hung-collective"
 
 RANK = """
@@ -207,6 +211,48 @@ async def test_dumps_are_asked_of_those_who_can_answer_and_name_the_pending_call
     ]
     assert outboxes[1].empty()  # a stopped rank never answers, so nothing waits for it
     assert f"{flight_recorder_dump(1)}: the process is stopped" in missing(node)
+
+
+async def test_of_ranks_that_are_not_chosen_only_recorders_on_devices_are_read_and_no_file_is_left(
+    node: RecordedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.ranks[0].recorders[:] = [GLOO, NCCL]
+    dumped: list[tuple[Path, str]] = []
+
+    async def fetch(
+        rank: Rank, recorders: Sequence[common.Recorder], folder: evidence_folder.EvidenceFolder
+    ) -> dict[str, str]:
+        for one in recorders:
+            dumped.append((folder.path, flight_dumps.file_of(rank, one)))
+            folder.write(flight_dumps.file_of(rank, one), json.dumps({"version": "2.10", "entries": []}))
+        return {}
+
+    monkeypatch.setattr(flight_dumps, "fetch", fetch)
+    captured = await gather(node, command(flight_recorder=True, file_ranks=[1], stack_ranks=[0]))
+    scratch = node.options.recorder_scratch
+    assert dumped == [(scratch, flight_recorder_dump(0, "nccl"))]
+    assert not scratch.exists()
+    assert [one.rank for one in captured.recorders] == [0]
+    assert not any(name.startswith("rank-00000") for name in captured.files)
+    assert "rank-00001.black_box.json" in captured.files
+    assert list(captured.stacks) == []
+
+
+async def test_a_node_without_a_chosen_rank_writes_nothing(node: RecordedNode) -> None:
+    captured = await gather(node, command(flight_recorder=True, file_ranks=[7]))
+    assert captured == store.EvidenceCaptured(incident=INCIDENT)
+    assert not incident(node).exists()
+
+
+async def test_of_a_shared_folder_a_node_names_its_own_files_alone(node: RecordedNode) -> None:
+    directory = incident(node)
+    directory.mkdir(parents=True)
+    for other in ("rank-00002.black_box.json", "node-another.findings.json", "incident.json"):
+        (directory / other).write_text("{}")
+    captured = await gather(node, command())
+    assert "rank-00001.black_box.json" in captured.files
+    own = {path.name for path in directory.iterdir()}
+    assert own - set(captured.files) == {"rank-00002.black_box.json", "node-another.findings.json", "incident.json"}
 
 
 async def test_junk_in_one_dump_does_not_cost_the_calls_of_the_others(
