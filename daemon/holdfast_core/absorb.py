@@ -1,6 +1,8 @@
 """Folds an observation into the state: nodes, events, telemetry. Judges no rank."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from holdfast_core import evidence, fault_requests, incidents, live_requests, witnesses
 from holdfast_core.accounting import ledger
@@ -13,6 +15,7 @@ from holdfast_core.step_numbers import count_step, merge, see_logged
 from holdfast_core.tick import Tick
 from holdfast_core.world import parts_of
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
 PENDING_STEPS = 512
 """Steps that a node may be ahead before a step is counted without the summaries of the nodes that lag."""
@@ -23,6 +26,7 @@ def absorb(tick: Tick, observation: Observation) -> None:
     _nodes(tick, observation)
     for event in observation.events:
         _event(tick, event)
+    _evidence(tick, [event for event in observation.events if event.HasField("evidence_captured")])
     _progress(tick)
     _first_exit(tick)
 
@@ -64,9 +68,6 @@ def _event(tick: Tick, event: store.Event) -> None:
             _unreadable(tick, event.checkpoint_unreadable)
         case "snapshot_memory_refused":
             _memory_refused(tick, event.node, event.snapshot_memory_refused)
-        case "evidence_captured":
-            _stacks(tick, event.evidence_captured)
-            _evidence(tick, event.node, event.evidence_captured)
         case "command_refused":
             totals = tick.state.totals
             tick.state = replace(tick.state, totals=replace(totals, refused_commands=totals.refused_commands + 1))
@@ -115,30 +116,42 @@ def _unreadable(tick: Tick, unreadable: store.CheckpointUnreadable) -> None:
     checkpoint_failures.note(tick, detail, unreadable.step)
 
 
-def _stacks(tick: Tick, captured: store.EvidenceCaptured) -> None:
+def _evidence(tick: Tick, events: Sequence[store.Event]) -> None:
+    """Take in what nodes have gathered. Each event costs its own contents: what is copied is copied once a tick."""
+    _stacks(tick, [event.evidence_captured for event in events])
+    of_incident: dict[str, list[store.Event]] = {}
+    for event in events:
+        of_incident.setdefault(event.evidence_captured.incident, []).append(event)
+    for identity, sent in of_incident.items():
+        current = tick.state.incidents.get(identity)
+        if current is None:
+            continue
+        captured = [event.evidence_captured for event in sent]
+        if any(one.files or one.pending or one.stacks or one.places for one in captured):
+            with incidents.edit(tick, current) as incident:
+                incidents.name_files(incident, chain.from_iterable(one.files for one in captured))
+                evidence.add(incident.verdict, *captured)
+        if identity == tick.record.open_incident:
+            names = tick.state.evidence_from.union(event.node for event in sent)
+            tick.state = replace(tick.state, evidence_from=names)
+
+
+def _stacks(tick: Tick, captured: Sequence[store.EvidenceCaptured]) -> None:
     """Keep stacks and recorders of ranks that hang. Those of an earlier suspicion are out of date, and are left out."""
     current = tick.state.suspicion
-    if not captured.suspicion or (current is not None and current.id == captured.suspicion):
-        stacks = {stack.rank: stack for stack in captured.stacks}
-        # A rank may use two backends. Their recorders are never merged: the one that shows more calls is judged.
-        recorders = {one.rank: one.dump for one in sorted(captured.recorders, key=lambda one: len(one.dump.calls))}
-        tick.state = replace(
-            tick.state,
-            stacks={**tick.state.stacks, **stacks},
-            recorders=RecorderDumps({**tick.state.recorders, **recorders}, tick.state.recorders),
-        )
-
-
-def _evidence(tick: Tick, node: str, captured: store.EvidenceCaptured) -> None:
-    """Add files to the incident's evidence, and what dumps and stacks show to its verdict."""
-    current = tick.state.incidents.get(captured.incident)
-    if current is None:
-        return
-    with incidents.edit(tick, current) as incident:
-        incident.evidence.extend(name for name in captured.files if name not in incident.evidence)
-        evidence.add(incident.verdict, captured)
-    if captured.incident == tick.record.open_incident:
-        tick.state = replace(tick.state, evidence_from=tick.state.evidence_from | {node})
+    stacks: dict[int, store.StackSummary] = {}
+    recorders: dict[int, RecorderDump] = {}
+    for one in captured:
+        if not one.suspicion or (current is not None and current.id == one.suspicion):
+            stacks.update((stack.rank, stack) for stack in one.stacks)
+            # A rank may use two backends. Their recorders are never merged: the one that shows more calls is judged.
+            shown = sorted(one.recorders, key=lambda recorder: len(recorder.dump.calls))
+            recorders.update((recorder.rank, recorder.dump) for recorder in shown)
+    if stacks:
+        tick.state = replace(tick.state, stacks={**tick.state.stacks, **stacks})
+    if recorders:
+        known = tick.state.recorders
+        tick.state = replace(tick.state, recorders=RecorderDumps({**known, **recorders}, known))
 
 
 def _merge_summary(tick: Tick, node: str, summary: store.StepSummary) -> None:

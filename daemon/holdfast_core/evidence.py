@@ -14,14 +14,15 @@ from holdfast_proto.v1 import store_pb2 as store
 _UNNAMED = ("", COLLECTIVE, RECV, SEND)
 
 
-def add(verdict: store.Verdict, captured: store.EvidenceCaptured) -> None:
+def add(verdict: store.Verdict, *captured: store.EvidenceCaptured) -> None:
     """Name the calls of a verdict and what its ranks do, as far as ``captured`` shows it, and render its texts anew."""
-    for call in captured.pending:
-        _name_call(verdict, call)
-    for stack in captured.stacks:
-        _add_stack(verdict, stack)
-    for place in captured.places:
-        _add_place(verdict, place)
+    for one in captured:
+        for call in one.pending:
+            _name_call(verdict, call)
+        for stack in one.stacks:
+            _add_stack(verdict, stack)
+        for place in one.places:
+            _add_place(verdict, place)
     write(verdict)
 
 
@@ -39,13 +40,13 @@ def _name_call(verdict: store.Verdict, call: common.PendingCall) -> None:
 
 def _places_of(verdict: store.Verdict, rank: int) -> Iterator[store.CallPlace]:
     """Yield the calls of a verdict's detail in which a rank is."""
-    yield from (held.missed for held in _held(verdict) if rank in held.waiters)
+    yield from (held.missed for held in held_ranks(verdict) if rank in held.waiters)
     yield from (side.call for side in verdict.mismatch.sides if rank in side.ranks)
     if verdict.HasField("transport"):
         yield verdict.transport.call
 
 
-def _held(verdict: store.Verdict) -> Iterator[store.HeldRank]:
+def held_ranks(verdict: store.Verdict) -> Iterator[store.HeldRank]:
     """Yield the ranks that live and hold others up."""
     yield from (*verdict.hang.ranks, *verdict.death.stopped, *verdict.death.awaited)
 
@@ -61,7 +62,7 @@ def _is_in_first_place(verdict: store.Verdict, rank: int) -> bool:
 
 
 def _add_stack(verdict: store.Verdict, stack: store.StackSummary) -> None:
-    for held in (*_held(verdict), verdict.standstill.only, verdict.standstill.example):
+    for held in (*held_ranks(verdict), verdict.standstill.only, verdict.standstill.example):
         if held.rank == stack.rank and held.state == store.HELD_STATE_PRESENT:
             held.activity = held.activity or stack.activity
             if stack.HasField("blocked_on") and not held.HasField("blocked_on"):
@@ -76,7 +77,7 @@ def _add_stack(verdict: store.Verdict, stack: store.StackSummary) -> None:
 
 def _add_place(verdict: store.Verdict, place: store.RankPlace) -> None:
     """Correct where a stopped rank is: its black box is more exact than its last report."""
-    for held in _held(verdict):
+    for held in held_ranks(verdict):
         if held.rank == place.rank and held.activity == common.ACTIVITY_STOPPED:
             held.step, held.phase = place.step, place.phase
     if verdict.HasField("hang") and list(verdict.culprits[:1]) == [place.rank]:

@@ -1,14 +1,18 @@
 """Opening, completing and closing incidents."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 
 from holdfast_core import fault_requests, witnesses
 from holdfast_core.model import SaveIncident, counted
 from holdfast_core.naming import kind_name
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
+
+MOST_FILES_NAMED = 512
+"""Most files of evidence that an incident names: it must not grow with the run, because each change copies it."""
 
 
 def open_incident(tick: Tick, verdict: store.Verdict, *, last_progress_unix_s: float) -> store.Incident:
@@ -88,6 +92,13 @@ def note_incident(tick: Tick, verdict: store.Verdict, *, last_progress_unix_s: f
     """Keep a verdict that needs no restart, or that the mode of the run allows none for."""
     since = tick.now if last_progress_unix_s is None else last_progress_unix_s
     return _new(tick, verdict, since, store.INCIDENT_STATE_NOTED)
+
+
+def name_files(incident: store.Incident, names: Iterable[str]) -> None:
+    """Add names of files to an incident's evidence, up to :data:`MOST_FILES_NAMED`: its folder has all files."""
+    known = set(incident.evidence)
+    new = (name for name in dict.fromkeys(names) if name not in known)
+    incident.evidence.extend(islice(new, max(0, MOST_FILES_NAMED - len(known))))
 
 
 def add_line_to_open(tick: Tick, what: str) -> None:

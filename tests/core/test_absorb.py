@@ -5,7 +5,8 @@ import math
 from typing import Any
 
 from holdfast_core.absorb import PENDING_STEPS
-from holdfast_core.model import CheckpointCounted, StepCounted
+from holdfast_core.incidents import MOST_FILES_NAMED
+from holdfast_core.model import CheckpointCounted, SaveIncident, StepCounted
 from holdfast_daemon.control.status import status_of
 from holdfast_daemon.replay.recorded_tick import decode_state, encode_state
 from holdfast_proto.limits import MOST_LOGGED_NAMES
@@ -40,6 +41,38 @@ def test_stacks_and_calls_of_unknown_ranks_are_harmless() -> None:
         if world.state.record.generation == 2:
             break
     assert (world.state.record.generation, list(world.incidents[0].verdict.culprits)) == (2, [2])
+
+
+def test_an_incident_does_not_grow_with_the_nodes_that_send_evidence() -> None:
+    world = running(nodes=2)
+    world.obeys = False
+    world.end(3, signal=9)
+    world.until("gathering")
+    (incident,) = world.incidents
+    first = [f"{number:05}" for number in range(MOST_FILES_NAMED)]
+    for begin in range(0, 20 * MOST_FILES_NAMED, 64):
+        files = [f"{number:05}" for number in range(begin, begin + 64)]
+        captured = store.EvidenceCaptured(incident=incident.id, files=["missing.txt", *files])
+        world.events.append(store.Event(node="node0", evidence_captured=captured))
+    saved = [action for action in world.tick() if isinstance(action, SaveIncident)]
+    assert len(saved) == 1  # it is copied once, however many events there are
+    assert list(world.incidents[0].evidence) == ["missing.txt", *first[:-1]]
+    send_event(world, evidence_captured=store.EvidenceCaptured(incident=incident.id, files=["more"]))
+    assert len(world.incidents[0].evidence) == MOST_FILES_NAMED
+
+
+def test_recorders_alone_change_no_incident_and_count_as_the_evidence_of_their_node() -> None:
+    world = running(nodes=2)
+    world.obeys = False
+    world.end(3, signal=9)
+    world.until("gathering")
+    (incident,) = world.incidents
+    for node in ("node0", "node1"):
+        captured = store.EvidenceCaptured(incident=incident.id, recorders=[store.RankRecorder(rank=1)])
+        world.events.append(store.Event(node=node, evidence_captured=captured))
+    world.tick()
+    assert (world.phase, set(world.state.recorders)) == ("stopping", {1})
+    assert list(world.incidents[0].evidence) == []
 
 
 def test_summaries_of_a_node_do_not_wait_forever_for_those_of_another() -> None:

@@ -12,6 +12,7 @@ from rich.tree import Tree
 
 from holdfast_base.text import moment
 from holdfast_cli.incidents.folder_files import IncidentFiles
+from holdfast_core.incidents import MOST_FILES_NAMED
 from holdfast_core.naming import ranks_named
 from holdfast_core.texts.activities import does
 from holdfast_core.texts.incident_lines import (
@@ -66,7 +67,7 @@ def incident_story(incident: Incident, files: IncidentFiles) -> RenderableType:
         ("stacks", _lines(map(_stack_line, files.stacks))),
         ("black boxes", [_black_boxes(files), Text(_COUNTERS_ARE_OLDER)] if files.black_boxes else []),
         ("what was done", _lines(f"{a.unix_s - incident.detected_unix_s:+8.2f} s  {a.what}" for a in incident.actions)),
-        ("files", _lines(files.names or incident.evidence)),
+        ("files", _lines(files.names or _named_files(incident))),
     ):
         if body:
             parts += [Text(heading, style="dim"), *(Padding(each, (0, 0, 0, 2)) for each in body)]
@@ -78,6 +79,13 @@ _COUNTERS_ARE_OLDER = "The counters of calls can be older than the steps: a rank
 
 def _lines(lines: Iterable[str]) -> list[RenderableType]:
     return [Text(line) for line in lines]
+
+
+def _named_files(incident: Incident) -> Iterable[str]:
+    """Yield the files that an incident names, for a machine that does not have its folder."""
+    yield from incident.evidence
+    if len(incident.evidence) >= MOST_FILES_NAMED:
+        yield "... only these are named here: the incident's folder on its nodes has all files"
 
 
 def _pending_line(call: PendingCall) -> str:

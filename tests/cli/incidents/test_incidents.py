@@ -13,6 +13,7 @@ from typer.testing import Result
 from holdfast_cli.incidents.folder_files import IncidentFiles
 from holdfast_cli.incidents.story import incident_story
 from holdfast_core import coordinator
+from holdfast_core.incidents import MOST_FILES_NAMED
 from holdfast_core.model import Observation
 from holdfast_daemon.incidents import incident_folder
 from holdfast_daemon.replay.recording import Recording
@@ -121,6 +122,14 @@ def test_an_incident_of_an_ended_run_need_not_be_acknowledged(folder: Path) -> N
     result = incidents(folder, "ack", "1")
     refusal = "holdfast: run tiny has ended: its incidents ask for no attention any more\n"
     assert (result.exit_code, result.stderr) == (1, refusal)
+
+
+def test_without_its_folder_the_story_names_the_first_files_and_says_so() -> None:
+    long = incident()
+    long.evidence.extend(["rank-00000.proc.txt", "rank-00001.proc.txt"])
+    assert [line.strip() for line in drawn(long)][-1] == "rank-00001.proc.txt"
+    long.evidence.extend(f"{number:05}" for number in range(2, MOST_FILES_NAMED))
+    assert "... only these are named here" in drawn(long)[-1]
 
 
 def test_the_story_as_json_names_folder_and_files(folder: Path) -> None:
