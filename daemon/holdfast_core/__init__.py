@@ -44,9 +44,10 @@ The suspicion, after 3.5 s
 
 7. ``recovery/suspicion.py`` asks the detectors with 0.7 of the deadlines. Each deadline is learned from the run itself
    (``deadlines.py``): three times the 99th percentile of the last 128 durations, and at least 5 s.
-8. The suspicion is counted and not shown. It has a use: evidence is fresh now. So ``GatherEvidence`` goes to the nodes,
-   and the newest snapshot that all ranks hold is written as a checkpoint (``checkpointing/checkpoint_commands.py``).
-   A rank that hangs takes no new snapshot, but the last one is good.
+8. The suspicion is counted and not shown. It has a use: evidence is fresh now. So ``GatherEvidence`` goes to the nodes
+   (``recovery/evidence_ranks.py`` says to which, and for which ranks). The newest snapshot that all ranks hold is
+   written as a checkpoint (``checkpointing/checkpoint_commands.py``). A rank that hangs takes no
+   new snapshot, but the last one is good.
 9. ``holdfast_agent/commands/command_runner.py`` has the evidence gathered (``evidence/gathering.py``): the stacks of
    rank 3 and of one rank that waits for it, and the recorders of all. They come back as events, and ``evidence.py``
    adds to the verdict what they show.

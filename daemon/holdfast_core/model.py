@@ -327,6 +327,8 @@ class CoreState:
     """Unix time at which snapshots were last written as a checkpoint because the run seemed to stand still."""
     left_down_by: frozenset[int] = frozenset()
     """Kinds of verdicts that stop the run in this tick, and after which its mode allows no restart."""
+    evidence_asked: frozenset[str] = frozenset()
+    """Nodes that were last asked for the evidence of an incident; empty: this leader has asked none."""
     evidence_from: frozenset[str] = frozenset()
     """Nodes that have sent the open incident's evidence."""
     sent_unix_s: float = 0.0

@@ -117,7 +117,7 @@ def running(tick: Tick) -> None:
 def gathering(tick: Tick) -> None:
     """Wait for the evidence, for a limited time."""
     second_fault.add_to_open(tick)
-    present = {name for name in tick.record.nodes if name in tick.state.nodes}
+    present = {name for name in tick.state.evidence_asked or tick.record.nodes if name in tick.state.nodes}
     complete = present <= tick.state.evidence_from
     if complete or tick.now - tick.record.phase_since_unix_s > EVIDENCE_PATIENCE_S:
         incidents.add_line_to_open(

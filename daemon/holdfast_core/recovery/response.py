@@ -5,9 +5,11 @@ from dataclasses import replace
 from holdfast_core import incidents
 from holdfast_core.accounting import ledger
 from holdfast_core.checkpointing import checkpoint_commands
+from holdfast_core.detection import view_of
 from holdfast_core.detectors.framework import Finding
 from holdfast_core.recovery import standstills, suspicion
 from holdfast_core.recovery.ending import finish
+from holdfast_core.recovery.evidence_ranks import chosen_ranks, nodes_to_ask
 from holdfast_core.recovery.restart_patience import Sign, uncertain_restarts
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
@@ -104,6 +106,8 @@ def _recover(tick: Tick, finding: Finding, reported: store.Incident | None) -> N
 def _gather(tick: Tick, incident: store.Incident, finding: Finding) -> None:
     """Gather evidence: for a hang, also stacks of the culprit and of one rank that waits for it.
 
+    In a large run only some ranks have their files written, and only their nodes are asked.
+
     After a death no stacks are taken: that takes time, and the other ranks are about to end.
     """
     verdict = finding.verdict
@@ -114,7 +118,11 @@ def _gather(tick: Tick, incident: store.Incident, finding: Finding) -> None:
         message.suspicion = suspicion.confirm(tick)
     elif verdict.kind == store.VERDICT_KIND_STRAGGLER:
         message.stack_ranks.extend(verdict.culprits[:1])
-    tick.send(tick.record.nodes, lambda _: store.NodeCommand(gather_evidence=message))
+    view = view_of(tick)
+    message.file_ranks.extend(chosen_ranks(verdict, view, message.stack_ranks))
+    asked = nodes_to_ask(tick.record.nodes, view, message.file_ranks, recorders=message.flight_recorder)
+    tick.state = replace(tick.state, evidence_asked=frozenset(asked))
+    tick.send(asked, lambda _: store.NodeCommand(gather_evidence=message))
 
 
 def _some(tick: Tick, verdict: store.Verdict) -> list[int]:

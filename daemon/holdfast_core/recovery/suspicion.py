@@ -6,7 +6,6 @@ that hangs takes no new one, but that one is still good.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from holdfast_core.checkpointing import checkpoint_commands
@@ -14,6 +13,7 @@ from holdfast_core.detection import ask, view_of
 from holdfast_core.detectors import registry
 from holdfast_core.detectors.view import View
 from holdfast_core.model import Suspicion, Totals, counted
+from holdfast_core.recovery.evidence_ranks import chosen_ranks, nodes_to_ask, spread_over_nodes
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -79,8 +79,11 @@ def _raise(tick: Tick, suspected: store.Verdict) -> None:
     # Without a culprit, the stacks of a few ranks show what all of them do.
     blamed = ranks or (_odd_first(view) if suspected.kind == store.VERDICT_KIND_STANDSTILL else [])
     most = _STACKS if ranks or any(rank.steps_done for rank in view.ranks.values()) else _STACKS_IN_START
-    stack_ranks = _spread(blamed, view.node_of)[:most]
-    message = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=stack_ranks, flight_recorder=True)
+    stack_ranks = spread_over_nodes(blamed, view.node_of)[:most]
+    chosen = chosen_ranks(suspected, view, stack_ranks)
+    message = store.GatherEvidence(
+        suspicion=suspicion.id, stack_ranks=stack_ranks, file_ranks=chosen, flight_recorder=True
+    )
     asked = _witness_of_nccl(tick, view)
 
     def command(node: str) -> store.NodeCommand:
@@ -90,7 +93,7 @@ def _raise(tick: Tick, suspected: store.Verdict) -> None:
             gather.gather_evidence.ras_pids.extend(pids)
         return gather
 
-    tick.send(tick.record.nodes, command)
+    tick.send(nodes_to_ask(tick.record.nodes, view, chosen, recorders=True), command)
 
 
 def _witness_of_nccl(tick: Tick, view: View) -> str:
@@ -114,19 +117,6 @@ def _odd_first(view: View) -> list[int]:
 
 def _counted(totals: Totals, outcome: str) -> Totals:
     return replace(totals, suspicions=counted(totals.suspicions, outcome))
-
-
-def _spread(ranks: Iterable[int], node_of: Mapping[int, str]) -> list[int]:
-    """Return ``ranks`` with one of each node in front.
-
-    If nodes do not reach each other, only stacks of several of them show it.
-    """
-    of_node: Counter[str] = Counter()
-    place = {}
-    for rank in ranks:
-        place[rank] = of_node[node_of.get(rank, "")]
-        of_node[node_of.get(rank, "")] += 1
-    return sorted(place, key=lambda rank: place[rank])
 
 
 def _persist(tick: Tick) -> None:

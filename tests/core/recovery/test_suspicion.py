@@ -115,6 +115,25 @@ def test_a_hang_that_may_only_be_observed_is_suspected_once_while_it_lasts() -> 
     assert (len(world.incidents), suspicions(world)) == (2, {"raised": 2, "confirmed": 2})
 
 
+def test_of_a_large_run_only_nodes_of_chosen_ranks_gather_and_only_they_are_waited_for() -> None:
+    world = hung(culprit=99, nodes=20, ranks_per_node=8)
+    node_of = {rank.rank: name for name, node in world.node_states.items() for rank in node.ranks}
+    world.until("gathering")
+    (culprit,) = world.incidents[0].verdict.culprits
+    for suspected in (True, False):
+        sent = [
+            (node, command.gather_evidence)
+            for node, command in world.commands
+            if command.HasField("gather_evidence") and bool(command.gather_evidence.incident) is not suspected
+        ]
+        files = {rank for _, gather in sent for rank in gather.file_ranks}
+        assert {culprit, *sent[0][1].stack_ranks} <= files
+        assert {node_of[rank] for rank in files} == {node for node, _ in sent}
+        assert 5 < len({node for node, _ in sent}) < 20
+    world.tick()
+    assert world.phase == "stopping"
+
+
 def asked(world: World) -> dict[str, list[int]]:
     """Return the pids that the agent of each node asks NCCL's RAS about at a suspicion."""
     world.hang(culprit=1)
