@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 
-from holdfast_core.detectors.view import View, is_stopped
+from holdfast_core.detectors.view import View
 from holdfast_core.evidence import held_ranks
+from holdfast_core.world import is_stopped
 from holdfast_proto.v1 import store_pb2 as store
 
 MOST_CHOSEN = 64
