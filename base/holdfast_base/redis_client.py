@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import redis
 import redis.asyncio
 from redis.exceptions import RedisError
 
@@ -46,15 +47,22 @@ def connect(url: str, password_file: Path | None = None) -> redis.asyncio.Redis:
 
     Raises ValueError for a URL that cannot be used and OSError for an unreadable password file.
     """
-    password = password_file.read_text().strip() if password_file else None
-    client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
-        check_url(url),
-        password=password,
-        socket_timeout=OPERATION_TIMEOUT_S,
-        socket_connect_timeout=OPERATION_TIMEOUT_S,
-        retry=None,
-    )
+    client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(check_url(url), **_settings(password_file))
     return client
+
+
+def connect_blocking(url: str, password_file: Path | None = None) -> redis.Redis:
+    """Return a client for a thread without an event loop. In all else it is as that of :func:`connect`."""
+    return redis.Redis.from_url(check_url(url), **_settings(password_file))
+
+
+def _settings(password_file: Path | None) -> dict[str, Any]:
+    return {
+        "password": password_file.read_text().strip() if password_file else None,
+        "socket_timeout": OPERATION_TIMEOUT_S,
+        "socket_connect_timeout": OPERATION_TIMEOUT_S,
+        "retry": None,
+    }
 
 
 async def end(task: "asyncio.Future[Any]") -> None:
