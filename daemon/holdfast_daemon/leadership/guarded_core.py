@@ -56,21 +56,20 @@ class GuardedCore:
             return Stepped(*coordinator.step(state, now, shown, timed))
         except Exception as error:  # noqa: BLE001 (whatever it is, the run stays led; it is counted and logged once)
             self._log(error, "a tick of its core failed: what it failed on is passed over")
-            return self._salvage(state, now, nodes, observation, error)
+            return self._salvage(state, nodes, observation, error, _Attempts(now, timed))
 
     def _trusted(self, state: CoreState, now: float, nodes: Nodes) -> Nodes:
         self._distrusted = {name: until for name, until in self._distrusted.items() if until > now}
         return _with_older(nodes, state.nodes, self._distrusted) if self._distrusted else nodes
 
     def _salvage(
-        self, state: CoreState, now: float, nodes: Nodes, observation: Observation, error: Exception
+        self, state: CoreState, nodes: Nodes, observation: Observation, error: Exception, attempts: "_Attempts"
     ) -> Stepped:
-        attempts = _Attempts(now)
         bad = attempts.bad_nodes(state, nodes)
         if bad is None:
             return Stepped(state, [], observation.requests, error)
         for name in bad:
-            self._distrusted[name] = now + DISTRUST_S
+            self._distrusted[name] = attempts.now + DISTRUST_S
         nodes = _with_older(nodes, state.nodes, bad)
         state, actions = attempts.fold_events(state, nodes, observation.events)
         failed = []
@@ -95,8 +94,9 @@ class GuardedCore:
 class _Attempts:
     """Tries ticks, at most MOST_TRIES of them."""
 
-    def __init__(self, now: float) -> None:
-        self._now = now
+    def __init__(self, now: float, timed: Timed) -> None:
+        self.now = now
+        self._timed = timed
         self._left = MOST_TRIES
 
     def step(self, state: CoreState, observation: Observation) -> tuple[CoreState, list[Action]] | None:
@@ -105,7 +105,7 @@ class _Attempts:
             return None
         self._left -= 1
         try:
-            return coordinator.step(state, self._now, observation)
+            return coordinator.step(state, self.now, observation, self._timed)
         except Exception:  # noqa: BLE001 (that a tick raises is the answer that is wanted here)
             return None
 
