@@ -19,6 +19,7 @@ from holdfast_daemon.control import control_server as control
 from holdfast_daemon.daemon_options import DaemonOptions
 from holdfast_daemon.history.history_writer import HistoryWriter
 from holdfast_daemon.leadership.known_runs import Runs
+from holdfast_daemon.leadership.lease_keeper import LeaseKeeper
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.notify.run_notifier import Notifiers
@@ -42,13 +43,18 @@ async def _serve(options: DaemonOptions) -> None:
     _raise_descriptor_limit()
     make_directory(options.directory)
     client = redis_client.connect(options.store_url, options.store_password_file)
+    keeper = LeaseKeeper(
+        lambda: redis_client.connect_blocking(options.store_url, options.store_password_file), options.lease_s
+    )
     clock = Clock()
     registry = CollectorRegistry(auto_describe=True)
     ticks = TickMetrics(registry)
     notifiers, histories = Notifiers(options.directory), HistoryWriter(options.directory)
 
     def shell(run: str) -> RunShell:
-        return RunShell(client, run, options, clock, ticks, notifier=notifiers.of(run), histories=histories)
+        return RunShell(
+            client, run, options, clock, ticks, notifier=notifiers.of(run), histories=histories, keeper=keeper
+        )
 
     runs = Runs(client, shell, ticks, options.store_url)
     registry.register(DaemonCollector(runs, clock))
@@ -82,6 +88,7 @@ async def _serve(options: DaemonOptions) -> None:
     if console is not None:
         await asyncio.to_thread(console.close)
     await runs.close()
+    await asyncio.to_thread(keeper.close)
     await notifiers.close()
     await server.stop(grace=0.5)
     metrics.close()

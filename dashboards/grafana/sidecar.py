@@ -34,9 +34,23 @@ PANELS = (
     ),
     Panel(
         title="Slow ticks",
-        description="Ticks per second that took longer than the time between two ticks.",
+        description="Ticks per second that took longer than the time between two ticks. Late: than half of the lease.",
         unit="ops",
-        queries=(Query(_rate("holdfast_coordinator_slow_ticks_total", "instance"), "{{instance}}"),),
+        queries=(
+            Query(_rate("holdfast_coordinator_slow_ticks_total", "instance"), "{{instance}}"),
+            Query(_rate("holdfast_coordinator_late_ticks_total", "instance"), "late on {{instance}}"),
+        ),
+    ),
+    Panel(
+        title="Time since the last tick",
+        description="Time since the leader of the run last ended a tick. If it grows, a tick takes long or is stuck.",
+        unit="s",
+        queries=(
+            Query(
+                'time() - max by (run) (holdfast_coordinator_last_tick_timestamp_seconds{run="$run"})',
+                "since the last tick",
+            ),
+        ),
     ),
     Panel(
         title="Redis reachable",

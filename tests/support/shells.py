@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from holdfast_daemon.daemon_options import DaemonOptions
 from holdfast_daemon.history.history_writer import HistoryWriter
+from holdfast_daemon.leadership.lease_keeper import LeaseKeeper
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.notify.run_notifier import RunNotifier
@@ -75,12 +76,15 @@ async def daemon(
     lease_s: float = LEASE_S,
     *,
     notifier: RunNotifier | None = None,
+    keeper: LeaseKeeper | None = None,
 ) -> AsyncIterator[Daemon]:
     """Run a shell until the block ends, even if the shell has failed by then."""
     client = server.connect()
     histories, ticks = HistoryWriter(folder), TickMetrics(CollectorRegistry())
     settings = options(folder, "", name, lease_s)
-    it = Daemon(RunShell(client, RUN, settings, server.clock, ticks, notifier=notifier, histories=histories))
+    it = Daemon(
+        RunShell(client, RUN, settings, server.clock, ticks, notifier=notifier, histories=histories, keeper=keeper)
+    )
     try:
         yield it
     finally:

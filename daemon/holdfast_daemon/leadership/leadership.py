@@ -5,11 +5,13 @@ The functions at the top decide from values; :class:`Leadership` asks the store.
 
 import dataclasses
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from holdfast_core import coordinator
 from holdfast_core.model import CoreState
+from holdfast_daemon.leadership.lease_keeper import KeptLease
 from holdfast_daemon.leadership.run_store import RunStore
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import ENDED
@@ -22,13 +24,13 @@ def lowest_fence(state: CoreState | None) -> int:
     return max((node.fence for node in state.nodes.values()), default=0) if state is not None else 0
 
 
-def may_continue(own: CoreState | None, record: store.CoordinatorState | None, led_with: int) -> bool:
+def may_continue(own: CoreState | None, record: store.CoordinatorState | None, own_fences: Collection[int]) -> bool:
     """Return whether a new leader may lead from its own state.
 
-    It may if no other daemon has led since it led itself: the store's record has the fence ``led_with`` of that time.
-    A store without a record has lost it, and then the own state is the best there is.
+    It may if no other daemon has led since it led itself: the store's record has one of its fences of that time. A
+    store without a record has lost it, and then the own state is the best there is.
     """
-    return own is not None and (record is None or record.fence == led_with)
+    return own is not None and (record is None or record.fence in own_fences)
 
 
 def anew(state: CoreState, last_event_id: str) -> CoreState:
@@ -52,6 +54,8 @@ class Held:
     """State to lead from; the one that was given, if nothing has changed it."""
     is_new: bool
     """Whether the lead has just been assumed. The store then holds the record and all incidents of ``state``."""
+    continues: bool
+    """Whether ``state`` is this daemon's own: no other daemon has led since it led itself."""
 
 
 class Leadership:
@@ -61,23 +65,28 @@ class Leadership:
     another daemon has taken the lease.
     """
 
-    def __init__(self, run: str, run_store: RunStore, lease_s: float) -> None:
+    def __init__(self, run: str, run_store: RunStore, lease_s: float, kept: KeptLease | None = None) -> None:
+        """Hold no lease yet. ``kept``: has a thread renew the lease during ticks; None: there is no such thread."""
         self._run = run
         self._store = run_store
         self._lease_s = lease_s
+        self._kept = kept or KeptLease(run)
         self._renewed_at_s: float | None = None
         """Time of the last renewal; None: ask the store before anything else."""
         self._led_with = 0
         """Fence of the lead that this daemon has assumed last."""
+        self._own_fences: set[int] = set()
+        """Fences under which this daemon may have written its own state since it began to lead from it."""
         self.leads = False
 
     async def hold(self, state: CoreState | None, now_s: float) -> Held | None:
         """Get or renew the lease; return None if another daemon has it, or if no spec is published yet.
 
-        A lease is renewed at a third of its length. ``now_s`` may be of any clock that never jumps. ``state`` is what
-        this daemon knows of the run.
+        A lease is renewed at a third of its length, if no tick is in the way. ``now_s`` may be of any clock that never
+        jumps. ``state`` is what this daemon knows of the run.
         """
         is_held = is_renewed = False
+        asked_s = time.monotonic()
         # A lease that is renewed is held during the call too: a reader of ``leads`` must not see the run without a
         # leader. One whose renewal fails is not.
         try:
@@ -86,30 +95,46 @@ class Leadership:
             is_renewed = is_held and self._store.fence == self._led_with
             self.leads = self.leads and is_renewed
         if not is_held:
+            self._kept.end()
             return None
         self._renewed_at_s = now_s
+        self._kept.take(self._store.lease, asked_s)
         state = await self._successor(state) or state
         if is_renewed and state is not None:
             self.leads = True
-            return Held(state, is_new=False)
+            return Held(state, is_new=False, continues=True)
         assumed = await self._assume(state)
         self.leads = assumed is not None
-        return Held(assumed, is_new=True) if assumed is not None else None
+        return assumed
 
     def is_fresh(self, now_s: float) -> bool:
         """Return whether the lease is held and need not be renewed yet."""
         return self.leads and self._renewed_at_s is not None and now_s - self._renewed_at_s < self._lease_s / 3
 
     def doubt(self) -> None:
-        """Have the lease renewed before anything else is done: the store was unreachable, and may have lost it."""
+        """Have the lease renewed before anything else is done: the store was unreachable, and may have lost it.
+
+        Until then the thread does not renew it: a standby that reaches the store may lead.
+        """
+        self.leave()
         self._renewed_at_s = None
+
+    def mark(self) -> None:
+        """Note that the leader makes progress: the lease is renewed during a tick only if it does."""
+        self._kept.mark()
+
+    def leave(self) -> None:
+        """Have the lease renewed no more: it ends by itself."""
+        self._kept.end()
 
     def lose(self) -> None:
         """Lead no more. The lease ends by itself, or is another daemon's already."""
+        self.leave()
         self.leads = False
 
     async def release(self) -> None:
         """Lead no more, and let a standby take over immediately."""
+        self.leave()
         if self.leads:
             self.leads = False
             await self._store.release()
@@ -133,11 +158,11 @@ class Leadership:
         await self.save(begun.record)
         return begun
 
-    async def _assume(self, own: CoreState | None) -> CoreState | None:
+    async def _assume(self, own: CoreState | None) -> Held | None:
         """Become leader; return the state to lead from, or None if there is no spec yet."""
         spec, record = await self._store.spec(), await self._store.record()
-        state = own
-        if not may_continue(own, record, self._led_with):
+        state, continues = own, may_continue(own, record, self._own_fences)
+        if not continues:
             if spec is None:
                 return None
             state = coordinator.begin(spec, record, await self._store.incidents())
@@ -146,6 +171,9 @@ class Leadership:
                 state = anew(state, await self._store.newest_event_id() if self._store.record_is_bad else "")
         assert state is not None
         log.info("run %s: leading with fence %d", self._run, self._store.fence)
+        if continues:
+            self._own_fences.add(self._store.fence)  # before: the store may write the record and not answer
         await self.save(state.record, state.incidents.values())
         self._led_with = self._store.fence  # last: if the store fails before, all of this is done again
-        return state
+        self._own_fences = {self._led_with}
+        return Held(state, is_new=True, continues=continues)

@@ -51,7 +51,8 @@ class Outlets:
 class Outbox:
     """Actions of one run's core that are not carried out yet, in order.
 
-    If the store fails in between, the rest is carried out when it is reachable again.
+    If the store fails in between, or the lease ends, the rest is carried out later. Only if another daemon has led by
+    then, it is dropped.
     """
 
     def __init__(self, run: str, outlets: Outlets, counters: StoreCounters) -> None:
@@ -81,7 +82,7 @@ class Outbox:
         self._is_unsaved |= record_has_changed
 
     def clear(self) -> None:
-        """Drop all actions: another daemon leads, and decides them again from the same events."""
+        """Drop all actions: another daemon leads, or has led, and decides them again from the same events."""
         self._actions.clear()
 
     def see_saved(self) -> None:
@@ -100,6 +101,7 @@ class Outbox:
             self._counters.operations += 1
             await self._carry_out(self._actions[0])
             self._actions.popleft()
+            leadership.mark()
 
     async def _carry_out(self, action: Action) -> None:
         match action:

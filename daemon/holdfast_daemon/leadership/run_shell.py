@@ -3,6 +3,8 @@
 import asyncio
 import dataclasses
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import redis.asyncio
 
@@ -14,11 +16,12 @@ from holdfast_daemon.daemon_options import DaemonOptions
 from holdfast_daemon.history.history_writer import HistoryWriter
 from holdfast_daemon.incidents.archive import IncidentArchive, IncidentLog
 from holdfast_daemon.leadership.guarded_core import GuardedCore
-from holdfast_daemon.leadership.leadership import Leadership
+from holdfast_daemon.leadership.leadership import Held, Leadership
+from holdfast_daemon.leadership.lease_keeper import KeptLease, LeaseKeeper
 from holdfast_daemon.leadership.outbox import Outbox, Outlets, StoreCounters
 from holdfast_daemon.leadership.requests import Requests
 from holdfast_daemon.leadership.run_store import LeadershipLostError, RunStore, holds_another_type
-from holdfast_daemon.leadership.tick_metrics import TICK_MS, TickMetrics
+from holdfast_daemon.leadership.tick_metrics import TICK_MS, TickMetrics, TickPace
 from holdfast_daemon.notify.run_notifier import RunNotifier
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import ENDED
@@ -44,15 +47,21 @@ class RunShell:
         *,
         notifier: RunNotifier | None = None,
         histories: HistoryWriter | None = None,
+        keeper: LeaseKeeper | None = None,
     ) -> None:
-        """Stand by for a run. ``histories``: the daemon's; None: the shell has a writer of its own."""
+        """Stand by for a run.
+
+        ``histories``: the daemon's; None: the shell has a writer of its own. ``keeper``: renews the lease also during
+        a tick; None: the lease is renewed between ticks alone.
+        """
         self.run_name = run
         self._clock = clock
         self._metrics = metrics
+        self.pace = TickPace(run, options.lease_s)
         self._standby_s = options.lease_s / 4
         """Pause between two looks of a standby."""
         self._store = RunStore(client, run, options.identity)
-        self.leadership = Leadership(run, self._store, options.lease_s)
+        self.leadership = Leadership(run, self._store, options.lease_s, KeptLease(run, keeper))
         self._core = GuardedCore(run)
         self.refusals = self._store.intake.refusals
         self.log = IncidentLog(options.directory, run)
@@ -72,6 +81,8 @@ class RunShell:
         )
         self._outbox = Outbox(run, outlets, self.counters)
         self._is_dismissed = False
+        self._has_led = False
+        """Whether this daemon has led, and has not made way for another one since."""
         self._alone_since_s: float | None = None
         self.state: CoreState | None = None
         """The core's state, or as much of the leader's as the store holds; None while nothing is known."""
@@ -84,35 +95,67 @@ class RunShell:
 
     async def run(self) -> None:
         """Lead, or stand by, until the run has ended and all its nodes have left."""
-        while not self._is_dismissed:
-            try:
-                if self._is_over():
-                    assert self.state is not None
-                    await self._store.retire(self.state.record.nodes)
-                    return
-                if await self._lead():
-                    await self._tick()
-                else:
-                    await self._follow()
-                    await asyncio.sleep(self._standby_s)
-                self.store_up = True
-            except LeadershipLostError:
-                self.leadership.lose()
-                self._outbox.clear()
-                self.notifier.leave(self._clock.now())
-                self.requests.refuse_all("another daemon leads now: try again")
-                log.warning("run %s: another daemon leads", self.run_name)
-            except (StoreError, OSError) as error:
-                self.leadership.doubt()
-                if holds_another_type(error):
-                    self.refusals.add("key", "a key", error, "the run is not led: delete the key")
-                    await asyncio.sleep(self._standby_s)
-                    continue
-                self.counters.failures += 1
-                if self.store_up:
-                    log.warning("run %s: the store is unreachable: %s", self.run_name, error)
-                self.store_up = False
-                await asyncio.sleep(RETRY_S)
+        try:
+            while not self._is_dismissed:
+                try:
+                    if self._is_over():
+                        assert self.state is not None
+                        await self._store.retire(self.state.record.nodes)
+                        return
+                    await self._lead_or_follow()
+                    self.store_up = True
+                except (StoreError, OSError) as error:
+                    await self._see_outage(error)
+        finally:
+            self.leadership.leave()
+
+    async def _lead_or_follow(self) -> None:
+        self.pace.begin(self._clock.now())
+        self.leadership.mark()
+        try:
+            if await self._lead():
+                await self._tick()
+                return
+        except LeadershipLostError:
+            self._finish_tick()
+            await self._see_refusal()
+            return
+        await self._follow()
+        await asyncio.sleep(self._standby_s)
+
+    async def _see_refusal(self) -> None:
+        """Find out why a write was refused. If no other daemon leads, the next pass takes the lease again."""
+        took_s = self.pace.length_s(self._clock.now())
+        holder = await self._store.other_holder()
+        if holder:
+            self._make_way(f"another daemon leads: {holder}")
+            return
+        self.leadership.doubt()
+        log.warning("run %s: the lease has ended during a tick of %.1f s: taking it again", self.run_name, took_s)
+
+    async def _see_outage(self, error: Exception) -> None:
+        self.leadership.doubt()
+        if holds_another_type(error):
+            self.refusals.add("key", "a key", error, "the run is not led: delete the key")
+            await asyncio.sleep(self._standby_s)
+            return
+        self.counters.failures += 1
+        if self.store_up:
+            log.warning("run %s: the store is unreachable: %s", self.run_name, error)
+        self.store_up = False
+        await asyncio.sleep(RETRY_S)
+
+    def _make_way(self, why: str) -> None:
+        """Lead no more, and drop what is decided and not carried out: another daemon decides it again."""
+        self.leadership.lose()
+        self._drop_what_waits(why)
+
+    def _drop_what_waits(self, why: str) -> None:
+        self._has_led = False
+        self._outbox.clear()
+        self.notifier.leave(self._clock.now())
+        self.requests.refuse_all("another daemon leads now: try again")
+        log.warning("run %s: %s", self.run_name, why)
 
     async def stand_down(self) -> None:
         """Let a standby take over immediately, and lead no more."""
@@ -142,14 +185,26 @@ class RunShell:
         self.counters.operations += 1
         held = await self.leadership.hold(self.state, now_s)
         if held is None:
+            if self._has_led:
+                self._make_way("another daemon leads")
             return False
         if held.state is not self.state:
             self.state = held.state
             self.archive.recording.forget()
         if held.is_new:
             self._outbox.see_saved()
-            self.notifier.assume(held.state, now_s)
+            await self._take_up(held, now_s)
         return True
+
+    async def _take_up(self, held: Held, now_s: float) -> None:
+        """Begin to lead, or continue after a lease that has ended while no other daemon led."""
+        if self._has_led and not held.continues:
+            self._drop_what_waits("another daemon has led in between")
+        if not self._has_led:  # else people have not heard of what the last tick has found
+            self.notifier.assume(held.state, now_s)
+        self._has_led = True
+        # Now, and not after the next tick, which may take longer than the lease again.
+        await self._outbox.drain(self.leadership, held.state.record)
 
     async def _follow(self) -> None:
         """See what the leader sees, so that operators may ask any daemon."""
@@ -164,8 +219,10 @@ class RunShell:
         record, spec = self.state.record, self.state.spec
         self.counters.operations += 1
         last_id, events = await self._store.events(record.last_event_id or "0", TICK_MS, spec)
+        self.leadership.mark()
         self.counters.operations += 1
         nodes = await self._store.nodes(spec, record.nodes)
+        self.leadership.mark()
         # Requests are taken after the last wait, so that none is lost if the store fails.
         observation = Observation(nodes=nodes, events=tuple(events), requests=self.requests.take())
         self.state = self._decide(self.state, observation, last_id)
@@ -173,13 +230,25 @@ class RunShell:
         await self._outbox.drain(self.leadership, self.state.record)
         # After that: people hear of nothing that a successor would not know.
         self.notifier.see(self.state, self._clock.now())
+        self._finish_tick()
+
+    def _finish_tick(self) -> None:
+        if self.state is not None:
+            self.pace.finish(self._clock.now(), self.state.world_size)
+
+    @contextmanager
+    def _timed(self, detector: str) -> Iterator[None]:
+        """Time a look of a detector. Before it, the tick shows that it makes progress."""
+        self.leadership.mark()
+        with self._metrics.detector(detector):
+            yield
 
     def _decide(self, state: CoreState, observation: Observation, last_event_id: str) -> CoreState:
         """Show the core an observation; return its next state, and put its actions into the outbox."""
         now = self._clock.now()
         self.archive.recording.note(state, now, observation)
         with self._metrics.tick():
-            stepped = self._core.step(state, now, observation, self._metrics.detector)
+            stepped = self._core.step(state, now, observation, self._timed)
         if stepped.error is not None:
             self._metrics.tick_failed()
             self.archive.keep_failure(state, now, observation, stepped.error)

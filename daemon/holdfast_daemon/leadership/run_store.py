@@ -69,7 +69,7 @@ def holds_another_type(error: Exception) -> bool:
 
 
 class LeadershipLostError(Exception):
-    """A write was refused because another daemon leads, or the lease has lapsed."""
+    """A write was refused because another daemon leads, or the lease has ended."""
 
 
 class RunStore:
@@ -102,11 +102,17 @@ class RunStore:
 
     async def release(self) -> None:
         """Give the lease up, so that a standby need not wait until it expires."""
-        await self._release([keys.leader(self._run)], [self._lease])
+        await self._release([keys.leader(self._run)], [self.lease])
         self.fence = 0
 
+    async def other_holder(self) -> str:
+        """Return the name of the other daemon that holds the lease; empty: nobody does, or this daemon does."""
+        name, _, fence = (await self._get(keys.leader(self._run)) or b"").decode(errors="replace").rpartition(" ")
+        return "" if name == self._daemon and fence.isdecimal() else name
+
     @property
-    def _lease(self) -> str:
+    def lease(self) -> str:
+        """The lease as the store has it while this daemon leads."""
         return f"{self._daemon} {self.fence}"
 
     def _check(self, written: object) -> None:
@@ -216,7 +222,7 @@ class RunStore:
         """
         run_keys = [keys.leader(self._run), keys.state(self._run), keys.incidents(self._run)]
         entries = [part for incident in incidents for part in (incident.id, incident.SerializeToString())]
-        self._check(await self._save(run_keys, [self._lease, record.SerializeToString(), *entries]))
+        self._check(await self._save(run_keys, [self.lease, record.SerializeToString(), *entries]))
 
     async def send(self, node: str, command: store.NodeCommand) -> None:
         """Append a command to a node's stream; raises LeadershipLostError if we do not lead.
@@ -225,7 +231,7 @@ class RunStore:
         """
         run_keys = [keys.leader(self._run), keys.commands(self._run, node)]
         try:
-            self._check(await self._append(run_keys, [self._lease, COMMANDS_KEPT, command.SerializeToString()]))
+            self._check(await self._append(run_keys, [self.lease, COMMANDS_KEPT, command.SerializeToString()]))
         except ResponseError as error:
             if not holds_another_type(error):
                 raise

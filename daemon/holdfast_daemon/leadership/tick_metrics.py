@@ -1,5 +1,6 @@
 """Metrics of the loops: durations of ticks and detectors, and their failures."""
 
+import logging
 import math
 import time
 from collections.abc import Iterator
@@ -11,8 +12,54 @@ from prometheus_client.registry import CollectorRegistry
 from holdfast_base.metric_family import MetricFamily
 from holdfast_daemon.metrics import self_families as declared
 
+log = logging.getLogger(__name__)
+
 TICK_MS = 100
 """Time between two ticks."""
+
+LATE_SHARE = 0.5
+"""Share of the lease above which a tick is late. A tick as long as the lease would need a thread to keep it."""
+_QUIET_S = 60.0
+"""Least time between two lines about late ticks of one run."""
+
+
+class TickPace:
+    """How long the ticks of one run take, with reading and writing. The times are those of the leader's clock."""
+
+    def __init__(self, run: str, lease_s: float) -> None:
+        self._run = run
+        self._lease_s = lease_s
+        self._begun_s = 0.0
+        self._logged_s: float | None = None
+        self.late_total = 0
+        self.finished_s = 0.0
+        """Time at which the last tick has ended; 0: there was none."""
+
+    def begin(self, now_s: float) -> None:
+        """Note that a tick begins."""
+        self._begun_s = now_s
+
+    def length_s(self, now_s: float) -> float:
+        """Return how long the tick has taken so far."""
+        return now_s - self._begun_s
+
+    def finish(self, now_s: float, ranks: int) -> None:
+        """Note that the tick has ended. A late one is counted, and logged if the last line is some time ago."""
+        self.finished_s = now_s
+        took_s = self.length_s(now_s)
+        if took_s <= LATE_SHARE * self._lease_s:
+            return
+        self.late_total += 1
+        if self._logged_s is None or now_s - self._logged_s >= _QUIET_S:
+            self._logged_s = now_s
+            log.warning(
+                "run %s: a tick over %d ranks took %.1f s, and its lease lasts %g s: faults are found that late: "
+                "give the daemon a free core, fewer runs, or a longer --lease",
+                self._run,
+                ranks,
+                took_s,
+                self._lease_s,
+            )
 
 
 class TickMetrics:

@@ -185,7 +185,18 @@ RUN_CHECKPOINT_INTERVAL = gauge(
     "none are scheduled.",
 )
 
-# Losses of the daemon's own work for the run.
+# The leader's own work for the run, and its losses.
+
+LATE_TICKS = counter(
+    "coordinator_late_ticks_total",
+    "run",
+    "Ticks of the leader that took longer than half of its lease, with reading and writing.",
+)
+LAST_TICK = gauge(
+    "coordinator_last_tick_timestamp_seconds",
+    "run",
+    "Unix time at which the leader's last tick ended; 0 before its first. It stops growing while a tick is stuck.",
+)
 
 COMMANDS_REFUSED = counter(
     "commands_refused_total", "run", "Commands that agents refused, such as those from an older leader or generation."

@@ -22,13 +22,13 @@ def test_the_fence_is_at_least_the_highest_that_an_agent_has_obeyed(state: CoreS
 
 
 def test_a_leader_without_a_successor_continues_from_its_own_state(state: CoreState) -> None:
-    assert may_continue(state, store.CoordinatorState(fence=5), led_with=5)
-    assert not may_continue(state, store.CoordinatorState(fence=6), led_with=5)
+    assert may_continue(state, store.CoordinatorState(fence=5), own_fences={5})
+    assert not may_continue(state, store.CoordinatorState(fence=6), own_fences={5})
 
 
 def test_the_own_state_outlives_a_store_that_has_lost_the_record(state: CoreState) -> None:
-    assert may_continue(state, None, led_with=5)
-    assert not may_continue(None, None, led_with=5)
+    assert may_continue(state, None, own_fences={5})
+    assert not may_continue(None, None, own_fences={5})
 
 
 def test_without_a_record_incidents_are_numbered_after_those_in_the_store(state: CoreState) -> None:

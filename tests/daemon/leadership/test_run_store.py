@@ -121,6 +121,13 @@ async def test_release_by_the_leader_alone_lets_a_standby_in_at_once(store_serve
         assert b.fence > first
 
 
+async def test_only_another_daemon_counts_as_another_holder(store_server: Store) -> None:
+    async with daemons(store_server, "host 1", "host") as (a, b):
+        assert await a.other_holder() == ""
+        assert await a.acquire(LONG_S, 0)
+        assert (await a.other_holder(), await b.other_holder()) == ("", "host 1")
+
+
 Write = Callable[[RunStore], Awaitable[None]]
 WRITES: dict[str, Write] = {
     "record": lambda daemon: daemon.save(store.CoordinatorState(run=RUN)),
