@@ -27,13 +27,13 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.control_plane_ranks.scale_trial import measure
-from benchmarks.control_plane_ranks.training_nodes import LAYOUTS, members_total
+from benchmarks.control_plane_ranks.training_nodes import LAYOUTS
 
 CASES = {1_000: 10, 4_000: 5, 10_000: 3, 100_000: 1}
 """Hangs of each size."""
 QUICK_CASES = 2
-BYTES_OF_A_MEMBER = 20
-"""Memory that one member of a group of one rank takes in all processes: every rank names all members of its groups."""
+BYTES_OF_A_RANK = 60_000
+"""Memory that a rank takes in all processes. Most of it is its program, in the simulation."""
 FIGURES = {
     "state_kb": ("state of a node", "kB"),
     "in_mb_per_s": ("into the server", "MB/s"),
@@ -65,10 +65,10 @@ def next_to_break(row: dict[str, Any]) -> tuple[str, float]:
 
 def reason_to_skip(ranks: int) -> str | None:
     """Return why a size cannot be measured on this machine; None: it can."""
-    needed, free = BYTES_OF_A_MEMBER * members_total(LAYOUTS[ranks]), psutil.virtual_memory().available
+    needed, free = BYTES_OF_A_RANK * ranks, psutil.virtual_memory().available
     if needed < 0.8 * free:
         return None
-    return f"skipped: the members of all groups need {needed / 1e9:.0f} GB of memory, and {free / 1e9:.0f} GB are free"
+    return f"skipped: the simulation needs {needed / 1e9:.0f} GB of memory, and {free / 1e9:.0f} GB are free"
 
 
 def summed(row: dict[str, Any]) -> dict[str, Any]:

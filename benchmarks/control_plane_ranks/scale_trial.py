@@ -13,8 +13,10 @@ from typing import Any
 
 import psutil
 
-from benchmarks.control_plane_ranks.agent_writes import PUBLISH_S, AgentWrites
+from benchmarks.control_plane_ranks.agent_writes import AgentWrites
 from benchmarks.control_plane_ranks.training_nodes import INSTANCE, LAYOUTS, RANKS_PER_NODE, RUN, TrainingNodes
+from holdfast_agent.agent import PROMPT_PAUSE_S, QUIET_PAUSE_S, prompt_pause_s
+from holdfast_agent.processes.rank import STALLED_AFTER_S
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.daemons import daemon_process
@@ -27,6 +29,8 @@ LEARNING_STEPS, HEALTHY_STEPS = 3, 3
 """Steps that teach the daemon its deadlines, and steps that are measured after them."""
 AT_A_TIME = 32
 """Nodes that write together."""
+ROUND_S = PROMPT_PAUSE_S
+"""Simulated seconds of a round: in each, the nodes write whose states are due."""
 LATE_S = 30.0
 """Simulated seconds after its deadline in which a hang must be reported."""
 _TICKS = "holdfast_coordinator_tick_duration_seconds"
@@ -81,7 +85,10 @@ class ScaleTrial:
         self.client.set(keys.state(RUN), record.SerializeToString())
         self._writes = AgentWrites(self.spec, names)
         self._reader, self._writer = await asyncio.open_unix_connection(self._server.socket, limit=2**26)
+        self._due_s = dict.fromkeys(names, 0.0)
         await self.round(trains=False)
+        for number, name in enumerate(names):  # from now on they write one after another
+            self._due_s[name] = self.now_s + number % round(QUIET_PAUSE_S / ROUND_S) * ROUND_S
 
     @contextmanager
     def daemon(self) -> Iterator[None]:
@@ -100,27 +107,31 @@ class ScaleTrial:
             raise RuntimeError(f"the server refused a write: {replies[:200]!r}")
 
     async def round(self, *, trains: bool = True) -> None:
-        """Let each node publish its state once, and send what its ranks have finished."""
+        """Let the nodes whose states are due publish them, and send what ranks have finished."""
         if time.monotonic() > self._ends:
             raise TimeoutError("it did not end within its time: raise --limit")
         self._round_began, self._round_s = time.monotonic(), self.now_s
         names = list(self.nodes.nodes)
-        for first in range(0, len(names), AT_A_TIME):
-            some = names[first : first + AT_A_TIME]
-            states = (self.nodes.state_at(node, self._trained_s, self.now_s) for node in some)
+        due = [name for name in names if self._due_s[name] <= self.now_s + 1e-9]
+        for first in range(0, len(due), AT_A_TIME):
+            some = due[first : first + AT_A_TIME]
+            states = [self.nodes.state_at(node, self._trained_s, self.now_s) for node in some]
             await self._send(await self._writes.of_states(states))
+            for state in states:
+                is_quiet = not any(rank.stalled_s >= STALLED_AFTER_S for rank in state.ranks)
+                self._due_s[state.node] = self.now_s + (QUIET_PAUSE_S if is_quiet else prompt_pause_s(len(names)))
         before = int(self._trained_s / self._step_s + 1e-9)
-        self.now_s += PUBLISH_S
-        self._trained_s += PUBLISH_S if trains else 0.0
+        self.now_s += ROUND_S
+        self._trained_s += ROUND_S if trains else 0.0
         after = int(self._trained_s / self._step_s + 1e-9)
         if after > before:
             await self._send(await self._writes.of_events({node: self.nodes.summary(node, before) for node in names}))
-        left_s = PUBLISH_S - (time.monotonic() - self._round_began)
+        left_s = ROUND_S - (time.monotonic() - self._round_began)
         await asyncio.sleep(max(0.0, left_s))
 
     async def train(self, steps: int) -> None:
         """Let the ranks do whole steps."""
-        for _ in range(round(steps * self._step_s / PUBLISH_S)):
+        for _ in range(round(steps * self._step_s / ROUND_S)):
             await self.round()
 
     async def until_led(self) -> None:
@@ -189,7 +200,7 @@ class ScaleTrial:
         """Return the simulated seconds after the deadline, the CPU seconds in them, and the verdict."""
         used_s: float | None = None
         while True:
-            past_s = self._round_s + min(PUBLISH_S, time.monotonic() - self._round_began) - deadline_s
+            past_s = self._round_s + min(ROUND_S, time.monotonic() - self._round_began) - deadline_s
             if used_s is None and past_s >= 0:
                 used_s = self.used_s()
             entries: Any = await asyncio.to_thread(self.client.hgetall, keys.incidents(RUN))
@@ -202,6 +213,8 @@ class ScaleTrial:
     async def hang(self) -> dict[str, Any]:
         """Stop one rank, and wait for the verdict."""
         self.nodes.hang(self.now_s)
+        # An agent writes soon after a rank has stood still for a while, and not only when a quiet node's time comes.
+        self._due_s = {name: min(due_s, self.now_s + STALLED_AFTER_S) for name, due_s in self._due_s.items()}
         deadline_s = self.now_s + DEADLINE_STEPS * self._step_s
         seen = asyncio.create_task(self._first_hang(deadline_s))
         try:

@@ -24,11 +24,6 @@ _PHASES = (common.PHASE_DATA, common.PHASE_FORWARD_BACKWARD, common.PHASE_FORWAR
 _Counts = list[tuple[int, int]]
 
 
-def members_total(layout: Layout) -> int:
-    """Return how many members the groups of all ranks name together."""
-    return layout.world_size * (layout.world_size + layout.data + layout.tensor + layout.experts)
-
-
 class TrainingNodes:
     """All nodes of a run whose steps take ``step_s`` simulated seconds."""
 
@@ -66,7 +61,9 @@ class TrainingNodes:
         state.pid, state.first_step_ended_unix_s = 10_000 + rank, time.time() - 1000.0
         state.coordinates.update({"pp": stage, "dp": rest // layout.tensor, "tp": rest % layout.tensor})
         state.memory.allocated_bytes, state.memory.limit_bytes = (60 + rank % 7) * 2**30, 80 * 2**30
-        state.thread_syscall, state.workers = -1, 2
+        state.thread_syscall, state.workers, state.device = -1, 2, f"cuda:{rank % RANKS_PER_NODE}"
+        state.recorders.add(source=common.RECORDER_SOURCE_GENERIC, backend="gloo")
+        state.gpu.gpu, state.gpu.uuid = rank % RANKS_PER_NODE, f"GPU-{self._random.getrandbits(128):032x}"
 
     def _ranks(self) -> Iterator[store.RankState]:
         for node in self.nodes.values():
@@ -125,9 +122,12 @@ class TrainingNodes:
             rank.stalled_s = hung_s - self._moved_s[rank.rank]
         else:
             rank.stalled_s = 0.01
-            rank.busy_s = (done + share) * self._step_s * 0.8
+            rank.busy_s = (done + share) * self._step_s * self._random.uniform(0.79, 0.81)
+            rank.own_wait_s = 0.01 * rank.busy_s
+            rank.gpu.utilization_samples = 10 * done
+            rank.gpu.utilization_sum = rank.gpu.utilization_samples * self._random.random()
             for phase in _PHASES:
-                rank.phase_s[phase] = done * self._step_s / 3
+                rank.phase_s[phase] = done * self._step_s * self._random.uniform(0.32, 0.34)
 
     def summary(self, node: str, steps: int) -> store.Event:
         """Return what an agent sends at the end of a step."""
