@@ -1,8 +1,8 @@
 """Folds an observation into the state: nodes, events, telemetry. Judges no rank."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
 
 from holdfast_core import evidence, fault_requests, incidents, live_requests, witnesses
 from holdfast_core.accounting import ledger
@@ -24,8 +24,12 @@ PENDING_STEPS = 512
 def absorb(tick: Tick, observation: Observation) -> None:
     """Fold an observation into the state."""
     _nodes(tick, observation)
-    for event in observation.events:
-        _event(tick, event)
+    for has_summary, events in groupby(observation.events, lambda event: event.HasField("step_summary")):
+        if has_summary:
+            _summaries(tick, events)
+            continue
+        for event in events:
+            _event(tick, event)
     _evidence(tick, [event for event in observation.events if event.HasField("evidence_captured")])
     _progress(tick)
     _first_exit(tick)
@@ -51,8 +55,6 @@ def _nodes(tick: Tick, observation: Observation) -> None:
 
 def _event(tick: Tick, event: store.Event) -> None:
     match event.WhichOneof("kind"):
-        case "step_summary":
-            _merge_summary(tick, event.node, event.step_summary)
         case "checkpoint_committed":
             totals = tick.state.totals
             changed = replace(totals, checkpoints=totals.checkpoints + 1, last_checkpoint_unix_s=event.unix_s)
@@ -154,19 +156,21 @@ def _stacks(tick: Tick, captured: Sequence[store.EvidenceCaptured]) -> None:
         tick.state = replace(tick.state, recorders=RecorderDumps({**known, **recorders}, known))
 
 
-def _merge_summary(tick: Tick, node: str, summary: store.StepSummary) -> None:
-    """Merge the nodes' summaries of one step; count the step once all nodes have sent theirs."""
-    state = tick.state
-    if summary.generation != observed.own_generation(tick, node) or summary.step <= state.counted_steps.get(node, -1):
-        return  # the summary is of an earlier generation, or was sent twice
-    tick.state = replace(tick.state, counted_steps={**state.counted_steps, node: summary.step})
-    summary = ledger.by_leaders_clock(tick, node, summary)
-    known = state.pending_steps.get(summary.step)
-    merged = summary if known is None else merge(known, summary)
-    pending = {**state.pending_steps, summary.step: merged}
-    sent = [tick.state.counted_steps.get(name, -1) for name in tick.record.nodes]
+def _summaries(tick: Tick, events: Iterable[store.Event]) -> None:
+    """Merge the nodes' summaries of each step; count a step once all nodes have sent theirs."""
+    sent, pending = dict(tick.state.counted_steps), dict(tick.state.pending_steps)
+    newest = -1
+    for event in events:
+        node, summary = event.node, event.step_summary
+        if summary.generation != observed.own_generation(tick, node) or summary.step <= sent.get(node, -1):
+            continue  # the summary is of an earlier generation, or was sent twice
+        sent[node], newest = summary.step, max(newest, summary.step)
+        summary = ledger.by_leaders_clock(tick, node, summary)
+        known = pending.get(summary.step)
+        pending[summary.step] = summary if known is None else merge(known, summary)
+    tick.state = replace(tick.state, counted_steps=sent)
     # Summaries that never come, or are refused, must not make those of the other nodes wait forever.
-    complete = max(min(sent, default=-1), summary.step - PENDING_STEPS)
+    complete = max(min((sent.get(name, -1) for name in tick.record.nodes), default=-1), newest - PENDING_STEPS)
     tick.state = replace(tick.state, pending_steps={step: value for step, value in pending.items() if step > complete})
     for step in sorted(step for step in pending if step <= complete):
         count_step(tick, pending[step])

@@ -4,14 +4,46 @@ A run is looked at ten times a second, and few of its nodes have a new state sin
 when its state is new. A tick puts the parts together, and looks at single ranks only where a part shows a reason.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from typing import TypeVar, cast
 
+from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
+_Found = TypeVar("_Found")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+GroupId = tuple[str, tuple[int, ...]]
+"""Name, and members as runs: processes use one name for groups of different members."""
+
+
+def group_id(group: common.GroupProgress) -> GroupId:
+    """Return what identifies a group of which the members are known."""
+    return group.group, tuple(group.member_runs)
+
+
+GroupUse = tuple[GroupId, int, common.GroupProgress]
+"""A group with known members, a rank, and the place of the rank in the group's calls on hosts."""
+
+
+def group_uses(ranks: Mapping[int, store.RankState]) -> Iterable[GroupUse]:
+    """Yield the groups of ranks, rank by rank."""
+    if isinstance(ranks, World):
+        return chain.from_iterable(part.group_uses for part in ranks.parts)
+    return _group_uses(ranks)
+
+
+def _group_uses(ranks: Mapping[int, store.RankState]) -> Iterator[GroupUse]:
+    for number, rank in ranks.items():
+        for group in rank.progress.groups:
+            if group.member_runs:
+                yield group_id(group), number, group
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodePart:
     """The ranks of one node."""
 
@@ -35,6 +67,11 @@ class NodePart:
     """Longest stall of a live rank that has completed no step."""
     least_step: int
     """Least step that a rank is in, or has ended in."""
+
+    @cached_property
+    def group_uses(self) -> tuple[GroupUse, ...]:
+        """The groups of its ranks. A healthy run asks for none."""
+        return tuple(_group_uses(self.ranks))
 
 
 def is_stopped(rank: store.RankState) -> bool:
@@ -81,9 +118,16 @@ class World(dict[int, store.RankState]):
 
     def __init__(self, parts: Iterable[NodePart]) -> None:
         super().__init__()
+        self._remembered: dict[Hashable, object] = {}
         self.parts = tuple(part for part in parts if part.ranks)
         for part in self.parts:
             self.update(part.ranks)
+
+    def remembered(self, what: Hashable, find: Callable[[], _Found]) -> _Found:
+        """Return what ``find`` returns, which is asked once: the views of one tick look at the same world."""
+        if what not in self._remembered:
+            self._remembered[what] = find()
+        return cast(_Found, self._remembered[what])
 
     @cached_property
     def ended(self) -> dict[int, store.RankState]:

@@ -91,8 +91,9 @@ class View:
     @cached_property
     def wait_analysis(self) -> WaitAnalysis:
         """Who holds the others up, whether or not it is a hang: the deadlines decide that."""
-        in_calls = {rank for rank, stack in self.stacks.items() if stack.activity == common.ACTIVITY_COLLECTIVE}
-        return analyse(self.known_ranks, in_calls)
+        in_calls = frozenset(rank for rank, it in self.stacks.items() if it.activity == common.ACTIVITY_COLLECTIVE)
+        seen = ("waits", in_calls, frozenset(self.missing_nodes))
+        return self.world.remembered(seen, lambda: analyse(self.known_ranks, in_calls))
 
     @cached_property
     def uses_devices(self) -> bool:
@@ -172,12 +173,12 @@ class View:
     @cached_property
     def left_out(self) -> LeftOutCalls | None:
         """The first group in which ranks have left out calls; None: there is none. It looks at all groups."""
-        return left_out_calls(self.ranks)
+        return self.world.remembered("left out", lambda: left_out_calls(self.ranks))
 
     @cached_property
     def different_groups(self) -> DifferentGroups | None:
         """The first number under which ranks have made different groups; None: there is none."""
-        return different_groups(self.ranks)
+        return self.world.remembered("different groups", lambda: different_groups(self.ranks))
 
     @cached_property
     def mismatched_call(self) -> MismatchedCall | None:

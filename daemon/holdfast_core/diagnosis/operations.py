@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from holdfast_core.world import GroupId, group_id
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -119,9 +120,6 @@ _UNORDERED = ("send", "recv", "coalesced")
 Signature = tuple[str, str, str]
 """Operation, sizes, data types; the last two are empty where ranks may differ in them."""
 
-GroupId = tuple[str, tuple[int, ...]]
-"""Name, and members as runs: processes use one name for groups of different members."""
-
 
 @dataclass(frozen=True)
 class MismatchedCall:
@@ -149,11 +147,6 @@ def mismatched_calls(ranks: Mapping[int, store.RankState]) -> Iterator[Mismatche
         if len(sides) > 1:
             ordered = sorted(sides.values(), key=lambda side: -len(side[1]))
             yield MismatchedCall(name, seq, tuple((signature, tuple(numbers)) for signature, numbers in ordered))
-
-
-def group_id(group: common.GroupProgress) -> GroupId:
-    """Return what identifies a group of which the members are known."""
-    return group.group, tuple(group.member_runs)
 
 
 def _signature(call: common.PendingCall) -> Signature:

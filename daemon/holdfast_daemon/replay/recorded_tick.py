@@ -45,7 +45,11 @@ def difference(before: Mapping[str, NodeState], now: float, observation: Observa
     """Return an observation as a message, with only those nodes that differ from ``before``."""
     return RecordedTurn(
         now_unix_s=now,
-        changed_nodes={name: node for name, node in observation.nodes.items() if before.get(name) != node},
+        changed_nodes={
+            name: node
+            for name, node in observation.nodes.items()
+            if (known := before.get(name)) is not node and known != node
+        },
         gone_nodes=sorted(before.keys() - observation.nodes.keys()),
         events=observation.events,
         requests=[json.dumps(encode_request(request)) for request in observation.requests],

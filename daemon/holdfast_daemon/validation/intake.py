@@ -8,7 +8,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from holdfast_daemon.validation.message_rules import check_event, check_incident, check_record, check_spec
-from holdfast_daemon.validation.node_rules import check_node
+from holdfast_daemon.validation.node_rules import KnownRanks, check_node
 from holdfast_daemon.validation.rules import RefusedError, check_node_name
 from holdfast_proto.state_value import read_state
 from holdfast_proto.v1 import store_pb2 as store
@@ -68,6 +68,7 @@ class Intake:
     def __init__(self, run: str) -> None:
         self.refusals = Refusals(run)
         self._run = run
+        self._ranks = KnownRanks()
         self._held: dict[str, _Held] = {}
         self._judged_by: tuple[int, int] = (0, 0)
         self._shown: dict[str, store.NodeState] = {}
@@ -168,7 +169,7 @@ class Intake:
 
         def check(node: store.NodeState) -> None:
             nonlocal claims
-            claims = check_node(node, name=name, run=self._run, spec=spec)
+            claims = check_node(node, name=name, run=self._run, spec=spec, known=self._ranks)
 
         what = f"the state of node {name}"
         state = self._take(read_state, data, check, source="node", what=what, consequence=_KEPT)

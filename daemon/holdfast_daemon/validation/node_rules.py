@@ -39,7 +39,35 @@ _SIGNALS, _EXIT_CODES = 127, 255
 _RECORDERS = 64
 
 
-def check_node(node: store.NodeState, *, name: str, run: str, spec: store.RunSpec | None) -> frozenset[tuple[int, int]]:
+class KnownRanks:
+    """Remembers the states of ranks that were good, so that those that stand still are not checked again and again.
+
+    One hang makes all ranks of a run stand still, and all nodes send more often: then time is short, and what each rank
+    says is what it has said before, but for its ages. So the bytes without these are compared, which costs little.
+    """
+
+    def __init__(self) -> None:
+        self._good: dict[tuple[str, int], tuple[int, bytes]] = {}
+        """By node and rank: the size of the world, and the state without its ages."""
+
+    def check(self, node: str, rank: store.RankState, world_size: int) -> None:
+        """Check the state of a rank."""
+        ages = rank.stalled_s, rank.silent_s, rank.still_s, rank.sign_age_s, rank.busy_s
+        rank.stalled_s = rank.silent_s = rank.still_s = rank.sign_age_s = rank.busy_s = 0.0
+        known = (world_size, rank.SerializePartialToString())
+        rank.stalled_s, rank.silent_s, rank.still_s, rank.sign_age_s, rank.busy_s = ages
+        place = (node, rank.rank)
+        if self._good.get(place) == known and min(ages) >= 0.0 and sum(ages) <= LONGEST_S:  # NaN is in no sum's range
+            return
+        _check_rank_state(rank, world_size)
+        if len(self._good) >= MOST_RANKS:
+            self._good.clear()
+        self._good[place] = known
+
+
+def check_node(
+    node: store.NodeState, *, name: str, run: str, spec: store.RunSpec | None, known: KnownRanks
+) -> frozenset[tuple[int, int]]:
     """Check a node's state; return the ranks that it says are alive there, each with the generation."""
     if node.node != name:
         raise RefusedError(f"it is the state of node {node.node[:80]!r}")
@@ -68,7 +96,7 @@ def check_node(node: store.NodeState, *, name: str, run: str, spec: store.RunSpe
         if number >= world_size:
             raise RefusedError(f"rank {number} is not in a world of {world_size}")
         try:
-            _check_rank_state(rank, world_size)
+            known.check(name, rank, world_size)
         except RefusedError as error:
             raise RefusedError(f"rank {number}: {error}") from None
         if rank.life != store.LIFE_EXITED:

@@ -7,7 +7,7 @@ from holdfast_agent.reports import message_checks
 from holdfast_agent.reports.message_checks import clean_hello, clean_report, flaw_of_hello, flaw_of_slots
 from holdfast_agent.reports.summaries import StepSummaries
 from holdfast_daemon.validation.message_rules import check_event
-from holdfast_daemon.validation.node_rules import check_node
+from holdfast_daemon.validation.node_rules import KnownRanks, check_node
 from holdfast_proto import limits
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -213,7 +213,7 @@ def test_daemon_refuses_nothing_of_what_an_agent_lets_pass(excess: int) -> None:
         recorders=report.recorders, coordinates=said.coordinates, first_step_ended_unix_s=report.steps[-1].ended_unix_s,
     )  # fmt: skip
     node = store.NodeState(run="r", node="a", world_size=WORLD, ranks=[state])
-    check_node(node, name="a", run="r", spec=None)
+    check_node(node, name="a", run="r", spec=None, known=KnownRanks())
     for step in report.steps:
         for summary in StepSummaries(1, ranks=1).add(1, step):
             check_event(store.Event(node="a", generation=1, step_summary=summary), None)

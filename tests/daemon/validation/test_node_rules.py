@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from holdfast_daemon.validation.node_rules import check_node
+from holdfast_daemon.validation.node_rules import KnownRanks, check_node
 from holdfast_daemon.validation.rules import RefusedError
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -146,14 +146,27 @@ BAD_NODES = [
 ]
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["new ranks", "known ranks"])
 @pytest.mark.parametrize(("path", "value"), BAD_NODES, ids=lambda value: repr(value)[:40])
-def test_a_node_with_one_bad_value_is_refused(path: str, value: object) -> None:
+def test_a_node_with_one_bad_value_is_refused(path: str, value: object, known: bool) -> None:
+    ranks = KnownRanks()
+    if known:
+        check_node(good_node(), name="a", run=RUN, spec=SPEC, known=ranks)
     with pytest.raises(RefusedError) as caught:
-        check_node(changed(good_node(), path, value), name="a", run=RUN, spec=SPEC)
+        check_node(changed(good_node(), path, value), name="a", run=RUN, spec=SPEC, known=ranks)
     assert "\n" not in str(caught.value)
-    check_node(good_node(), name="a", run=RUN, spec=SPEC)
+    check_node(good_node(), name="a", run=RUN, spec=SPEC, known=ranks)
 
 
 def test_a_good_node_says_which_ranks_are_alive_there() -> None:
     for spec in (SPEC, None):
-        assert check_node(good_node(), name="a", run=RUN, spec=spec) == {(3, 0)}
+        assert check_node(good_node(), name="a", run=RUN, spec=spec, known=KnownRanks()) == {(3, 0)}
+
+
+def test_a_state_that_was_checked_is_as_it_was() -> None:
+    ranks, node = KnownRanks(), good_node()
+    for stalled_s in (1.0, 2.0):
+        node.ranks[0].stalled_s = stalled_s
+        before = store.NodeState.FromString(node.SerializeToString())
+        check_node(node, name="a", run=RUN, spec=SPEC, known=ranks)
+        assert node == before

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from holdfast_core.detectors.deaths import death
 from holdfast_core.detectors.view import View
-from holdfast_core.diagnosis.operations import group_id
+from holdfast_core.world import group_id
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

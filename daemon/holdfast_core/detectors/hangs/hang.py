@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from holdfast_core.detectors.framework import Finding
 from holdfast_core.detectors.view import OUTSIDE, View
 from holdfast_core.diagnosis.hosts.wait_graph import EDGES_OF_A_CALL, ArrivedCall, MissedCall, WaitAnalysis
-from holdfast_core.diagnosis.operations import GroupId, group_id
 from holdfast_core.texts.activities import TRACED
+from holdfast_core.world import GroupId, group_uses
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -92,16 +92,14 @@ def nobody_waits(view: View) -> bool:
 def _outrun(view: View) -> set[int]:
     """Return late ranks in whose groups another rank has just completed calls that they have not reported yet."""
     completed: dict[GroupId, int] = {}
-    moving = (rank for rank in view.ranks.values() if rank.rank not in view.late and not rank.HasField("exit"))
-    for group in (group for rank in moving for group in rank.progress.groups if group.member_runs):
-        completed[group_id(group)] = max(completed.get(group_id(group), 0), group.completed)
-    late = view.late.items() if completed else ()
-    return {
-        number
-        for number, rank in late
-        for group in rank.progress.groups
-        if group.member_runs and completed.get(group_id(group), 0) > group.enqueued
-    }
+    still = view.late.keys() | view.world.ended.keys()
+    if len(still) == len(view.ranks):
+        return set()
+    for identity, number, group in group_uses(view.ranks):
+        if number not in still:
+            completed[identity] = max(completed.get(identity, 0), group.completed)
+    uses = group_uses(view.ranks)
+    return {number for identity, number, it in uses if number in view.late and completed.get(identity, 0) > it.enqueued}
 
 
 def _held_by_those_that_moved(view: View) -> set[int]:
@@ -224,8 +222,16 @@ def arrived_place(view: View, call: ArrivedCall) -> store.CallPlace:
 
 def description(view: View, name: str) -> str:
     """Return what the user called a group; empty: nothing, or torch.distributed was not told."""
-    groups = (group for rank in view.ranks.values() for group in (*rank.progress.groups, *rank.progress.device_groups))
-    return next((group.description for group in groups if group.group == name and group.description), "")
+    return view.world.remembered("descriptions", lambda: _descriptions(view)).get(name, "")
+
+
+def _descriptions(view: View) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for rank in view.ranks.values():
+        for group in (*rank.progress.groups, *rank.progress.device_groups):
+            if group.description:
+                found.setdefault(group.group, group.description)
+    return found
 
 
 def pending_call(view: View, rank: int, group: str, seq: int) -> common.PendingCall | None:

@@ -23,8 +23,9 @@ from holdfast_core.diagnosis.hosts.different_groups import DifferentGroups
 from holdfast_core.diagnosis.hosts.left_out_calls import LeftOutCalls
 from holdfast_core.diagnosis.hosts.stray_message import StrayMessage, stray_message
 from holdfast_core.diagnosis.hosts.wait_graph import ArrivedCall
-from holdfast_core.diagnosis.operations import MismatchedCall, Signature, group_id
+from holdfast_core.diagnosis.operations import MismatchedCall, Signature
 from holdfast_core.diagnosis.wait_for_graph import COLLECTIVE, RECV, SEND
+from holdfast_core.world import group_id
 from holdfast_proto.member_runs import members_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store

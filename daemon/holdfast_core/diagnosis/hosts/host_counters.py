@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Mapping
 from enum import IntEnum
 from statistics import median_low
 
-from holdfast_core.diagnosis.operations import GroupId, group_id
 from holdfast_core.diagnosis.wait_for_graph import COLLECTIVE, RECV, SEND, SharedCall
+from holdfast_core.world import GroupId, group_uses
 from holdfast_proto.member_runs import members_of
 from holdfast_proto.v1 import common_pb2, store_pb2
 
@@ -77,10 +77,10 @@ def calls_on_hosts(
     """
     groups: dict[GroupId, dict[int, common_pb2.GroupProgress]] = {}
     channels: dict[tuple[int, str, int, common_pb2.Direction], common_pb2.ChannelProgress] = {}
+    for identity, rank, group in group_uses(ranks):
+        if group.source in _COUNTED:
+            groups.setdefault(identity, {})[rank] = group
     for rank, state in ranks.items():
-        for group in state.progress.groups:
-            if group.member_runs and group.source in _COUNTED:
-                groups.setdefault(group_id(group), {})[rank] = group
         for channel in state.progress.channels:
             channels[rank, channel.group, channel.peer, channel.direction] = channel
     for (name, runs), reports in groups.items():

@@ -8,7 +8,8 @@ end of the run shows it: the rank has left, and the others wait in their last ca
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast_core.diagnosis.operations import GroupId, group_id, has_root
+from holdfast_core.diagnosis.operations import has_root
+from holdfast_core.world import GroupId, group_uses
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -36,11 +37,9 @@ class LeftOutCalls:
 def left_out_calls(ranks: Mapping[int, store.RankState]) -> LeftOutCalls | None:
     """Return the first group in which ranks are behind; None: there is none."""
     members: dict[GroupId, dict[int, common.GroupProgress]] = {}
-    for number in sorted(ranks):
-        for group in ranks[number].progress.groups:
-            if group.member_runs:
-                members.setdefault(group_id(group), {})[number] = group
-    found = (_behind(group, ranks) for _, group in sorted(members.items()))
+    for identity, number, group in group_uses(ranks):
+        members.setdefault(identity, {})[number] = group
+    found = (_behind(dict(sorted(group.items())), ranks) for _, group in sorted(members.items()))
     return next((one for one in found if one is not None), None)
 
 
