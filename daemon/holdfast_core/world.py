@@ -6,7 +6,8 @@ when its state is new. A tick puts the parts together, and looks at single ranks
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from hashlib import blake2b
 from itertools import chain
 from typing import TypeVar, cast
 
@@ -14,6 +15,9 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 _Found = TypeVar("_Found")
+
+_ANSWERS_KEPT = 16
+"""Answers to questions about worlds that are kept. A tick asks few, of each run that stands still."""
 
 
 GroupId = tuple[str, tuple[int, ...]]
@@ -69,9 +73,26 @@ class NodePart:
     """Least step that a rank is in, or has ended in."""
 
     @cached_property
+    def said(self) -> bytes:
+        """Digest of what its ranks say of their calls, and of no time that passes while they stand still."""
+        return said_by(self.ranks.values())
+
+    @cached_property
     def group_uses(self) -> tuple[GroupUse, ...]:
         """The groups of its ranks. A healthy run asks for none."""
         return tuple(_group_uses(self.ranks))
+
+
+def said_by(ranks: Iterable[store.RankState]) -> bytes:
+    """Return a digest of what ranks say of their calls."""
+    return blake2b(b"".join(chain.from_iterable(map(_words, ranks))), digest_size=16).digest()
+
+
+def _words(rank: store.RankState) -> Iterator[bytes]:
+    yield f"{rank.rank} {rank.life} {rank.process_state} {rank.left_training}".encode()
+    yield rank.progress.SerializeToString()
+    yield rank.exit.SerializeToString()
+    yield from (call.SerializeToString() for call in rank.pending)
 
 
 def is_stopped(rank: store.RankState) -> bool:
@@ -113,6 +134,27 @@ def world_of(ranks: Iterable[store.RankState]) -> "World":
     return World([_part_of(store.NodeState(ranks=ranks))])
 
 
+class _Question:
+    """A function without arguments, known by a key."""
+
+    def __init__(self, key: Hashable, find: Callable[[], object]) -> None:
+        self.key = key
+        self.find: Callable[[], object] | None = find
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Question) and self.key == other.key
+
+
+@lru_cache(_ANSWERS_KEPT)
+def _answer(question: _Question) -> object:
+    assert question.find is not None
+    found, question.find = question.find(), None  # the function holds a whole view, and is asked only once
+    return found
+
+
 class World(dict[int, store.RankState]):
     """Ranks by number. Nothing changes it."""
 
@@ -124,10 +166,18 @@ class World(dict[int, store.RankState]):
             self.update(part.ranks)
 
     def remembered(self, what: Hashable, find: Callable[[], _Found]) -> _Found:
-        """Return what ``find`` returns, which is asked once: the views of one tick look at the same world."""
+        """Return what ``find`` returns. It must follow from ``what`` and from what the ranks say of their calls alone.
+
+        Several views look at the world of one tick, and a run that stands still looks the same in all its ticks, but
+        for the time that has passed.
+        """
         if what not in self._remembered:
-            self._remembered[what] = find()
+            self._remembered[what] = _answer(_Question((what, self._said), find))
         return cast(_Found, self._remembered[what])
+
+    @cached_property
+    def _said(self) -> tuple[bytes, ...]:
+        return tuple(part.said for part in self.parts)
 
     @cached_property
     def ended(self) -> dict[int, store.RankState]:

@@ -9,10 +9,11 @@ from holdfast_core.diagnosis.devices.causes import CauseKind, Diagnosis, Place
 from holdfast_core.diagnosis.devices.counters import dump_of_counters
 from holdfast_core.diagnosis.devices.diagnosis import RecorderDumps
 from holdfast_core.diagnosis.hosts.different_groups import DifferentGroups, different_groups
+from holdfast_core.diagnosis.hosts.host_counters import liveness_of
 from holdfast_core.diagnosis.hosts.left_out_calls import LeftOutCalls, left_out_calls
 from holdfast_core.diagnosis.hosts.wait_graph import WaitAnalysis, analyse
 from holdfast_core.diagnosis.operations import MismatchedCall, mismatched_calls
-from holdfast_core.world import World, world_of
+from holdfast_core.world import World, said_by, world_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
@@ -92,7 +93,8 @@ class View:
     def wait_analysis(self) -> WaitAnalysis:
         """Who holds the others up, whether or not it is a hang: the deadlines decide that."""
         in_calls = frozenset(rank for rank, it in self.stacks.items() if it.activity == common.ACTIVITY_COLLECTIVE)
-        seen = ("waits", in_calls, frozenset(self.missing_nodes))
+        lost = said_by(rank for node in self.missing_nodes.values() for rank in node.state.ranks)
+        seen = ("waits", in_calls, lost, frozenset(liveness_of(self.known_ranks).items()))
         return self.world.remembered(seen, lambda: analyse(self.known_ranks, in_calls))
 
     @cached_property
