@@ -21,12 +21,11 @@ class _KeptPipeline(Pipeline):
     """A pipeline whose commands are kept instead of sent."""
 
     kept: "list[tuple[Any, ...]]"
-    answer: bool
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:  # noqa: ARG002 - as in its base
         """Keep the commands, and return what the store would have answered to each."""
         self.kept += [arguments for arguments, _ in self.command_stack]
-        answers = [self.answer for _ in self.command_stack]
+        answers: list[Any] = [True for _ in self.command_stack]
         self.command_stack.clear()
         return answers
 
@@ -37,13 +36,11 @@ class _KeepingClient(redis.asyncio.Redis):
     def __init__(self) -> None:
         super().__init__()
         self.kept: list[tuple[Any, ...]] = []
-        self.knows_nodes = False
-        """Whether the store has what the agents have published before."""
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
         """Return a pipeline that is kept."""
         pipeline = _KeptPipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
-        pipeline.kept, pipeline.answer = self.kept, self.knows_nodes
+        pipeline.kept = self.kept
         return pipeline
 
 
@@ -57,14 +54,11 @@ class AgentWrites:
         self._packer: Any = self._client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
         outage = StoreOutage(logging.getLogger(__name__), "", "")
         self._links = {node: StoreLink(self._client, spec.run, node, outage) for node in nodes}
-        self._known: set[str] = set()
         self._senders = [asyncio.create_task(link.send_events()) for link in self._links.values()]
 
     async def of_states(self, states: Iterable[store.NodeState]) -> bytes:
         """Return what the agents of these nodes write to publish them."""
         for state in states:
-            self._client.knows_nodes = state.node in self._known
-            self._known.add(state.node)
             await self._links[state.node].publish_state(state, self._spec)
         return self._taken()
 

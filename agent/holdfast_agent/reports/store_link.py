@@ -43,6 +43,8 @@ class StoreLink:
         self._events: collections.deque[store.Event] = collections.deque()
         self._events_waiting = asyncio.Event()
         self._outage = outage
+        self._is_registered = False
+        """Whether the store has got the keys that stay, once."""
         self.up = False
         self.operations_total = 0
         self.failures_total = 0
@@ -72,18 +74,23 @@ class StoreLink:
 
     async def publish_state(self, state: store.NodeState, spec: store.RunSpec) -> None:
         """Replace this node's state, and restore the keys that an emptied store has lost."""
-        pipeline = self._client.pipeline(transaction=False)
-        pipeline.set(keys.node(self._run, self._node), write_state(state), px=STATE_TTL_MS)
-        pipeline.exists(keys.spec(self._run))
-        pipeline.sismember(keys.nodes(self._run), self._node)
-        pipeline.sismember(keys.RUNS, self._run)
-        _, *are_there = await self._try(pipeline.execute()) or [True]
-        if not all(are_there):
+        value = write_state(state)
+        if self._is_registered:
             pipeline = self._client.pipeline(transaction=False)
-            pipeline.sadd(keys.nodes(self._run), self._node)
-            pipeline.set(keys.spec(self._run), spec.SerializeToString(), nx=True)
-            pipeline.sadd(keys.RUNS, self._run)
-            await self._try(pipeline.execute())
+            pipeline.set(keys.node(self._run, self._node), value, px=STATE_TTL_MS)
+            pipeline.exists(keys.spec(self._run))
+            pipeline.sismember(keys.nodes(self._run), self._node)
+            pipeline.sismember(keys.RUNS, self._run)
+            _, *are_there = await self._try(pipeline.execute()) or [True]
+            if all(are_there):
+                return
+        # Together: an event of a node that has not registered is refused.
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.set(keys.node(self._run, self._node), value, px=STATE_TTL_MS)
+        pipeline.sadd(keys.nodes(self._run), self._node)
+        pipeline.set(keys.spec(self._run), spec.SerializeToString(), nx=True)
+        pipeline.sadd(keys.RUNS, self._run)
+        self._is_registered = await self._try(pipeline.execute()) is not None
 
     async def withdraw(self) -> None:
         """Remove this node's state: the agent leaves and will not return."""

@@ -83,6 +83,8 @@ class RunShell:
         self._is_dismissed = False
         self._has_led = False
         """Whether this daemon has led, and has not made way for another one since."""
+        self._waits_for_nodes = False
+        """Whether states of nodes of the run cannot be read, and nothing is judged."""
         self._alone_since_s: float | None = None
         self.state: CoreState | None = None
         """The core's state, or as much of the leader's as the store holds; None while nothing is known."""
@@ -223,6 +225,10 @@ class RunShell:
         self.counters.operations += 1
         nodes = await self._store.nodes(spec, record.nodes)
         self.leadership.mark()
+        if self._has_unread_members(record):
+            self._finish_tick()
+            await asyncio.sleep(RETRY_S)  # events that wait are not waited for
+            return
         # Requests are taken after the last wait, so that none is lost if the store fails.
         observation = Observation(nodes=nodes, events=tuple(events), requests=self.requests.take())
         self.state = self._decide(self.state, observation, last_id)
@@ -231,6 +237,23 @@ class RunShell:
         # After that: people hear of nothing that a successor would not know.
         self.notifier.see(self.state, self._clock.now())
         self._finish_tick()
+
+    def _has_unread_members(self, record: store.CoordinatorState) -> bool:
+        """Return whether nodes of the run send states of which this daemon could read none yet.
+
+        To the core they would be lost, and their ranks would be started elsewhere while they train.
+        """
+        unread = self._store.intake.unread_nodes().intersection(record.nodes)
+        if unread and not self._waits_for_nodes:
+            log.error(
+                "run %s: this daemon can read no state of %d of its nodes, such as %s: it judges nothing until it can;"
+                " install one version of Holdfast on all nodes",
+                self.run_name,
+                len(unread),
+                min(unread),
+            )
+        self._waits_for_nodes = bool(unread)
+        return self._waits_for_nodes
 
     def _finish_tick(self) -> None:
         if self.state is not None:

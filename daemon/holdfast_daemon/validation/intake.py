@@ -137,6 +137,10 @@ class Intake:
         """Return the names of the nodes whose keys were there at the last look."""
         return self._held.keys()
 
+    def unread_nodes(self) -> set[str]:
+        """Return the nodes whose keys are there, and of which no state could be read yet: they are not gone."""
+        return {name for name, it in self._held.items() if it.newest is None}
+
     def nodes(
         self, found: Mapping[str, bytes | None], spec: store.RunSpec | None, members: Sequence[str] = ()
     ) -> dict[str, store.NodeState]:

@@ -56,6 +56,31 @@ async def test_a_run_is_started_trains_and_ends(folder: Path) -> None:
 
 
 @on_virtual_time
+async def test_a_new_leader_judges_nothing_while_it_can_read_no_state_of_a_node(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = published()
+    async with FakeAgent(memory) as agent:
+        async with daemon(folder, memory) as it:
+            await train(it, agent, steps=2)
+            await it.until_phase(store.RUN_PHASE_RUNNING)
+        publish = agent.link.publish_state
+
+        async def publish_of_another_version(state: store.NodeState, _: store.RunSpec) -> None:
+            with memory.client() as client:
+                client.set(keys.node(RUN, NODE), state.SerializeToString())
+
+        agent.link.publish_state = publish_of_another_version  # type: ignore[method-assign]
+        async with daemon(folder, memory) as it:
+            await until(lambda: "it judges nothing until it can" in caplog.text, "the daemon has said so")
+            await asyncio.sleep(60.0)
+            assert stored_incidents(memory) == []
+            agent.link.publish_state = publish  # type: ignore[method-assign]
+            await train(it, agent, steps=1)
+    assert agent.kinds() == ["start"]
+
+
+@on_virtual_time
 async def test_a_killed_rank_is_an_incident_and_the_run_comes_back(folder: Path) -> None:
     memory = published()
     async with running(folder, memory, steps=3) as (it, agent):
