@@ -137,6 +137,9 @@ class MemoryStore:
     def smembers(self, key: str) -> frozenset[bytes]:
         return frozenset(self._value(key, ()))
 
+    def sismember(self, key: str, member: str) -> bool:
+        return _bytes(member) in self.smembers(key)
+
     def hset(self, key: str, field: str, value: bytes) -> None:
         self._container(key, dict)[_bytes(field)] = value
 
@@ -191,7 +194,10 @@ class MemoryStore:
         if not self._is_held(names, arguments):
             return 0
         for field, value in zip(arguments[2::2], arguments[3::2], strict=True):
-            self.hset(names[2], field, value)
+            if value:
+                self.hset(names[2], field, value)
+            else:
+                self._container(names[2], dict).pop(_bytes(field), None)
         self.set(names[1], arguments[1])
         return 1
 
