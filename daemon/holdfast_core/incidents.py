@@ -1,18 +1,20 @@
 """Opening, completing and closing incidents."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 
 from holdfast_core import fault_requests, witnesses
-from holdfast_core.model import SaveIncident, counted
+from holdfast_core.model import ForgetIncident, SaveIncident, counted
 from holdfast_core.naming import kind_name
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 MOST_FILES_NAMED = 512
 """Most files of evidence that an incident names: it must not grow with the run, because each change copies it."""
+INCIDENTS_KEPT = 256
+"""Most incidents in the state and in the store: each new leader reads all of them, and each new one copies the map."""
 
 
 def open_incident(tick: Tick, verdict: store.Verdict, *, last_progress_unix_s: float) -> store.Incident:
@@ -188,8 +190,26 @@ def _place_culprits(tick: Tick, incident: store.Incident) -> None:
 
 def _save(tick: Tick, incident: store.Incident) -> None:
     _place_culprits(tick, incident)
-    tick.state = replace(tick.state, incidents={**tick.state.incidents, incident.id: incident})
+    known = {**tick.state.incidents, incident.id: incident}
+    forgotten = _to_forget(tick.record, known, incident.id)
+    kept = {name: one for name, one in known.items() if name not in forgotten} if forgotten else known
+    tick.state = replace(tick.state, incidents=kept)
     tick.actions.append(SaveIncident(incident))
+    tick.actions.extend(map(ForgetIncident, forgotten))
+
+
+def _to_forget(record: store.CoordinatorState, known: Mapping[str, store.Incident], saved: str) -> list[str]:
+    """Return the oldest of more than :data:`INCIDENTS_KEPT` incidents.
+
+    Those that the record names are not over yet. They stay, and so does the one that is being saved.
+    """
+    excess = len(known) - INCIDENTS_KEPT
+    if excess <= 0:
+        return []
+    outage = record.checkpoint_outage.incident
+    needed = {saved, record.open_incident, record.standstill_incident, record.reads_incident, outage}
+    oldest_first = sorted(known, key=lambda name: known[name].detected_unix_s)
+    return [name for name in oldest_first if name not in needed][:excess]
 
 
 def _new(

@@ -101,6 +101,13 @@ class SaveIncident:
 
 
 @dataclass(frozen=True)
+class ForgetIncident:
+    """Remove an old incident from the store. Its folder on disk stays."""
+
+    incident: str
+
+
+@dataclass(frozen=True)
 class CheckpointAnswered:
     """Answer a request for a checkpoint: the step at which it will be; -1 if there is none now, with the reason."""
 
@@ -157,6 +164,7 @@ _Kind = TypeVar("_Kind", bound=Detector)
 Action: TypeAlias = (
     Send
     | SaveIncident
+    | ForgetIncident
     | CheckpointAnswered
     | FaultAnswered
     | LiveAnswered

@@ -139,12 +139,17 @@ class Leadership:
             self.leads = False
             await self._store.release()
 
-    async def save(self, record: store.CoordinatorState, incidents: Iterable[store.Incident] = ()) -> None:
-        """Write the record, stamped with the fence of the lease, and add or replace incidents."""
+    async def save(
+        self,
+        record: store.CoordinatorState,
+        incidents: Iterable[store.Incident] = (),
+        forgotten: Iterable[str] = (),
+    ) -> None:
+        """Write the record, stamped with the fence of the lease, and change incidents as :meth:`RunStore.save` does."""
         stamped = store.CoordinatorState()
         stamped.CopyFrom(record)
         stamped.fence = self._store.fence
-        await self._store.save(stamped, incidents)
+        await self._store.save(stamped, incidents, forgotten)
 
     async def _successor(self, state: CoreState | None) -> CoreState | None:
         """Return the state of a new run that was published under the name of one that has ended, if there is one."""

@@ -12,6 +12,7 @@ from holdfast_core.model import (
     CheckpointCounted,
     DetectorFailed,
     FaultAnswered,
+    ForgetIncident,
     LiveAnswered,
     SaveIncident,
     Send,
@@ -77,7 +78,7 @@ class Outbox:
                 continue
             if isinstance(action, Send):  # now: when it is sent, this shell may lead another run of the same name
                 action.command.instance = instance
-            self._is_unsaved |= isinstance(action, SaveIncident)
+            self._is_unsaved |= isinstance(action, SaveIncident | ForgetIncident)
             self._actions.append(action)
         self._is_unsaved |= record_has_changed
 
@@ -86,8 +87,8 @@ class Outbox:
         self._actions.clear()
 
     def see_saved(self) -> None:
-        """Note that the store has the record and all incidents as they are now."""
-        self._is_unsaved = False
+        """Note that the store has the record and all incidents as they are now. It may also have forgotten ones."""
+        self._is_unsaved = any(isinstance(one, ForgetIncident) for one in self._actions)
 
     async def drain(self, leadership: Leadership, record: store.CoordinatorState) -> None:
         """Carry all actions out. Raises as :class:`RunStore` does; what is not carried out then stays."""
@@ -95,7 +96,8 @@ class Outbox:
         # it may repeat a command, because agents carry each out once.
         if self._is_unsaved:
             changed = {one.incident.id: one.incident for one in self._actions if isinstance(one, SaveIncident)}
-            await leadership.save(record, changed.values())
+            forgotten = [one.incident for one in self._actions if isinstance(one, ForgetIncident)]
+            await leadership.save(record, changed.values(), forgotten)
             self._is_unsaved = False
         while self._actions:
             self._counters.operations += 1
@@ -115,6 +117,8 @@ class Outbox:
             case SaveIncident(incident=incident):
                 self._to.log.append(incident)
                 self._to.archive.keep(incident)
+            case ForgetIncident():
+                pass  # it has left the store with the record
             case CheckpointAnswered() | FaultAnswered() | LiveAnswered():
                 self._to.requests.answer(action)
             case DetectorFailed(detector=name, reason=reason):

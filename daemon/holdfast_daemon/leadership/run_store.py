@@ -45,10 +45,13 @@ redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[2], '*', 'command', ARGV[3])
 return 1
 """
 
-# KEYS: lease, record, incidents. ARGV: lease as the leader holds it, record, then id and incident in turn.
+# KEYS: lease, record, incidents. ARGV: lease as the leader holds it, record, then id and incident in turn. An empty
+# incident is removed.
 _SAVE = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-for i = 3, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
+for i = 3, #ARGV, 2 do
+  if ARGV[i + 1] == '' then redis.call('HDEL', KEYS[3], ARGV[i]) else redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
+end
 redis.call('SET', KEYS[2], ARGV[2])
 return 1
 """
@@ -214,14 +217,20 @@ class RunStore:
                 self.intake.refusals.add("event", "an event", f"no node of the run is called {event.node[:80]!r}")
         return [event for event in events if event.node in self._node_names]
 
-    async def save(self, record: store.CoordinatorState, incidents: Iterable[store.Incident] = ()) -> None:
-        """Replace the record and add or replace incidents, all or nothing.
+    async def save(
+        self,
+        record: store.CoordinatorState,
+        incidents: Iterable[store.Incident] = (),
+        forgotten: Iterable[str] = (),
+    ) -> None:
+        """Replace the record, add or replace incidents and remove ``forgotten`` ones, all or nothing.
 
         A record that names an incident, or an event as read, is never there without the incident. Raises
         LeadershipLostError if we do not lead.
         """
         run_keys = [keys.leader(self._run), keys.state(self._run), keys.incidents(self._run)]
         entries = [part for incident in incidents for part in (incident.id, incident.SerializeToString())]
+        entries += [part for name in forgotten for part in (name, b"")]  # last: a forgotten one may also have changed
         self._check(await self._save(run_keys, [self.lease, record.SerializeToString(), *entries]))
 
     async def send(self, node: str, command: store.NodeCommand) -> None:

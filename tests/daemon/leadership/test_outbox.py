@@ -1,12 +1,13 @@
 """The outbox: it writes the record before the commands, and a store that fails loses nothing."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from holdfast_base.redis_client import connect
-from holdfast_core.model import Action, SaveIncident, Send
+from holdfast_core.model import Action, ForgetIncident, SaveIncident, Send
 from holdfast_daemon.history.history_writer import HistoryWriter
 from holdfast_daemon.incidents.archive import IncidentArchive, IncidentLog
 from holdfast_daemon.leadership.leadership import Leadership
@@ -27,8 +28,10 @@ class Writes(RunStore):
         self.ids: list[str] = []
         self.fails = False
 
-    async def save(self, record: store.CoordinatorState, incidents: object = ()) -> None:
-        self._write(f"record {[one.id for one in incidents]}")  # type: ignore[attr-defined]
+    async def save(
+        self, record: store.CoordinatorState, incidents: Iterable[store.Incident] = (), forgotten: Iterable[str] = ()
+    ) -> None:
+        self._write(f"record {[one.id for one in incidents]}" + "".join(f" without {name}" for name in forgotten))
 
     async def send(self, node: str, command: store.NodeCommand) -> None:
         self.ids.append(command.id)
@@ -67,6 +70,16 @@ async def test_the_record_and_its_incidents_are_written_before_the_commands(outb
     outbox.add(actions(), instance="i", record_has_changed=True)
     await outbox.drain(Leadership("r", writes, 2.0), store.CoordinatorState())
     assert writes.written == ["record ['0001-dead-rank']", "node0 i 7"]
+
+
+async def test_a_forgotten_incident_leaves_the_store_although_a_new_lease_has_saved_all_others(
+    outbox: Outbox, writes: Writes
+) -> None:
+    outbox.add([ForgetIncident("0001-dead-rank")], instance="i", record_has_changed=False)
+    outbox.see_saved()
+    for _ in range(2):
+        await outbox.drain(Leadership("r", writes, 2.0), store.CoordinatorState())
+    assert writes.written == ["record [] without 0001-dead-rank"]
 
 
 async def test_a_command_whose_writing_failed_is_written_again_under_the_same_id(

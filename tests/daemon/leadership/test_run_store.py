@@ -186,6 +186,8 @@ async def test_what_the_leader_saves_its_successor_reads(store_server: Store) ->
         await a.save(record, [old])
         assert await b.record() == record
         assert list((await b.incidents()).items()) == [(old.id, old), (new.id, new)]
+        await a.save(record, [old, new], forgotten=[old.id])
+        assert await b.incidents() == {new.id: new}
 
 
 async def test_commands_wait_for_their_node_in_order(store_server: Store) -> None:
