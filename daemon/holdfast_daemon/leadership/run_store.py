@@ -50,7 +50,8 @@ return 1
 _SAVE = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 for i = 3, #ARGV, 2 do
-  if ARGV[i + 1] == '' then redis.call('HDEL', KEYS[3], ARGV[i]) else redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
+  if ARGV[i + 1] == '' then redis.call('HDEL', KEYS[3], ARGV[i])
+  else redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
 end
 redis.call('SET', KEYS[2], ARGV[2])
 return 1
