@@ -70,6 +70,12 @@ def incident_log(directory: Path, run: str) -> Path:
     return directory / f"incidents-{run}.jsonl"
 
 
+def older_incident_log(directory: Path, run: str) -> Path:
+    """Return the file with the lines before those of :func:`incident_log`, once that has become too large."""
+    path = incident_log(directory, run)
+    return path.with_name(f"{path.name}.1")
+
+
 def notifications(directory: Path, run: str) -> Path:
     """Return the file in which a daemon keeps what people were notified of."""
     return directory / f"notifications-{run}.json"

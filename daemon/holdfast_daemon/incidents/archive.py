@@ -2,12 +2,16 @@
 
 import asyncio
 import logging
+import threading
+import time
 import traceback
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 from holdfast_core.model import CoreState, Observation
 from holdfast_daemon.incidents import incident_folder
+from holdfast_daemon.incidents.evidence_removal import remove_old_evidence
 from holdfast_daemon.incidents.incident_folder import StoryError, parse_story, story_text
 from holdfast_daemon.replay.recorded_tick import difference, framed
 from holdfast_daemon.replay.recording import Excerpt, Recording
@@ -16,6 +20,11 @@ from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.store_pb2 import Incident, Verdict
 
 log = logging.getLogger(__name__)
+
+LOG_BYTES = 32 * 2**20
+"""Size at which a log of incidents is replaced: with 512 files named, a version of an incident has about 30 kB."""
+REMOVE_EVERY_S = 600.0
+"""Least time between two looks for evidence that is too much: each reads the whole folder of incidents."""
 
 _AT_END = {
     store.INCIDENT_STATE_OPEN: store.INCIDENT_STATE_FAILED,
@@ -28,19 +37,23 @@ def incidents_in_log(directory: Path, run: str, since_unix_s: float) -> list[Inc
 
     The log also holds those of earlier runs of the same name. Those before ``since_unix_s`` are left out.
     """
-    try:
-        lines = run_files.incident_log(directory, run).read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
+    paths = (run_files.older_incident_log(directory, run), run_files.incident_log(directory, run))
     found: dict[str, Incident] = {}
-    for line in lines:
+    for line in chain.from_iterable(map(_lines, paths)):
         try:
             incident = parse_story(line)
         except StoryError:
             continue  # the last line of a full disk
         if incident.detected_unix_s >= since_unix_s:
             found[incident.id] = incident
-    return list(found.values())
+    return sorted(found.values(), key=lambda incident: incident.detected_unix_s)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def state_at_end(incident: Incident) -> "store.IncidentState":
@@ -49,10 +62,14 @@ def state_at_end(incident: Incident) -> "store.IncidentState":
 
 
 class IncidentLog:
-    """A file of one JSON object per line; of several with one id the last is the newest."""
+    """A file of one JSON object per line; of several with one id the last is the newest.
+
+    When the file has become too large, it takes the place of an older one, and a new one begins.
+    """
 
     def __init__(self, directory: Path, run: str) -> None:
         self._path = run_files.incident_log(directory, run)
+        self._older_path = run_files.older_incident_log(directory, run)
         self.attempts_total = 0
         self.failures_total = 0
 
@@ -61,6 +78,8 @@ class IncidentLog:
         self.attempts_total += 1
         try:
             line = story_text(incident, indent=None)
+            if self._path.exists() and self._path.stat().st_size >= LOG_BYTES:
+                self._path.replace(self._older_path)
             with self._path.open("a") as file:
                 file.write(line)
         except Exception as error:  # noqa: BLE001 (whatever it is: the incident is in the store, and the run is led)
@@ -84,6 +103,8 @@ class IncidentArchive:
         self._recorded: dict[str, Verdict] = {}
         """Incident -> verdict whose recording was written."""
         self._known: set[str] = set()
+        self._remover: threading.Thread | None = None
+        self._removes_from_s = 0.0
         self._writing: set[asyncio.Task[None]] = set()
         self.attempts_total = 0
         self.failures_total = 0
@@ -93,10 +114,13 @@ class IncidentArchive:
         folder = self._directory / incident.id
         self.attempts_total += 1
         try:
-            if incident.id not in self._known:
+            is_new = incident.id not in self._known
+            if is_new:
                 incident_folder.set_older_aside(folder, incident)
                 self._known.add(incident.id)
             incident_folder.write_story(folder, incident)
+            if is_new:
+                self._make_room()
         except Exception as error:  # noqa: BLE001 (an incident that is not on disk is in the store)
             self._failed(folder, error)
         excerpt = self.recording.excerpt()
@@ -106,6 +130,22 @@ class IncidentArchive:
             self._write(
                 folder, lambda: incident_folder.write_recording(folder, excerpt, verdict, dropped_ticks=dropped)
             )
+
+    def _make_room(self) -> None:
+        """Begin to remove old evidence, in a thread that does not keep the daemon alive: a disk may block it."""
+        now_s = time.monotonic()
+        if now_s < self._removes_from_s or (self._remover is not None and self._remover.is_alive()):
+            return
+        self._removes_from_s = now_s + REMOVE_EVERY_S
+
+        def remove() -> None:
+            try:
+                remove_old_evidence(self._directory, time.time(), self._failed)
+            except Exception as error:  # noqa: BLE001 (as above)
+                self._failed(self._directory, error)
+
+        self._remover = threading.Thread(target=remove, name="evidence-removal", daemon=True)
+        self._remover.start()
 
     def keep_failure(self, state: CoreState, now: float, observation: Observation, error: Exception) -> None:
         """Write state, observation and traceback of the first tick that the core failed on.

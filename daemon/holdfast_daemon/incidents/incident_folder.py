@@ -70,6 +70,7 @@ node-*.system.txt                 load, memory, pressure, free disk space, large
 node-*.nvidia-smi.txt             state of the devices
 node-*.findings.json              what the node's agent made of these files
 missing.txt                       what could not be had, and why
+removed.txt                       when the files above were removed to make room; the story stays
 """
 
 

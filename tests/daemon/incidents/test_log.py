@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_daemon.incidents import archive
 from holdfast_daemon.incidents.archive import IncidentLog
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -34,6 +35,21 @@ def test_runs_have_files_of_their_own(tmp_path: Path) -> None:
     for run in ("a", "b"):
         IncidentLog(tmp_path, run).append(INCIDENT)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["incidents-a.jsonl", "incidents-b.jsonl"]
+
+
+def test_the_log_and_the_one_before_it_hold_the_newest_incidents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "LOG_BYTES", 1000)
+    log = IncidentLog(tmp_path, "run")
+    for number in range(100):
+        log.append(store.Incident(id=f"{number:04}", detected_unix_s=number + 1.0, run="x" * 200))
+    files = list(tmp_path.iterdir())
+    assert sorted(path.name for path in files) == ["incidents-run.jsonl", "incidents-run.jsonl.1"]
+    assert max(path.stat().st_size for path in files) < 2000
+    found = [incident.id for incident in archive.incidents_in_log(tmp_path, "run", 0.0)]
+    assert found == [f"{number:04}" for number in range(100 - len(found), 100)]
+    assert len(found) >= 4
 
 
 def test_a_file_that_cannot_be_written_stops_nothing_and_is_logged_once(
