@@ -9,6 +9,7 @@ import time
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.checkpoints.restorer import StartingPoint
 from holdfast_agent.devices.memory_release import await_release
+from holdfast_agent.log_limits import begin_logs
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
 from holdfast_agent.processes.parent_client import WarmParentClient
@@ -98,8 +99,8 @@ class RankSupervisor:
         # An earlier start of the run may have left boxes. Of a rank that ends before it has its own box, they would say
         # what it never did.
         shutil.rmtree(self._options.black_box(generation, 0).parent, ignore_errors=True)
-        for path in (self._options.black_box(generation, 0), self._options.rank_log(generation, 0)):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        self._options.black_box(generation, 0).parent.mkdir(parents=True, exist_ok=True)
+        begin_logs(self._options.rank_log(generation, 0).parent)
         old = self._options.black_box(generation - GENERATIONS_KEPT, 0).parent
         shutil.rmtree(old, ignore_errors=True)
 
