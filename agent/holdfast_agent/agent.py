@@ -20,6 +20,7 @@ from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.commands.command_runner import CommandRunner
 from holdfast_agent.departure import Departure
 from holdfast_agent.devices.device_watch import DeviceWatch, has_driver
+from holdfast_agent.log_limits import limit_logs
 from holdfast_agent.movement.tree_watch import TreeWatch
 from holdfast_agent.node import Node
 from holdfast_agent.observer import Observer
@@ -113,6 +114,7 @@ class Agent:
         if node.observes:
             log.info("put this before the launcher: %s", node.options.observed_node.shell_line())
         else:
+            jobs.append(keep("rank_logs", lambda: limit_logs(node)))
             jobs.append(keep("warm_parent", lambda: supervisor.parent.run(list(node.spec.command))))
         return jobs
 

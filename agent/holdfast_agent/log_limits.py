@@ -1,19 +1,28 @@
-"""Keeps the logs of ranks within bounds."""
+"""Keeps the logs of ranks within bounds: their size while ranks write them, and their number over generations."""
 
+import asyncio
 import contextlib
 import os
 import shutil
+import stat
 from pathlib import Path
 
-GENERATIONS_LOGGED = 100
-"""Generations whose logs are kept: as many as the console offers."""
+from holdfast_agent.node import Node
+from holdfast_base.files import PARTIAL_SUFFIX
+from holdfast_base.threads import in_daemon_thread
+from holdfast_proto.run_files import GENERATIONS_LOGGED
+
+MOST_LOG_BYTES = 64 * 2**20
+"""Size at which a rank's log is emptied: people read its end, and ``holdfast logs`` takes seconds for so much."""
+LOOK_EVERY_S = 10.0
+"""Pause between two looks at the sizes. In this time, no rank that prints text fills a disk."""
 
 
 def begin_logs(folder: Path) -> None:
     """Create the folder of a generation's logs, and remove those of old generations next to it.
 
-    The age of a folder counts, and not its number: each start of a run numbers its generations anew. Nothing raises but
-    the creation of the folder.
+    The age of a folder counts, and not its number: each start of a run numbers its generations anew. Raises OSError if
+    the folder cannot be created, and for nothing else.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(OSError):
@@ -27,3 +36,39 @@ def begin_logs(folder: Path) -> None:
         for _, name in sorted(found, reverse=True)[GENERATIONS_LOGGED:]:
             if name != folder.name:
                 shutil.rmtree(folder.parent / name, ignore_errors=True)
+
+
+def limit_log(path: Path) -> bool:
+    """Move the contents of a log that is too large to ``<log>.1``, and return whether it was. Raises OSError.
+
+    A rank holds the file open, so it is copied and emptied. Ranks append, so they continue at its new beginning. What
+    a rank writes between the copy and the emptying is lost.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:  # the rank has not begun to write
+        return False
+    with os.fdopen(descriptor, "rb"):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size <= MOST_LOG_BYTES:
+            return False
+        partial = path.with_name(f"{path.name}{PARTIAL_SUFFIX}")
+        partial.unlink(missing_ok=True)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as copy:
+            offset, end = status.st_size - MOST_LOG_BYTES, status.st_size + MOST_LOG_BYTES
+            # Up to an end, because a rank may write as fast as this copies.
+            while sent := os.sendfile(copy.fileno(), descriptor, offset, end - offset):
+                offset += sent
+        partial.replace(path.with_name(f"{path.name}.1"))
+        os.ftruncate(descriptor, 0)
+    return True
+
+
+async def limit_logs(node: Node) -> None:
+    """Look at the logs of a node's ranks again and again, in threads, because a disk may hang."""
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        for rank in list(node.ranks.values()):
+            path = node.options.rank_log(rank.generation, rank.rank)
+            with node.errors.contained("rank_logs"):
+                await in_daemon_thread(lambda path=path: limit_log(path))  # type: ignore[misc]

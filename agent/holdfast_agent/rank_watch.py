@@ -229,7 +229,9 @@ def _tail(path: Path, start: int) -> str:
     """Return the end of a log, but nothing before ``start``."""
     try:
         with path.open("rb") as file:
-            file.seek(max(start, path.stat().st_size - LOG_TAIL_BYTES))
+            size = path.stat().st_size
+            # A smaller log was emptied since because it was too large: all of it is the rank's.
+            file.seek(max(start if start <= size else 0, size - LOG_TAIL_BYTES))
             return file.read().decode(errors="replace")
     except OSError:
         return ""

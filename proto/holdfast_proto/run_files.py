@@ -12,6 +12,8 @@ AGENT_RECORDS = "node-*/record.pb"
 """Pattern of the records of all agents in a run's directory."""
 RANK_LOGS = "logs/generation-*/rank-*.log"
 """Pattern of all :func:`rank_log` names in a run's directory."""
+GENERATIONS_LOGGED = 100
+"""Generations whose logs are kept and offered to people: the newest."""
 BLACK_BOX_COPIES = "rank-*.black_box.json"
 """Pattern of all :func:`black_box_copy` names."""
 FINDINGS = "node-*.findings.json"

@@ -3,7 +3,11 @@
 import os
 from pathlib import Path
 
-from holdfast_agent.log_limits import GENERATIONS_LOGGED, begin_logs
+import pytest
+
+from holdfast_agent import log_limits
+from holdfast_agent.log_limits import begin_logs, limit_log
+from holdfast_proto.run_files import GENERATIONS_LOGGED
 
 
 def made(logs: Path, generation: int, unix_s: float) -> Path:
@@ -26,3 +30,33 @@ def test_the_newest_generations_keep_their_logs_and_a_new_start_is_the_newest(tm
     assert set(logs.glob("generation-*")) == {*earlier[3:], *began, reused, logs / "generation-0004"}
     assert (reused / "rank-00000.log").exists()
     assert (logs / "agent.log").exists()
+
+
+def test_a_log_that_is_too_large_is_emptied_and_a_rank_that_holds_it_open_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_limits, "MOST_LOG_BYTES", 100)
+    path = tmp_path / "rank-00000.log"
+    assert not limit_log(path), "the rank has not begun to write"
+    with path.open("ab", buffering=0) as rank:
+        rank.write(b"a" * 100)
+        assert not limit_log(path)
+        rank.write(b"b" * 10)
+        assert limit_log(path)
+        rank.write(b"c")
+        assert path.read_bytes() == b"c"
+        rank.write(b"d" * 200)
+        assert limit_log(path)
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == {
+        path.name: b"",
+        f"{path.name}.1": b"d" * 100,
+    }
+
+
+def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_limits, "MOST_LOG_BYTES", 1)
+    (tmp_path / "other").write_text("words")
+    (tmp_path / "rank-00000.log").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="link"):
+        limit_log(tmp_path / "rank-00000.log")
+    assert (tmp_path / "other").read_text() == "words"

@@ -19,6 +19,7 @@ JOBS = (
     "tick",
     "checkpoints",
     "process_trees",
+    "rank_logs",
     "stalls",
     "warm_parent",
     "rank_messages",

@@ -18,7 +18,7 @@ _LONGEST_KEPT_BYTES = LONGEST_LINE_BYTES + len(LINE_CUT) + 1
 
 
 class LogTail:
-    """Reads one log from an offset on. The file need not exist yet."""
+    """Reads one log from an offset on. The file need not exist yet, and is read anew when its agent has emptied it."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
@@ -29,6 +29,8 @@ class LogTail:
         """Return the lines that were completed since the last call, from READ_BYTES of the log at most."""
         try:
             with self._path.open("rb") as stream:
+                if stream.seek(0, os.SEEK_END) < self._offset:
+                    self._offset, self._unfinished = 0, b""
                 stream.seek(self._offset)
                 data = stream.read(READ_BYTES)
         except OSError:  # the rank has not begun to write

@@ -18,12 +18,10 @@ from holdfast_base.files import PARTIAL_SUFFIX
 from holdfast_daemon.incidents import incident_folder
 from holdfast_daemon.incidents.incident_folder import STORY, story_text
 from holdfast_proto import run_files
-from holdfast_proto.run_files import SUSPICION_WITHIN
+from holdfast_proto.run_files import GENERATIONS_LOGGED, SUSPICION_WITHIN
 from holdfast_proto.v1.store_pb2 import Incident
 
 MOST_EVIDENCE_FILES = 5000
-MOST_GENERATIONS = 100
-"""Most generations whose logs are offered: the newest."""
 _MOST_FOLDERS = 1000
 _FOLDER = re.compile(r"generation-(\d{1,15})")
 
@@ -100,7 +98,7 @@ def generations_with_log(directory: Path, rank: int, newest: int) -> tuple[int, 
         return ()
     begun = sorted((one for one in found if 1 <= one <= newest), reverse=True)[:_MOST_FOLDERS]
     logs = (one for one in begun if _is_regular(run_files.rank_log(directory, one, rank)))
-    return tuple(islice(logs, MOST_GENERATIONS))
+    return tuple(islice(logs, GENERATIONS_LOGGED))
 
 
 def _is_regular(path: Path) -> bool:

@@ -23,6 +23,14 @@ def test_a_line_is_read_once_it_is_complete(log: Path) -> None:
     assert list(tail.rest()) == []
 
 
+def test_a_log_that_was_emptied_is_read_from_its_new_beginning(log: Path) -> None:
+    tail = LogTail(log)
+    log.write_text("one\ntwo\nthr")
+    assert tail.lines() == ["one", "two"]
+    log.write_text("new\n")
+    assert tail.lines() == ["new"]
+
+
 def test_the_newest_lines_are_read_from_the_end(log: Path) -> None:
     log.write_text("".join(f"line {number}\n" for number in range(100_000)) + "begun")
     tail = LogTail(log)

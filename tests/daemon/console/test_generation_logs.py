@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast_daemon.console.ranks.generation_logs import read_end
-from holdfast_daemon.incidents.evidence_files import MOST_GENERATIONS
 from holdfast_proto import run_files
+from holdfast_proto.run_files import GENERATIONS_LOGGED
 from tests.support.console_server import SimulatedConsole
 
 LOG = "/api/runs/llama-7b/ranks/3/log"
@@ -88,15 +88,15 @@ def test_an_older_log_is_no_link_to_elsewhere(console: SimulatedConsole, tmp_pat
 
 def test_only_the_newest_generations_are_offered(console: SimulatedConsole, tmp_path: Path) -> None:
     def begin_many() -> None:
-        for _ in range(MOST_GENERATIONS + 10):
+        for _ in range(GENERATIONS_LOGGED + 10):
             console.run.begin_generation()
         console.run.advance(1.0)
 
     console.on_loop(begin_many)
-    for generation in range(1, MOST_GENERATIONS + 11):
+    for generation in range(1, GENERATIONS_LOGGED + 11):
         write(tmp_path, generation, "x")
     offered = [one["generation"] for one in console.get(LOG)["generations"]]
-    assert offered == list(range(MOST_GENERATIONS + 11, 10, -1))
+    assert offered == list(range(GENERATIONS_LOGGED + 11, 10, -1))
     assert console.get(f"{LOG}?generation=1")["text"] == "x"
 
 
