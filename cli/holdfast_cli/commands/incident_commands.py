@@ -45,7 +45,7 @@ def list_incidents(flags: IncidentsFlags) -> None:
         return
     Console().print(incident_table([cleaned(incident) for incident in found]))
     if earlier and not flags.everything:
-        print(f"earlier starts of the run left {len(earlier)} more: add --all")
+        print(f"the folder of the run has {len(earlier)} older ones: add --all")
 
 
 def show(flags: ShowIncidentFlags) -> None:

@@ -150,7 +150,7 @@ def test_what_earlier_starts_left_is_listed_on_demand_and_shown_by_its_folders_n
         folder.with_name(name).mkdir()
         (folder.with_name(name) / "incident.json").write_text(damaged)
     listed = incidents(folder).stdout
-    assert "rank 1 was killed" not in listed and "earlier starts of the run left 1 more: add --all" in listed
+    assert "rank 1 was killed" not in listed and "the folder of the run has 1 older ones: add --all" in listed
     everything = json.loads(incidents(folder, "--all", "--json").stdout)
     assert [each["id"] for each in everything] == ["0001-dead-rank.500", IDENTITY]
     assert "rank 1 was killed" in incidents(folder, "show", earlier.name).stdout
