@@ -41,7 +41,7 @@ async def work():
     slot, directory = sys.argv[1:]
     shard = {"slot": slot, "run": "run", "world_size": 1, "base_step": None, "compression": "always"}
     await workers.run("write", directory=Path(directory), **shard)
-    heavy = sorted({"numpy", "zstandard", "torch"} & set(sys.modules))
+    heavy = sorted({"numpy", "torch"} & set(sys.modules))
     print(workers.pids[0], *heavy, flush=True)
     await asyncio.sleep(600)
 
