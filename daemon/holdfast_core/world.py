@@ -4,6 +4,8 @@ A run is looked at ten times a second, and few of its nodes have a new state sin
 when its state is new. A tick puts the parts together, and looks at single ranks only where a part shows a reason.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -60,6 +62,12 @@ class NodePart:
     """Ranks that have closed their hooks and have not ended."""
     named: tuple[int, ...]
     """Ranks whose recorders name pending calls."""
+    lives: Mapping[int, int]
+    """Number of ranks by Life number."""
+    halted: int
+    """Number of ranks in training that a signal or a debugger has stopped."""
+    phases: frozenset[int]
+    """Phase numbers of the ranks in training that nothing has stopped."""
     alive: int
     """Number of ranks that have not exited."""
     stopped: int
@@ -67,6 +75,8 @@ class NodePart:
     untrained: int
     """Number of ranks that have completed no step."""
     longest_stall_s: float
+    least_live_stall_s: float
+    """Shortest stall of a live rank; infinity without one."""
     longest_start_s: float
     """Longest stall of a live rank that has completed no step."""
     least_step: int
@@ -112,6 +122,11 @@ def _part_of(node: store.NodeState) -> NodePart:
     by_number = {rank.rank: rank for rank in node.ranks}
     ended = tuple(number for number, rank in by_number.items() if rank.HasField("exit"))
     live = [rank for rank in by_number.values() if rank.life != store.LIFE_EXITED]
+    training = [
+        (rank.process_state in ("T", "t"), rank.progress.phase)
+        for rank in live
+        if rank.life != store.LIFE_STARTING and not rank.left_training
+    ]
     untrained = [rank for rank in by_number.values() if not rank.steps_done]
     steps = (rank.exit.step if number in ended else rank.progress.step for number, rank in by_number.items())
     return NodePart(
@@ -120,10 +135,14 @@ def _part_of(node: store.NodeState) -> NodePart:
         ended=ended,
         left=tuple(rank.rank for rank in live if rank.left_training),
         named=tuple(number for number, rank in by_number.items() if rank.pending),
+        lives=Counter(rank.life for rank in by_number.values()),
+        halted=sum(is_halted for is_halted, _ in training),
+        phases=frozenset(phase for is_halted, phase in training if not is_halted),
         alive=len(live),
         stopped=sum(map(is_stopped, live)),
         untrained=len(untrained),
         longest_stall_s=max((rank.stalled_s for rank in by_number.values()), default=0.0),
+        least_live_stall_s=min((rank.stalled_s for rank in live), default=math.inf),
         longest_start_s=max((rank.stalled_s for rank in untrained if rank.life != store.LIFE_EXITED), default=0.0),
         least_step=min(steps, default=-1),
     )

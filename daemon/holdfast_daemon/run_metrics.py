@@ -9,8 +9,8 @@ from prometheus_client.registry import Collector
 from holdfast_base.metric_family import MetricFamily
 from holdfast_core.accounting.ledger import goodput_ratio, settled_time_use
 from holdfast_core.detectors.speed.data_share import SLOW_DATA
-from holdfast_core.model import CoreState, present_step, ranks_of
-from holdfast_core.reading.rank_health import STALLED_S, StallRule, health_counts
+from holdfast_core.model import CoreState, present_step
+from holdfast_core.reading.rank_health import STALLED_S, StallRule, present_parts
 from holdfast_core.recovery.standstills import has_given_up
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_shell import RunShell
@@ -79,8 +79,7 @@ _SINGLE: tuple[tuple[MetricFamily, Callable[[CoreState], float | None]], ...] = 
 
 def ranks_by_state(state: CoreState) -> Mapping[str, int]:
     """Return the number of ranks by state, as the console counts them."""
-    rule, ranks = StallRule.of(state), ranks_of(state.nodes, state.record.generation).values()
-    return health_counts([(rank.life, rank.progress.phase, rule.health_of(rank)) for rank in ranks])
+    return StallRule.of(state).counts(present_parts(state))
 
 
 def _open_kinds(state: CoreState) -> Mapping[str, bool]:
@@ -93,8 +92,7 @@ def _open_kinds(state: CoreState) -> Mapping[str, bool]:
 
 def _ranks_move(state: CoreState) -> bool:
     """Whether a rank makes progress: a job may continue without a rank that it has lost."""
-    ranks = ranks_of(state.nodes, state.record.generation).values()
-    return any(rank.life != store.LIFE_EXITED and rank.stalled_s <= STALLED_S for rank in ranks)
+    return any(part.least_live_stall_s <= STALLED_S for part in present_parts(state))
 
 
 _BY_LABEL: tuple[tuple[MetricFamily, Callable[[CoreState], Mapping[str, float]]], ...] = (

@@ -131,9 +131,6 @@ class MemoryStore:
     def srem(self, key: str, member: str) -> None:
         self._container(key, set).discard(_bytes(member))
 
-    def sismember(self, key: str, member: str) -> bool:
-        return _bytes(member) in self._value(key, ())
-
     def smembers(self, key: str) -> frozenset[bytes]:
         return frozenset(self._value(key, ()))
 

@@ -9,6 +9,7 @@ from holdfast_core.detectors.view import View
 from holdfast_core.model import CoreState
 from holdfast_core.recovery.restart_patience import MARKED, RestartPatience
 from holdfast_core.recovery.signs import is_at_work
+from holdfast_core.world import NodePart, parts_of
 from holdfast_proto.v1 import store_pb2 as store
 
 STALLED_S = 1.0
@@ -20,6 +21,10 @@ _BEHIND_STEPS = 2
 """Steps behind the foremost rank from which a rank is odd. One step is the usual difference between reports."""
 _BEHIND_S = 2.0
 """Time of usual steps that it must be behind, too: reports of short steps differ by several of them."""
+
+_HALTED = ("T", "t")
+"""States of a process that a signal or a debugger has stopped."""
+_LIVES = {"starting": store.LIFE_STARTING, "running": store.LIFE_RUNNING, "exited": store.LIFE_EXITED}
 
 HEALTH = ("ok", "starting", "waiting", "stalled", "culprit", "exited", "left")
 """Words of a rank's health, in the order of their numbers."""
@@ -53,6 +58,29 @@ class StallRule:
 
     def health_of(self, rank: store.RankState) -> int:
         """Return the health of a rank: OK, STARTING, WAITING, STALLED, EXITED or LEFT."""
+        health = self._health_alone(rank)
+        return WAITING if health == STALLED and rank.process_state not in _HALTED and waits(rank) else health
+
+    def counts(self, parts: Collection[NodePart]) -> dict[str, int]:
+        """Return the number of ranks of these nodes by state, as :func:`health_counts` does.
+
+        It looks at single ranks only of nodes with a stall, and asks only during a pause which of these merely wait.
+        """
+        calm = [part for part in parts if part.longest_stall_s <= STALLED_S]
+        ranks = [rank for part in parts if part.longest_stall_s > STALLED_S for rank in part.ranks.values()]
+        judged = [(rank, self._health_alone(rank)) for rank in ranks]
+        is_pausing = any(not part.phases.isdisjoint(MARKED) for part in calm) or any(
+            is_in_pause(rank.life, rank.progress.phase, health) for rank, health in judged if health == OK
+        )
+        stalled = [rank for rank, health in judged if health == STALLED]
+        if is_pausing:
+            stalled = [rank for rank in stalled if self.health_of(rank) == STALLED]
+        lives = {life: sum(part.lives.get(life, 0) for part in parts) for life in _LIVES.values()}
+        counted = {name: lives[life] for name, life in _LIVES.items()}
+        return {**counted, "stalled": len(stalled) + sum(part.halted for part in calm)}
+
+    def _health_alone(self, rank: store.RankState) -> int:
+        """Return the health of a rank, and STALLED also for one that waits for others."""
         if rank.life == store.LIFE_EXITED:
             has_ended_well = rank.HasField("exit") and rank.exit.HasField("code") and rank.exit.code == 0
             return LEFT if has_ended_well else EXITED
@@ -60,11 +88,7 @@ class StallRule:
             return STARTING
         if rank.left_training:
             return LEFT
-        if rank.process_state in ("T", "t"):
-            return STALLED
-        if self.is_stalled(rank):
-            return WAITING if waits(rank) else STALLED
-        return OK
+        return STALLED if rank.process_state in _HALTED or self.is_stalled(rank) else OK
 
     def _is_at_work(self, rank: store.RankState) -> bool:
         view = View(
@@ -88,12 +112,15 @@ def health_counts(ranks: Collection[tuple[int, int, int]]) -> dict[str, int]:
     """
     lives, healths = Counter(life for life, _, _ in ranks), Counter(health for _, _, health in ranks)
     is_pausing = any(is_in_pause(*rank) for rank in ranks)
-    return {
-        "starting": lives[store.LIFE_STARTING],
-        "running": lives[store.LIFE_RUNNING],
-        "exited": lives[store.LIFE_EXITED],
-        "stalled": healths[STALLED] + (0 if is_pausing else healths[WAITING]),
-    }
+    counted = {name: lives[life] for name, life in _LIVES.items()}
+    return {**counted, "stalled": healths[STALLED] + (0 if is_pausing else healths[WAITING])}
+
+
+def present_parts(state: CoreState) -> Collection[NodePart]:
+    """Return the nodes of the present generation, as they were read when their states were new."""
+    generation = state.record.generation
+    present = {name: node for name, node in state.nodes.items() if node.generation == generation}
+    return parts_of(present, state.parts).values()
 
 
 def is_in_pause(life: int, phase: int, health: int) -> bool:
