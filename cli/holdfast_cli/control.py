@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from holdfast_cli.errors import CommandError
 from holdfast_proto.v1 import control_pb2, control_pb2_grpc
-from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, Incident
 from holdfast_proto.vocabulary import ENDED
@@ -35,6 +35,12 @@ _OPTIONS = (
 def has_ended(status: RunStatus) -> bool:
     """Return whether the run has finished or failed."""
     return status.phase in ENDED
+
+
+def counted_ranks(status: RunStatus) -> list[tuple[RankView, int]]:
+    """Return the listed ranks, each once, and what groups of others share, with their number."""
+    listed = [(rank, 1) for rank in status.ranks]
+    return listed + [(group.like, group.count) for group in status.other_ranks]
 
 
 def rank_pids(status: RunStatus) -> dict[int, int]:
@@ -64,9 +70,10 @@ class ControlClient:
         self._timeout_s = timeout_s
         self._is_starting = is_starting
 
-    def status(self) -> RunStatus:
-        """Return the run as the daemon sees it."""
-        return self._call("GetStatus", control_pb2.GetStatusRequest(run=self._run), RunStatus)
+    def status(self, *, most_ranks: int = 0) -> RunStatus:
+        """Return the run as the daemon sees it. ``most_ranks``: of more, only the oddest are listed; 0: all are."""
+        request = control_pb2.GetStatusRequest(run=self._run, most_ranks=most_ranks)
+        return self._call("GetStatus", request, RunStatus)
 
     def incidents(self) -> list[Incident]:
         """Return all incidents of the run, oldest first."""

@@ -24,6 +24,8 @@ from holdfast_hooks.phases import Phase
 from holdfast_proto.message_json import to_json
 
 _LOOK_S = 0.2
+_RANKS_LISTED = 64
+"""Most ranks that the daemon lists for a view for people. More would not fit a screen."""
 
 
 def status(flags: StatusFlags) -> None:
@@ -31,7 +33,8 @@ def status(flags: StatusFlags) -> None:
     target = find_target(flags.directory, flags.run, flags.control)
     last = load_last_status(Path(target.ended.directory)) if target.ended else None
     client = None if last is not None else target.connect()
-    seen = last if client is None else client.status()
+    most_ranks = 0 if flags.json else _RANKS_LISTED
+    seen = last if client is None else client.status(most_ranks=most_ranks)
     surroundings = Surroundings(title=f"ended: {target.ended.outcome}" if target.ended else "")
     assert seen is not None
     if flags.json:
@@ -43,7 +46,7 @@ def status(flags: StatusFlags) -> None:
             display.update(seen, surroundings)
             while not has_ended(seen):
                 time.sleep(_LOOK_S)
-                seen = client.status()
+                seen = client.status(most_ranks=most_ranks)
                 display.update(seen, surroundings)
 
 

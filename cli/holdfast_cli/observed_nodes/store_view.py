@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import redis
 from google.protobuf.message import DecodeError, Message
 
-from holdfast_daemon.control.status import rank_view
+from holdfast_daemon.control.listed_ranks import rank_view
 from holdfast_proto import keys
 from holdfast_proto.state_value import read_state
 from holdfast_proto.v1.control_pb2 import RunStatus

@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from holdfast_cli.control import counted_ranks
 from holdfast_cli.views.clean_text import cleaned
 from holdfast_cli.views.conditions import Condition, condition, describe
 from holdfast_cli.views.phrases import (
@@ -52,7 +53,11 @@ def _progress(before: RunStatus, current: RunStatus, total_steps: int | None) ->
         yield recorders
     own_time = own_time_line(current)
     # Ranks say it one after another: the line waits until all of them have.
-    if own_time != own_time_line(before) and own_time and all(rank.own_time_source for rank in current.ranks):
+    if (
+        own_time != own_time_line(before)
+        and own_time
+        and all(rank.own_time_source for rank, _ in counted_ranks(current))
+    ):
         yield own_time
     if current.replicas_note and current.replicas_note != before.replicas_note:
         yield current.replicas_note

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 
+from holdfast_cli.control import counted_ranks
 from holdfast_cli.views.clean_text import one_line
 from holdfast_core.naming import run_phase_text
 from holdfast_core.texts.incident_lines import enum_phrase, number_of
@@ -97,7 +98,7 @@ def numbers_line(status: RunStatus) -> str:
         parts.append(f"gradient norm {status.grad_norm:.4g}")
     if status.HasField("learning_rate"):
         parts.append(f"learning rate {status.learning_rate:.3g}")
-    used = max((rank.memory_bytes for rank in status.ranks), default=0)
+    used = max((rank.memory_bytes for rank, _ in counted_ranks(status)), default=0)
     if used:
         parts.append(f"memory up to {memory_text(used)} a rank")
     return " · ".join(parts)
@@ -146,7 +147,10 @@ def time_line(status: RunStatus) -> str:
 
 def recorder_line(status: RunStatus) -> str:
     """Return the recorders of the ranks' groups; "" if all groups are on gloo, or none is known."""
-    used = Counter((one.source, one.backend) for rank in status.ranks for one in rank.recorders)
+    used = Counter[tuple[int, str]]()
+    for rank, count in counted_ranks(status):
+        for one in rank.recorders:
+            used[one.source, one.backend] += count
     if all(source == RECORDER_SOURCE_GENERIC for source, _ in used):
         return ""
     return "recorders: " + ", ".join(
@@ -163,7 +167,10 @@ def _recorder(source: int, backend: str) -> str:
 
 def own_time_line(status: RunStatus) -> str:
     """Return how the ranks' own time is measured; "" if all ranks are on CPU, or it is not known yet."""
-    sources = Counter((rank.own_time_source, rank.own_time_reason) for rank in status.ranks if rank.own_time_source)
+    sources = Counter[tuple[int, str]]()
+    for rank, count in counted_ranks(status):
+        if rank.own_time_source:
+            sources[rank.own_time_source, rank.own_time_reason] += count
     if all(source == OWN_TIME_SOURCE_HOST for source, _ in sources):
         return ""
     return "own time: " + ", ".join(
@@ -213,7 +220,7 @@ def _resumed(status: RunStatus, total_steps: int | None) -> str:
     if status.newest_step < first:
         if status.phase == RUN_PHASE_FINISHED:
             return f"no step after step {status.resumed_step}, from which it resumed"
-        is_resumed = any(rank.step >= first for rank in status.ranks)
+        is_resumed = any(rank.step >= first for rank, _ in counted_ranks(status))
         return f"resumed at step {first}" if is_resumed else f"resuming at step {first}"
     return f"{_step(status, total_steps)} · resumed at step {first}"
 

@@ -1,6 +1,7 @@
 """A run's status as something that rich can draw. Pure: nothing is asked, nothing is remembered."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -144,10 +145,14 @@ class _Ranks:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         judged = [(condition(rank), rank) for rank in self.status.ranks]
-        if len(judged) > self.most:
-            judged.sort(key=lambda pair: (pair[0], pair[1].rank))
-        shown, others = judged[: self.most], judged[self.most :]
-        with_node = len({rank.node for rank in self.status.ranks}) > 1
+        counted = self.status.other_ranks
+        if counted or len(judged) > self.most:
+            judged.sort(key=lambda pair: pair[0])  # ranks in one condition stay in the daemon's order
+        shown = judged[: self.most]
+        others = Counter(kind for kind, _ in judged[self.most :])
+        for group in counted:
+            others[condition(group.like)] += group.count
+        with_node = bool(counted) or len({rank.node for rank in self.status.ranks}) > 1
         table = _table(shown, with_node=with_node, with_memory=any(rank.memory_bytes for _, rank in shown))
         if Measurement.get(console, options.update(max_width=_WIDEST), table).maximum > options.max_width:
             table = _table(shown, with_node=with_node, with_memory=False)
@@ -173,9 +178,8 @@ def _cells(rank: RankView, judgement: Condition, *, with_node: bool) -> list[str
     return [str(rank.rank), *where, step, rank_phase_text(rank), describe(rank, judgement)]
 
 
-def _count(judged: Sequence[tuple[Condition, RankView]]) -> str:
-    found = [judgement for judgement, _ in judged]
-    return ", ".join(f"{found.count(kind)} {kind.name.lower()}" for kind in Condition if kind in found)
+def _count(found: Mapping[Condition, int]) -> str:
+    return ", ".join(f"{found[kind]} {kind.name.lower()}" for kind in Condition if kind in found)
 
 
 def _incident(incident: Incident) -> Panel:

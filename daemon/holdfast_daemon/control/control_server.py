@@ -95,7 +95,8 @@ class ControlService(control_pb2_grpc.ControlServicer):
         shell = await self._shell(request.run, context)
         if shell.state is None:
             return unknown_status(shell.run_name, store_up=shell.store_up)
-        status = status_of(shell.state, self._clock.now(), store_up=shell.store_up)
+        now, most = self._clock.now(), request.most_ranks
+        status = status_of(shell.state, now, store_up=shell.store_up, most_ranks=most)
         status.leader = shell.leads
         return status
 

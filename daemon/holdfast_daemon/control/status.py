@@ -1,8 +1,7 @@
 """The status of a run as operators see it, made from the core's state."""
 
 import math
-import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast_core.accounting.ledger import time_use
@@ -11,10 +10,8 @@ from holdfast_core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_core.model import CoreState, committed_steps, present_step, ranks_of
 from holdfast_core.naming import time_left_s
 from holdfast_core.reading.attention import is_loss_acknowledged, is_training, tokens_per_s, urgent_incident
-from holdfast_core.reading.rank_health import HEALTH, StallRule, is_behind
-from holdfast_core.reading.rank_means import gpu_use_sum, own_time_sum
+from holdfast_daemon.control.listed_ranks import listed_ranks
 from holdfast_proto.v1 import control_pb2 as control
-from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
 
 
@@ -23,11 +20,15 @@ def unknown_status(run: str, *, store_up: bool) -> control.RunStatus:
     return control.RunStatus(run=run, store_up=store_up, newest_step=-1, newest_checkpoint=-1, newest_snapshot=-1)
 
 
-def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunStatus:
-    """Return the status of a run that this daemon leads."""
+def status_of(state: CoreState, now: float, *, store_up: bool, most_ranks: int = 0) -> control.RunStatus:
+    """Return the status of a run that this daemon leads.
+
+    ``most_ranks``: of more ranks, only the oddest are listed, and the others are counted; 0: all are listed.
+    """
     record, telemetry, spec = state.record, state.telemetry, state.spec
     checkpoints = committed_steps(state)
     ranks = ranks_of(state.members, record.generation)
+    listed, counted = listed_ranks(state, ranks, most_ranks)
     status = control.RunStatus(
         run=record.run,
         phase=record.phase,
@@ -53,7 +54,8 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         pipeline_bubble=telemetry.pipeline_bubble,
         faults=[event.fault_injected for event in state.newest_faults if event.HasField("fault_injected")],
         faults_refused=[event.fault_refused for event in state.newest_faults if event.HasField("fault_refused")],
-        ranks=_rank_views(state, ranks),
+        ranks=listed,
+        other_ranks=counted,
         settings=control.RunSettings(
             mode=spec.mode,
             ranks_per_node=spec.ranks_per_node,
@@ -93,56 +95,6 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
     if state.incidents:
         status.newest_incident.CopyFrom(state.incidents[max(state.incidents)])
     return status
-
-
-def _shown_exit(state: CoreState, rank: store.RankState) -> store.RankExit | None:
-    """Return how a rank ended; None while it lives, and if it was most likely this run's own restart that ended it."""
-    if not rank.HasField("exit"):
-        return None
-    is_killed = rank.exit.HasField("signal") and rank.exit.signal in (signal.SIGTERM, signal.SIGKILL)
-    if state.record.phase != store.RUN_PHASE_STOPPING or not is_killed:
-        return rank.exit
-    incident = state.incidents.get(state.record.open_incident, store.Incident())
-    is_cause = incident.verdict.kind == store.VERDICT_KIND_DEAD_RANK and rank.rank in incident.verdict.culprits
-    return rank.exit if is_cause else None
-
-
-def _rank_views(state: CoreState, ranks: Mapping[int, store.RankState]) -> Iterator[control.RankView]:
-    node_of = {rank.rank: name for name, node in state.members.items() for rank in node.ranks}
-    rule, median_step_s = StallRule.of(state), state.deadlines.median_step_s
-    newest = max((rank.progress.step for rank in ranks.values()), default=-1)
-    for number in sorted(ranks):
-        rank = ranks[number]
-        view, health = rank_view(rank, node_of[number], _shown_exit(state, rank)), rule.health_of(rank)
-        lags = is_behind(health, rank.progress.step, newest, median_step_s)
-        view.MergeFrom(control.RankView(health=f"RANK_HEALTH_{HEALTH[health].upper()}", is_behind=lags))
-        yield view
-
-
-def rank_view(rank: store.RankState, node: str, shown_exit: store.RankExit | None) -> control.RankView:
-    """Return what operators see of a rank."""
-    own_time, gpu_use = own_time_sum(rank), gpu_use_sum(rank)
-    return control.RankView(
-        rank=rank.rank,
-        node=node,
-        life=rank.life,
-        step=rank.progress.step,
-        phase=rank.progress.phase,
-        process_state=rank.process_state,
-        stalled_s=rank.stalled_s,
-        coordinates=rank.coordinates,
-        pid=rank.pid,
-        memory_bytes=rank.memory.allocated_bytes,
-        memory_limit_bytes=rank.memory.limit_bytes,
-        exit=shown_exit,
-        recorders=rank.recorders,
-        own_time_source=rank.own_time_source,
-        own_time_reason=rank.own_time_reason,
-        own_time_s=own_time.total,
-        own_steps=own_time.parts,
-        gpu_use_sum=gpu_use.total,
-        gpu_use_samples=gpu_use.parts,
-    )
 
 
 def daemon_status(page: Mapping[str, Any], now: float) -> control.DaemonStatus:

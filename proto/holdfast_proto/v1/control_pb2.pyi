@@ -30,10 +30,12 @@ RANK_HEALTH_EXITED: RankHealth
 RANK_HEALTH_LEFT: RankHealth
 
 class GetStatusRequest(_message.Message):
-    __slots__ = ("run",)
+    __slots__ = ("run", "most_ranks")
     RUN_FIELD_NUMBER: _ClassVar[int]
+    MOST_RANKS_FIELD_NUMBER: _ClassVar[int]
     run: str
-    def __init__(self, run: _Optional[str] = ...) -> None: ...
+    most_ranks: int
+    def __init__(self, run: _Optional[str] = ..., most_ranks: _Optional[int] = ...) -> None: ...
 
 class ListIncidentsRequest(_message.Message):
     __slots__ = ("run",)
@@ -271,6 +273,14 @@ class RankView(_message.Message):
     is_behind: bool
     def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., life: _Optional[_Union[_store_pb2.Life, str]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., process_state: _Optional[str] = ..., stalled_s: _Optional[float] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., pid: _Optional[int] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., own_time_s: _Optional[float] = ..., own_steps: _Optional[int] = ..., gpu_use_sum: _Optional[float] = ..., gpu_use_samples: _Optional[int] = ..., health: _Optional[_Union[RankHealth, str]] = ..., is_behind: bool = ...) -> None: ...
 
+class RankGroup(_message.Message):
+    __slots__ = ("count", "like")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    LIKE_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    like: RankView
+    def __init__(self, count: _Optional[int] = ..., like: _Optional[_Union[RankView, _Mapping]] = ...) -> None: ...
+
 class RunSettings(_message.Message):
     __slots__ = ("mode", "ranks_per_node", "on_hang", "injection_allowed", "checkpoint_directory")
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -286,7 +296,7 @@ class RunSettings(_message.Message):
     def __init__(self, mode: _Optional[_Union[_store_pb2.Mode, str]] = ..., ranks_per_node: _Optional[int] = ..., on_hang: _Optional[_Union[_store_pb2.HangAction, str]] = ..., injection_allowed: bool = ..., checkpoint_directory: _Optional[str] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "planned_steps", "refused", "time_use_s", "wall_s", "nonfinite_since", "finite_loss_step", "stopped_by_loss", "urgent_incident", "loss_is_acknowledged", "refused_ranks", "settings", "time_left_s", "checkpoints", "pipeline_bubble", "logged")
+    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "planned_steps", "refused", "time_use_s", "wall_s", "nonfinite_since", "finite_loss_step", "stopped_by_loss", "urgent_incident", "loss_is_acknowledged", "refused_ranks", "settings", "time_left_s", "checkpoints", "pipeline_bubble", "other_ranks", "logged")
     class TimeUseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -335,6 +345,7 @@ class RunStatus(_message.Message):
     TIME_LEFT_S_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_BUBBLE_FIELD_NUMBER: _ClassVar[int]
+    OTHER_RANKS_FIELD_NUMBER: _ClassVar[int]
     LOGGED_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: _store_pb2.RunPhase
@@ -377,5 +388,6 @@ class RunStatus(_message.Message):
     time_left_s: float
     checkpoints: _containers.RepeatedScalarFieldContainer[int]
     pipeline_bubble: float
+    other_ranks: _containers.RepeatedCompositeFieldContainer[RankGroup]
     logged: _containers.RepeatedCompositeFieldContainer[_common_pb2.LoggedNumber]
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., planned_steps: _Optional[int] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ..., nonfinite_since: _Optional[int] = ..., finite_loss_step: _Optional[int] = ..., stopped_by_loss: _Optional[_Union[_store_pb2.LossTier, str]] = ..., urgent_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., loss_is_acknowledged: bool = ..., refused_ranks: _Optional[_Iterable[str]] = ..., settings: _Optional[_Union[RunSettings, _Mapping]] = ..., time_left_s: _Optional[float] = ..., checkpoints: _Optional[_Iterable[int]] = ..., pipeline_bubble: _Optional[float] = ..., logged: _Optional[_Iterable[_Union[_common_pb2.LoggedNumber, _Mapping]]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., planned_steps: _Optional[int] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ..., nonfinite_since: _Optional[int] = ..., finite_loss_step: _Optional[int] = ..., stopped_by_loss: _Optional[_Union[_store_pb2.LossTier, str]] = ..., urgent_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., loss_is_acknowledged: bool = ..., refused_ranks: _Optional[_Iterable[str]] = ..., settings: _Optional[_Union[RunSettings, _Mapping]] = ..., time_left_s: _Optional[float] = ..., checkpoints: _Optional[_Iterable[int]] = ..., pipeline_bubble: _Optional[float] = ..., other_ranks: _Optional[_Iterable[_Union[RankGroup, _Mapping]]] = ..., logged: _Optional[_Iterable[_Union[_common_pb2.LoggedNumber, _Mapping]]] = ...) -> None: ...

@@ -345,3 +345,21 @@ def test_without_a_terminal_the_own_time_is_one_line_once_all_ranks_know_it() ->
     later = RunStatus.FromString(status.SerializeToString())
     later.ranks[0].own_time_source = common.OWN_TIME_SOURCE_EVENTS
     assert "own time: by events on the GPU on 4 ranks" in [*changes(status, later, None)]
+
+
+def test_a_status_with_counted_ranks_looks_as_one_with_all_of_them() -> None:
+    whole = healthy()
+    first = whole.ranks[0]
+    del whole.ranks[:]
+    for number in range(100):
+        rank = whole.ranks.add()
+        rank.CopyFrom(first)
+        rank.rank, rank.node, rank.memory_bytes = number, f"node{number // 8}", 1 << 30
+        rank.recorders.add(source=common.RECORDER_SOURCE_BACKEND, backend="nccl")
+    short = RunStatus()
+    short.CopyFrom(whole)
+    del short.ranks[64:]
+    short.other_ranks.add(count=36, like=whole.ranks[99])
+    assert draw(short) == draw(whole)
+    assert "and 68 running" in draw(short)
+    assert "torch's own for nccl on 100 ranks" in draw(short)

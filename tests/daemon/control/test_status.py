@@ -8,7 +8,7 @@ from holdfast_daemon.control.status import status_of
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import OWN_TIME_SOURCE_HOST, OWN_TIME_SOURCE_NONE
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RankExit
+from holdfast_proto.v1.store_pb2 import LIFE_EXITED, LIFE_RUNNING, RankExit
 from holdfast_proto.vocabulary import TIME_USES
 from tests.support.core_world import World
 
@@ -152,3 +152,48 @@ def test_terminals_learn_which_incident_is_urgent_and_that_a_bad_loss_is_acknowl
     assert (status(world).urgent_incident.id, status(world).loss_is_acknowledged) == (noted.id, False)
     noted.acknowledged_unix_s = world.now
     assert (status(world).HasField("urgent_incident"), status(world).loss_is_acknowledged) == (False, True)
+
+
+def test_of_many_ranks_the_oddest_are_listed_and_the_others_counted() -> None:
+    world = trained(nodes=4)
+    world.rank(2).memory.allocated_bytes = 7
+    world.rank(3).life = store.LIFE_STARTING
+    world.rank(5).process_state = "T"
+    world.rank(6).exit.signal, world.rank(6).life = 9, LIFE_EXITED
+    world.tick()
+    seen = status_of(world.state, world.now, store_up=True, most_ranks=2)
+    assert [(rank.rank, rank.node) for rank in seen.ranks] == [(6, "node3"), (5, "node2")]
+    assert [(group.count, group.like.life) for group in seen.other_ranks] == [
+        (5, LIFE_RUNNING),
+        (1, store.LIFE_STARTING),
+    ]
+    newest = max(rank.step for rank in status(world).ranks)
+    assert (seen.other_ranks[0].like.step, seen.other_ranks[0].like.memory_bytes) == (newest, 7)
+
+
+def test_culprits_are_the_first_to_be_listed() -> None:
+    world = trained(nodes=2)
+    world.until("running")
+    world.end(3, signal=9)
+    world.until("gathering")
+    world.rank(0).life = LIFE_EXITED
+    world.tick()
+    assert [rank.rank for rank in status_of(world.state, world.now, store_up=True, most_ranks=1).ranks] == [3]
+
+
+@pytest.mark.parametrize("most_ranks", [0, 4, 5])
+def test_few_ranks_are_all_listed_by_number(most_ranks: int) -> None:
+    world = trained(nodes=2)
+    seen = status_of(world.state, world.now, store_up=True, most_ranks=most_ranks)
+    assert [rank.rank for rank in seen.ranks] == [0, 1, 2, 3]
+    assert not seen.other_ranks
+
+
+def test_ranks_that_have_ended_alike_are_counted_together() -> None:
+    world = trained(nodes=4)
+    for number in range(8):
+        exited, step = world.rank(number), number
+        exited.life, exited.exit.code, exited.exit.step = LIFE_EXITED, 1, step
+    world.tick()
+    [group] = status_of(world.state, world.now, store_up=True, most_ranks=1).other_ranks
+    assert (group.count, group.like.exit) == (7, RankExit(code=1))
