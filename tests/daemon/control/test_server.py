@@ -226,6 +226,8 @@ async def test_an_operator_sees_the_run_takes_a_checkpoint_and_stops_it(
         assert (status.leader, status.store_up, status.generation, status.newest_step) == (True, True, 1, 2)
         assert (status.loss, status.tokens_per_s) == (1.5, 100.0)
         assert [(rank.rank, rank.node, rank.pid) for rank in status.ranks] == [(0, NODE, 100), (1, NODE, 101)]
+        short = await stub.GetStatus(pb.GetStatusRequest(most_ranks=1))
+        assert (len(short.ranks), [group.count for group in short.other_ranks]) == (1, [1])
         accepted = await stub.TakeCheckpoint(pb.TakeCheckpointRequest())
         assert accepted.step > 3
         await until(lambda: "take_checkpoint" in agent.kinds(), "the agent has the command")
