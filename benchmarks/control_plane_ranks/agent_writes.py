@@ -8,7 +8,6 @@ from typing import Any
 import redis.asyncio
 from redis.asyncio.client import Pipeline
 
-from holdfast_agent.reports import store_link
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_base.redis_client import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
@@ -37,6 +36,11 @@ class _KeepingClient(redis.asyncio.Redis):
         super().__init__()
         self.kept: list[tuple[Any, ...]] = []
 
+    async def execute_command(self, *args: object, **_: object) -> bool:
+        """Keep a command."""
+        self.kept.append(args)
+        return True
+
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
         """Return a pipeline that is kept."""
         pipeline = _KeptPipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
@@ -48,12 +52,11 @@ class AgentWrites:
     """Encodes the writes of one agent per node. Create it in a loop."""
 
     def __init__(self, spec: store.RunSpec, nodes: Iterable[str]) -> None:
-        store_link.STATE_TTL_MS = LEASE_MS
         self._spec = spec
         self._client = _KeepingClient()
         self._packer: Any = self._client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
         outage = StoreOutage(logging.getLogger(__name__), "", "")
-        self._links = {node: StoreLink(self._client, spec.run, node, outage) for node in nodes}
+        self._links = {node: StoreLink(self._client, spec.run, node, outage, state_ttl_ms=LEASE_MS) for node in nodes}
         self._senders = [asyncio.create_task(link.send_events()) for link in self._links.values()]
 
     async def of_states(self, states: Iterable[store.NodeState]) -> bytes:

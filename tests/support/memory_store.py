@@ -94,13 +94,16 @@ class MemoryStore:
     def mget(self, names: Iterable[str]) -> list[bytes | None]:
         return [self.get(name) for name in names]
 
-    def set(self, key: str, value: bytes | str, *, px: int | None = None, nx: bool = False) -> None:
-        if nx and self._value(key) is not None:
-            return
+    def set(
+        self, key: str, value: bytes | str, *, px: int | None = None, nx: bool = False, xx: bool = False
+    ) -> bool | None:
+        if (nx and self._value(key) is not None) or (xx and self._value(key) is None):
+            return None
         self.delete(key)
         self._values[key] = _bytes(value)
         if px is not None:
             self.pexpire(key, px)
+        return True
 
     def pexpire(self, key: str, ms: int) -> None:
         if self._value(key) is not None:
@@ -133,9 +136,6 @@ class MemoryStore:
 
     def smembers(self, key: str) -> frozenset[bytes]:
         return frozenset(self._value(key, ()))
-
-    def sismember(self, key: str, member: str) -> bool:
-        return _bytes(member) in self.smembers(key)
 
     def hset(self, key: str, field: str, value: bytes) -> None:
         self._container(key, dict)[_bytes(field)] = value

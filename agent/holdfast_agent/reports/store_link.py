@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import itertools
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -25,6 +26,10 @@ EVENTS_KEPT = 10_000
 BLOCK_MS = 1000
 """Longest wait of one read of commands; must be shorter than the client's timeout."""
 
+REGISTER_EVERY_S = 10.0
+"""Time after which the keys that stay are written again: a store may lose single ones. With each state, they would be
+most of what a node sends."""
+
 RETRY_S = 0.2
 
 Result = TypeVar("Result")
@@ -36,15 +41,24 @@ RefusalHandler = Callable[[str, str], None]
 class StoreLink:
     """All traffic between one agent and Redis. No method raises because the store is unreachable."""
 
-    def __init__(self, client: redis.asyncio.Redis, run: str, node: str, outage: StoreOutage) -> None:
+    def __init__(
+        self,
+        client: redis.asyncio.Redis,
+        run: str,
+        node: str,
+        outage: StoreOutage,
+        *,
+        state_ttl_ms: int = STATE_TTL_MS,
+    ) -> None:
         self._client = client
+        self._state_ttl_ms = state_ttl_ms
         self._run = run
         self._node = node
         self._events: collections.deque[store.Event] = collections.deque()
         self._events_waiting = asyncio.Event()
         self._outage = outage
-        self._is_registered = False
-        """Whether the store has got the keys that stay, once."""
+        self._registered_until_s = -math.inf
+        """Monotonic time at which the keys that stay are written again, although the store seems to have them."""
         self.up = False
         self.operations_total = 0
         self.failures_total = 0
@@ -74,23 +88,19 @@ class StoreLink:
 
     async def publish_state(self, state: store.NodeState, spec: store.RunSpec) -> None:
         """Replace this node's state, and restore the keys that an emptied store has lost."""
-        value = write_state(state)
-        if self._is_registered:
-            pipeline = self._client.pipeline(transaction=False)
-            pipeline.set(keys.node(self._run, self._node), value, px=STATE_TTL_MS)
-            pipeline.exists(keys.spec(self._run))
-            pipeline.sismember(keys.nodes(self._run), self._node)
-            pipeline.sismember(keys.RUNS, self._run)
-            _, *are_there = await self._try(pipeline.execute()) or [True]
-            if all(are_there):
+        key, value, now_s = keys.node(self._run, self._node), write_state(state), time.monotonic()
+        if now_s < self._registered_until_s:
+            # An emptied store has lost this key, too. It is not set then, and all are restored together.
+            is_set = await self._try(self._client.set(key, value, px=self._state_ttl_ms, xx=True))
+            if is_set or not self.up:
                 return
-        # Together: an event of a node that has not registered is refused.
         pipeline = self._client.pipeline(transaction=False)
-        pipeline.set(keys.node(self._run, self._node), value, px=STATE_TTL_MS)
+        pipeline.set(key, value, px=self._state_ttl_ms)
         pipeline.sadd(keys.nodes(self._run), self._node)
         pipeline.set(keys.spec(self._run), spec.SerializeToString(), nx=True)
         pipeline.sadd(keys.RUNS, self._run)
-        self._is_registered = await self._try(pipeline.execute()) is not None
+        if await self._try(pipeline.execute()) is not None:
+            self._registered_until_s = now_s + REGISTER_EVERY_S
 
     async def withdraw(self) -> None:
         """Remove this node's state: the agent leaves and will not return."""

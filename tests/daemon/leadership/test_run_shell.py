@@ -66,7 +66,7 @@ async def test_a_new_leader_judges_nothing_while_it_can_read_no_state_of_a_node(
             await it.until_phase(store.RUN_PHASE_RUNNING)
         publish = agent.link.publish_state
 
-        async def publish_of_another_version(state: store.NodeState, _: store.RunSpec) -> None:
+        async def publish_of_another_version(state: store.NodeState, spec: store.RunSpec) -> None:
             with memory.client() as client:
                 client.set(keys.node(RUN, NODE), state.SerializeToString())
 
