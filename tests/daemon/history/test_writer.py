@@ -16,6 +16,7 @@ from holdfast_proto import run_files
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
+from tests.support.coroutines import until
 from tests.support.fake_agent import RUN, FakeAgent
 from tests.support.shells import daemon, publish_spec, train
 from tests.support.store_server import StoreServer
@@ -227,6 +228,7 @@ async def test_the_leader_writes_the_history_of_its_run(store_server: StoreServe
     publish_spec(store_server)
     async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
         await train(it, agent, steps=3)
+        await until(lambda: it.shell.state and it.shell.state.totals.steps == 3, "the numbers of all steps are there")
         instance = agent.commands[0].instance
     history = RunHistory(run_files.history(folder, RUN))
     assert [one.step for one in history.steps_after(instance, -1)] == [0, 1, 2]
