@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -14,6 +15,7 @@ from holdfast_proto.run_files import GENERATIONS_LOGGED
 
 MOST_LOG_BYTES = 64 * 2**20
 """Size at which a rank's log is emptied: people read its end, and ``holdfast logs`` takes seconds for so much."""
+_FOLDER = re.compile(r"generation-\d{1,15}")
 LOOK_EVERY_S = 10.0
 """Pause between two looks at the sizes. In this time, no rank that prints text fills a disk."""
 
@@ -29,13 +31,20 @@ def begin_logs(folder: Path) -> None:
         os.utime(folder)  # an earlier start of the run may have left it
         with os.scandir(folder.parent) as entries:
             found = [
-                (entry.stat(follow_symlinks=False).st_mtime_ns, entry.name)
+                (_newest_ns(entry), entry.name)
                 for entry in entries
-                if entry.name.startswith("generation-") and entry.is_dir(follow_symlinks=False)
+                if _FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
             ]
         for _, name in sorted(found, reverse=True)[GENERATIONS_LOGGED:]:
             if name != folder.name:
                 shutil.rmtree(folder.parent / name, ignore_errors=True)
+
+
+def _newest_ns(folder: "os.DirEntry[str]") -> int:
+    """Return when a log in the folder was last written: another run may share the place."""
+    with os.scandir(folder) as entries:
+        times = [entry.stat(follow_symlinks=False).st_mtime_ns for entry in entries]
+    return max([folder.stat(follow_symlinks=False).st_mtime_ns, *times])
 
 
 def limit_log(path: Path) -> bool:
@@ -54,14 +63,22 @@ def limit_log(path: Path) -> bool:
             return False
         partial = path.with_name(f"{path.name}{PARTIAL_SUFFIX}")
         partial.unlink(missing_ok=True)
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as copy:
-            offset, end = status.st_size - MOST_LOG_BYTES, status.st_size + MOST_LOG_BYTES
-            # Up to an end, because a rank may write as fast as this copies.
-            while sent := os.sendfile(copy.fileno(), descriptor, offset, end - offset):
-                offset += sent
+        try:
+            _copy_end(descriptor, status.st_size, partial)
+        except OSError:  # a full disk must not get fuller
+            partial.unlink(missing_ok=True)
+            raise
         partial.replace(path.with_name(f"{path.name}.1"))
         os.ftruncate(descriptor, 0)
     return True
+
+
+def _copy_end(log: int, size: int, copy: Path) -> None:
+    with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        offset, end = size - MOST_LOG_BYTES, size + MOST_LOG_BYTES
+        # Up to an end, because a rank may write as fast as this copies.
+        while sent := os.sendfile(file.fileno(), log, offset, end - offset):
+            offset += sent
 
 
 async def limit_logs(node: Node) -> None:

@@ -8,6 +8,7 @@ from itertools import islice
 from holdfast_core import fault_requests, witnesses
 from holdfast_core.model import ForgetIncident, SaveIncident, counted
 from holdfast_core.naming import kind_name
+from holdfast_core.reading.attention import bad_loss_incident
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -191,23 +192,24 @@ def _place_culprits(tick: Tick, incident: store.Incident) -> None:
 def _save(tick: Tick, incident: store.Incident) -> None:
     _place_culprits(tick, incident)
     known = {**tick.state.incidents, incident.id: incident}
-    forgotten = _to_forget(tick.record, known, incident.id)
+    loss = bad_loss_incident(tick.state)
+    forgotten = _to_forget(tick.record, known, {incident.id, loss.id if loss is not None else ""})
     kept = {name: one for name, one in known.items() if name not in forgotten} if forgotten else known
     tick.state = replace(tick.state, incidents=kept)
     tick.actions.append(SaveIncident(incident))
     tick.actions.extend(map(ForgetIncident, forgotten))
 
 
-def _to_forget(record: store.CoordinatorState, known: Mapping[str, store.Incident], saved: str) -> list[str]:
+def _to_forget(record: store.CoordinatorState, known: Mapping[str, store.Incident], needed: set[str]) -> list[str]:
     """Return the oldest of more than :data:`INCIDENTS_KEPT` incidents.
 
-    Those that the record names are not over yet. They stay, and so does the one that is being saved.
+    Those that the record names are not over yet. They stay, and so do those that are ``needed``.
     """
     excess = len(known) - INCIDENTS_KEPT
     if excess <= 0:
         return []
     outage = record.checkpoint_outage.incident
-    needed = {saved, record.open_incident, record.standstill_incident, record.reads_incident, outage}
+    needed = needed | {record.open_incident, record.standstill_incident, record.reads_incident, outage}
     oldest_first = sorted(known, key=lambda name: known[name].detected_unix_s)
     return [name for name in oldest_first if name not in needed][:excess]
 

@@ -18,8 +18,8 @@ from holdfast_proto.v1 import store_pb2 as store
 
 _Found = TypeVar("_Found")
 
-_ANSWERS_KEPT = 16
-"""Answers to questions about worlds that are kept. A tick asks few, of each run that stands still."""
+_ANSWERS_KEPT = 64
+"""Answers to questions about worlds that are kept. A tick asks four of each run that stands still."""
 
 
 GroupId = tuple[str, tuple[int, ...]]
@@ -95,7 +95,8 @@ class NodePart:
 
 def said_by(ranks: Iterable[store.RankState]) -> bytes:
     """Return a digest of what ranks say of their calls."""
-    return blake2b(b"".join(chain.from_iterable(map(_words, ranks))), digest_size=16).digest()
+    words = chain.from_iterable(map(_words, ranks))
+    return blake2b(b"".join(part for word in words for part in (b"%d:" % len(word), word)), digest_size=16).digest()
 
 
 def _words(rank: store.RankState) -> Iterator[bytes]:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 
-_GROUPS_REMEMBERED = 2**16
-"""Different lists of members that are kept as tuples: a hundred thousand ranks have about half as many groups."""
+_GROUPS_REMEMBERED = 2**12
+"""Different lists of members that are kept as tuples. Most groups have few members, and are expanded again at once."""
 
 
 def runs_of(members: Sequence[int]) -> list[int]:

@@ -9,8 +9,8 @@ from google.protobuf.message import DecodeError
 from holdfast_proto.limits import PROTOCOL
 from holdfast_proto.v1 import store_pb2 as store
 
-LARGEST_STATE_BYTES = 2**24
-"""Of an uncompressed state: a node of 16 ranks, each with as many groups as a rank can have, takes less."""
+LARGEST_STATE_BYTES = 2**21
+"""Of an uncompressed state. One of 16 ranks takes 10 kB, and 1 MiB if all of them have just left their last words."""
 
 _compressor = zstandard.ZstdCompressor(level=1)
 _decompressor = zstandard.ZstdDecompressor()

@@ -22,7 +22,7 @@ def test_a_state_comes_back_with_the_number_of_the_protocol() -> None:
         (b"junk", "its 4 bytes are no NodeState of this version"),
         (store.NodeState(node="n").SerializeToString(), "its 3 bytes are no NodeState of this version"),
         (zstandard.compress(b"\xff"), "Error parsing"),
-        (zstandard.compress(bytes(LARGEST_STATE_BYTES + 1)), "more than 16 MiB"),
+        (zstandard.compress(bytes(LARGEST_STATE_BYTES + 1)), "more than 2 MiB"),
         (
             zstandard.compress(store.NodeState(node="n", protocol=PROTOCOL + 1).SerializeToString()),
             f"the agent of node 'n' speaks protocol {PROTOCOL + 1}, and this daemon {PROTOCOL}: install one version",

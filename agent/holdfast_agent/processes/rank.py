@@ -161,8 +161,9 @@ class Rank:
 
     @property
     def trains(self) -> bool:
-        """Whether it makes steps: it has finished one, and progress is recent."""
-        return bool(self.steps_done) and self.is_alive and not self.finished and self.stalled_s < STALLED_AFTER_S
+        """Whether it makes steps: it has finished one, progress is recent, and no signal has stopped it."""
+        runs = self.is_alive and not self.finished and self.process_state not in ("T", "t", "Z", "X")
+        return runs and bool(self.steps_done) and self.stalled_s < STALLED_AFTER_S
 
     @property
     def has_left_training(self) -> bool:

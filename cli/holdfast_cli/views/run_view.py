@@ -146,8 +146,8 @@ class _Ranks:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         judged = [(condition(rank), rank) for rank in self.status.ranks]
         counted = self.status.other_ranks
-        if counted or len(judged) > self.most:
-            judged.sort(key=lambda pair: pair[0])  # ranks in one condition stay in the daemon's order
+        if not counted and len(judged) > self.most:
+            judged.sort(key=lambda pair: pair[0])  # else the daemon has put the oddest first
         shown = judged[: self.most]
         others = Counter(kind for kind, _ in judged[self.most :])
         for group in counted:

@@ -94,8 +94,15 @@ class View:
         """Who holds the others up, whether or not it is a hang: the deadlines decide that."""
         in_calls = frozenset(rank for rank, it in self.stacks.items() if it.activity == common.ACTIVITY_COLLECTIVE)
         lost = said_by(rank for node in self.missing_nodes.values() for rank in node.state.ranks)
-        seen = ("waits", in_calls, lost, frozenset(liveness_of(self.known_ranks).items()))
+        seen = ("waits", in_calls, lost, self._stall_order, frozenset(liveness_of(self.known_ranks).items()))
         return self.world.remembered(seen, lambda: analyse(self.known_ranks, in_calls))
+
+    @cached_property
+    def _stall_order(self) -> bytes:
+        """By how many seconds each rank stands still for less long than the first, in steps: reports differ by one."""
+        stalls_s = [rank.stalled_s for rank in self.known_ranks.values()]
+        longest_s = max(stalls_s, default=0.0)
+        return bytes([min(255, int((longest_s - stalled_s) / _STALL_STEP_S)) for stalled_s in stalls_s])
 
     @cached_property
     def uses_devices(self) -> bool:
@@ -242,6 +249,9 @@ class View:
         stalled_s = min(rank.stalled_s, max(0.0, self.now - self.all_stopped_unix_s))
         return stalled_s > ratio * self.deadlines.deadline_s(rank.progress.phase, rank.steps_done)
 
+
+_STALL_STEP_S = 2.0
+"""States of nodes are up to a second old."""
 
 SUSPECT_RATIO = 0.7
 """Share of the deadline after which a stalled rank is suspected."""

@@ -37,7 +37,7 @@ def status_of(state: CoreState, now: float, *, store_up: bool, most_ranks: int =
         newest_checkpoint=max(checkpoints, default=-1),
         checkpoints=checkpoints,
         newest_snapshot=newest_common_snapshot(state.members, state.world_size),
-        incidents=len(state.incidents),
+        incidents=max(record.incident_count, len(state.incidents)),
         restarts=record.restarts_total,
         loss_spikes=int(state.totals.anomalies.get("spike", 0)),
         leader=True,

@@ -77,7 +77,7 @@ class HistoryQueue:
         """
         self._add_metrics(state, now)
         record = state.record
-        seen = (state.spec.instance, record.phase, record.generation, len(state.incidents))
+        seen = (state.spec.instance, record.phase, record.generation, record.incident_count, len(state.incidents))
         if seen == self._seen and (record.phase in ENDED or now - self._seen_unix_s < STATUS_EVERY_S):
             return
         self._seen, self._seen_unix_s = seen, now

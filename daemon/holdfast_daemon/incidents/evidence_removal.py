@@ -2,18 +2,22 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast_daemon.incidents.evidence_files import open_evidence
-from holdfast_daemon.incidents.incident_folder import README, STORY, StoryError, parse_story
+from holdfast_daemon.incidents.incident_folder import STATE, STORY, TICKS, StoryError, parse_story
+from holdfast_proto.run_files import SUSPICION_WITHIN
 from holdfast_proto.v1 import store_pb2 as store
 
+MISSING = "missing.txt"
 REMOVED = "removed.txt"
 """Name of the file that says what was removed from an incident's folder."""
-_STAYS = frozenset((STORY, README, REMOVED))
+_OURS = re.compile(rf"(rank|node)-.+|{re.escape(MISSING)}|{re.escape(STATE)}|{re.escape(TICKS)}")
+"""Files of evidence. What people have put next to them stays, as the story does."""
 _OPEN = (store.INCIDENT_STATE_OPEN, store.INCIDENT_STATE_STANDSTILL)
 _AS_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -92,11 +96,22 @@ def _measure(root: int, name: str) -> _Folder:
     files = size = 0
     with _opened(root, name) as folder:
         changed_unix_s = os.stat(STORY, dir_fd=folder, follow_symlinks=False).st_mtime
-        for path, _, names, within in os.fwalk(".", dir_fd=folder):
-            for file in names if path != "." else set(names) - _STAYS:
-                files += 1
-                size += os.stat(file, dir_fd=within, follow_symlinks=False).st_size
+        for within, file in _evidence(folder):
+            files += 1
+            size += os.stat(file, dir_fd=within, follow_symlinks=False).st_size
     return _Folder(name, changed_unix_s, files, size)
+
+
+def _evidence(folder: int) -> Iterator[tuple[int, str]]:
+    """Yield the files of evidence in an incident's folder, and in that of its suspicion: open folder and name."""
+    with contextlib.ExitStack() as opened:
+        places = [folder]
+        with contextlib.suppress(OSError):
+            places.append(opened.enter_context(_opened(folder, SUSPICION_WITHIN)))
+        for place in places:
+            with os.scandir(place) as entries:
+                names = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
+            yield from ((place, name) for name in names if _OURS.fullmatch(name))
 
 
 def _is_over(folder: Path) -> bool:
@@ -109,15 +124,10 @@ def _is_over(folder: Path) -> bool:
 
 def _empty(root: int, measured: _Folder, now_unix_s: float) -> None:
     with _opened(root, measured.name) as folder:
-        for path, folders, names, within in os.fwalk(".", topdown=False, dir_fd=folder):
-            for name in names:
-                if path != "." or name not in _STAYS:
-                    os.unlink(name, dir_fd=within)
-            for name in folders:
-                try:
-                    os.rmdir(name, dir_fd=within)
-                except NotADirectoryError:  # a link to a folder: the link goes, and not what it points to
-                    os.unlink(name, dir_fd=within)
+        for within, name in _evidence(folder):
+            os.unlink(name, dir_fd=within)
+        with contextlib.suppress(OSError):  # people have put something there, or there is none
+            os.rmdir(SUSPICION_WITHIN, dir_fd=folder)
         # Last: on a full disk, this file has room only now.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(REMOVED, flags, 0o600, dir_fd=folder), "a") as file:

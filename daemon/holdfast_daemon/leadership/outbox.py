@@ -95,9 +95,15 @@ class Outbox:
         # First the record and the incidents that it names, then the commands: a successor must forget no incident, and
         # it may repeat a command, because agents carry each out once.
         if self._is_unsaved:
-            changed = {one.incident.id: one.incident for one in self._actions if isinstance(one, SaveIncident)}
-            forgotten = [one.incident for one in self._actions if isinstance(one, ForgetIncident)]
-            await leadership.save(record, changed.values(), forgotten)
+            # Of several actions on one incident the last counts.
+            newest: dict[str, store.Incident | None] = {}
+            for one in self._actions:
+                if isinstance(one, SaveIncident):
+                    newest[one.incident.id] = one.incident
+                elif isinstance(one, ForgetIncident):
+                    newest[one.incident] = None
+            changed = [incident for incident in newest.values() if incident is not None]
+            await leadership.save(record, changed, [name for name, incident in newest.items() if incident is None])
             self._is_unsaved = False
         while self._actions:
             self._counters.operations += 1

@@ -226,6 +226,7 @@ class RunShell:
         nodes = await self._store.nodes(spec, record.nodes)
         self.leadership.mark()
         if self._has_unread_members(record):
+            self.requests.refuse_all("the daemon cannot read the states of the run's nodes: see its log")
             self._finish_tick()
             await asyncio.sleep(RETRY_S)  # events that wait are not waited for
             return

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -56,6 +56,8 @@ class _Held:
     """Claims of ``newest``."""
     shown: store.NodeState | None = None
     """Last state that the core was shown."""
+    is_foreign: bool = False
+    """Whether ``data`` is no state that this version can parse."""
 
 
 class Intake:
@@ -138,8 +140,8 @@ class Intake:
         return self._held.keys()
 
     def unread_nodes(self) -> set[str]:
-        """Return the nodes whose keys are there, and of which no state could be read yet: they are not gone."""
-        return {name for name, it in self._held.items() if it.newest is None}
+        """Return the nodes that send what this version cannot read, and of which no state could be read yet."""
+        return {name for name, it in self._held.items() if it.is_foreign and it.newest is None}
 
     def nodes(
         self, found: Mapping[str, bytes | None], spec: store.RunSpec | None, members: Sequence[str] = ()
@@ -170,15 +172,17 @@ class Intake:
             self.refusals.add("key", f"the key of node {name}", "it holds another type of value", _KEPT)
             return before
         claims: Claims = frozenset()
+        is_parsed = False
 
         def check(node: store.NodeState) -> None:
-            nonlocal claims
+            nonlocal claims, is_parsed
+            is_parsed = True
             claims = check_node(node, name=name, run=self._run, spec=spec, known=self._ranks)
 
         what = f"the state of node {name}"
         state = self._take(read_state, data, check, source="node", what=what, consequence=_KEPT)
         if state is None:
-            return _Held(data, before.newest, before.claims, before.shown)
+            return _Held(data, before.newest, before.claims, before.shown, is_foreign=not is_parsed)
         return _Held(data, state, claims, before.shown)
 
     def _settle(
@@ -191,9 +195,7 @@ class Intake:
             losers = self._losers(held, spec, members)
         for name in losers.intersection(changed):
             self.refusals.add("node", f"the state of node {name}", "another node has one of its ranks", _KEPT)
-        return {
-            name: it if name in losers else _Held(it.data, it.newest, it.claims, it.newest) for name, it in held.items()
-        }
+        return {name: it if name in losers else replace(it, shown=it.newest) for name, it in held.items()}
 
     def _losers(self, held: Mapping[str, _Held], spec: store.RunSpec | None, members: Sequence[str]) -> set[str]:
         """Return the nodes that claim a rank of another one, which has it by rank order or had it first."""

@@ -151,6 +151,8 @@ def _check_group(group: RecordedGroup) -> None:
 
 
 def _check_recorder(dump: RecorderDump) -> None:
+    if sum(number_of_members(group.member_runs) for group in dump.groups) > MOST_RANKS:
+        raise RefusedError("groups stand for more members than the groups of a rank have")
     newest = -1
     for call in dump.calls:
         if call.group >= len(dump.groups):

@@ -83,14 +83,24 @@ def test_no_link_is_followed(incidents: Path, tmp_path: Path) -> None:
     make(outside, 7)
     before = sorted(outside.rglob("*"))
     folder = incidents / "0001-dead-rank"
-    (folder / "folder").symlink_to(outside)
-    (folder / "file").symlink_to(outside / "0007-dead-rank" / "core.json")
+    (folder / "node-link").symlink_to(outside)
+    (folder / "rank-link").symlink_to(outside / "0007-dead-rank" / "core.json")
     (incidents / "0000-link").symlink_to(outside / "0007-dead-rank")
     assert remove(incidents, EvidenceLimits(folders=0, untouched=4)) == ([1], [])
-    assert (sorted(outside.rglob("*")), (folder / "folder").is_symlink()) == (before, False)
+    assert (sorted(outside.rglob("*")), (folder / "node-link").is_symlink()) == (before, False)
     (tmp_path / "link").symlink_to(incidents)
     with pytest.raises(OSError, match="link"):
         remove(tmp_path / "link", EvidenceLimits(folders=0, untouched=1))
+
+
+def test_what_people_have_put_there_stays(incidents: Path) -> None:
+    folder = incidents / "0001-dead-rank"
+    (folder / "notes").mkdir()
+    theirs = [folder / "postmortem.md", folder / "notes" / "rank-00001.txt"]
+    for path in theirs:
+        path.write_text("mine")
+    assert remove(incidents, EvidenceLimits(folders=0, untouched=4)) == ([1], [])
+    assert all(path.exists() for path in theirs)
 
 
 def test_a_folder_that_refuses_does_not_keep_the_others(incidents: Path, monkeypatch: pytest.MonkeyPatch) -> None:

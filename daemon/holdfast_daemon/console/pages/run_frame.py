@@ -48,7 +48,7 @@ def short_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         "tokens_per_s": _short(tokens_per_s(state), 3),
         "goodput_ratio": _goodput(_time_use_s(state, now)),
         "restarts": record.restarts_total,
-        "incidents": len(state.incidents),
+        "incidents": max(state.record.incident_count, len(state.incidents)),
         "created_unix_s": state.spec.created_unix_s,
         "ranks": table.size,
         "verdict": "" if incident is None else headline(incident),
