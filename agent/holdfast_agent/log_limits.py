@@ -3,48 +3,52 @@
 import asyncio
 import contextlib
 import os
-import re
 import shutil
 import stat
+import time
 from pathlib import Path
 
 from holdfast_agent.node import Node
 from holdfast_base.files import PARTIAL_SUFFIX
 from holdfast_base.threads import in_daemon_thread
-from holdfast_proto.run_files import GENERATIONS_LOGGED
+from holdfast_proto.run_files import GENERATION_FOLDER, GENERATIONS_LOGGED
 
 MOST_LOG_BYTES = 64 * 2**20
 """Size at which a rank's log is emptied: people read its end, and ``holdfast logs`` takes seconds for so much."""
-_FOLDER = re.compile(r"generation-\d{1,15}")
 LOOK_EVERY_S = 10.0
 """Pause between two looks at the sizes. In this time, no rank that prints text fills a disk."""
+_IN_USE_S = 86_400.0
+"""Time since the last line after which a log of another generation is no longer in use."""
 
 
 def begin_logs(folder: Path) -> None:
-    """Create the folder of a generation's logs, and remove those of old generations next to it.
-
-    The age of a folder counts, and not its number: each start of a run numbers its generations anew. Raises OSError if
-    the folder cannot be created, and for nothing else.
-    """
+    """Create the folder of a generation's logs, as the newest one. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(OSError):
         os.utime(folder)  # an earlier start of the run may have left it
-        with os.scandir(folder.parent) as entries:
-            found = [
-                (_newest_ns(entry), entry.name)
-                for entry in entries
-                if _FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-            ]
-        for _, name in sorted(found, reverse=True)[GENERATIONS_LOGGED:]:
-            if name != folder.name:
-                shutil.rmtree(folder.parent / name, ignore_errors=True)
 
 
-def _newest_ns(folder: "os.DirEntry[str]") -> int:
-    """Return when a log in the folder was last written: another run may share the place."""
+def remove_old_logs(folder: Path) -> None:
+    """Remove the logs of old generations next to ``folder``, which stays. Raises OSError if its place cannot be read.
+
+    The age of a folder counts, and not its number: each start of a run numbers its generations anew.
+    """
+    with os.scandir(folder.parent) as entries:
+        found = [
+            (entry.stat(follow_symlinks=False).st_mtime, entry.name)
+            for entry in entries
+            if GENERATION_FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+        ]
+    for _, name in sorted(found, reverse=True)[GENERATIONS_LOGGED:]:
+        if name != folder.name and not _is_in_use(folder.parent / name):
+            shutil.rmtree(folder.parent / name, ignore_errors=True)
+
+
+def _is_in_use(folder: Path) -> bool:
+    """Return whether a log in the folder was written a short time ago: another run may share the place."""
+    since = time.time() - _IN_USE_S
     with os.scandir(folder) as entries:
-        times = [entry.stat(follow_symlinks=False).st_mtime_ns for entry in entries]
-    return max([folder.stat(follow_symlinks=False).st_mtime_ns, *times])
+        return any(entry.stat(follow_symlinks=False).st_mtime > since for entry in entries)
 
 
 def limit_log(path: Path) -> bool:
@@ -82,9 +86,16 @@ def _copy_end(log: int, size: int, copy: Path) -> None:
 
 
 async def limit_logs(node: Node) -> None:
-    """Look at the logs of a node's ranks again and again, in threads, because a disk may hang."""
+    """Look at the logs of a node again and again, in threads, because a disk may hang."""
+    tidied = 0
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
+        generation = node.generation
+        with node.errors.contained("rank_logs"):
+            if generation > tidied:
+                tidied = generation
+                folder = node.options.rank_log(generation, 0).parent
+                await in_daemon_thread(lambda folder=folder: remove_old_logs(folder))  # type: ignore[misc]
         for rank in list(node.ranks.values()):
             path = node.options.rank_log(rank.generation, rank.rank)
             with node.errors.contained("rank_logs"):

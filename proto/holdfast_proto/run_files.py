@@ -14,6 +14,8 @@ RANK_LOGS = "logs/generation-*/rank-*.log"
 """Pattern of all :func:`rank_log` names in a run's directory."""
 GENERATIONS_LOGGED = 100
 """Generations whose logs are kept and offered to people: the newest."""
+GENERATION_FOLDER = re.compile(r"generation-(\d{1,15})")
+"""Name of the folder with the logs of a generation."""
 BLACK_BOX_COPIES = "rank-*.black_box.json"
 """Pattern of all :func:`black_box_copy` names."""
 FINDINGS = "node-*.findings.json"
@@ -158,6 +160,9 @@ def daemon_endpoint(control: Path) -> Path:
     """Return the JSON file that says where the daemon with this control socket serves; written once it does."""
     return control.with_name(f"{control.name}.json")
 
+
+MISSING = "missing.txt"
+"""File of evidence that says what could not be had, and why."""
 
 SUSPICION_WITHIN = "suspicion"
 """Folder in that of an incident, with the evidence of the suspicion that came before it."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_agent import log_limits
-from holdfast_agent.log_limits import begin_logs, limit_log
+from holdfast_agent.log_limits import begin_logs, limit_log, remove_old_logs
 from holdfast_proto.run_files import GENERATIONS_LOGGED
 
 
@@ -14,7 +14,8 @@ def made(logs: Path, generation: int, unix_s: float) -> Path:
     folder = logs / f"generation-{generation:04}"
     folder.mkdir(parents=True)
     (folder / "rank-00000.log").write_text("words\n")
-    os.utime(folder, (unix_s, unix_s))
+    for path in (folder / "rank-00000.log", folder):
+        os.utime(path, (unix_s, unix_s))
     return folder
 
 
@@ -26,8 +27,11 @@ def test_the_newest_generations_keep_their_logs_and_a_new_start_is_the_newest(tm
     (logs / "agent.log").write_text("")
     (tmp_path / "other").mkdir()
     (logs / "generation-0004").symlink_to(tmp_path / "other")
+    (earlier[0] / "rank-00000.log").write_text("another run uses it\n")
+    os.utime(earlier[0], (1.0, 1.0))
     begin_logs(reused)
-    assert set(logs.glob("generation-*")) == {*earlier[3:], *began, reused, logs / "generation-0004"}
+    remove_old_logs(reused)
+    assert set(logs.glob("generation-*")) == {earlier[0], *earlier[3:], *began, reused, logs / "generation-0004"}
     assert (reused / "rank-00000.log").exists()
     assert (logs / "agent.log").exists()
 

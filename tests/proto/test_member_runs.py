@@ -45,7 +45,7 @@ def test_equal_runs_give_one_tuple() -> None:
         ([0, 1, 3, 2, 1, 1], "do not ascend"),
     ],
 )
-def test_what_cannot_be_members_of_a_world_is_told(runs: list[int], flaw: str) -> None:
+def test_what_cannot_be_members_of_a_world_is_named(runs: list[int], flaw: str) -> None:
     found = flaw_of_runs(runs, WORLD)
     assert flaw in found
     assert bool(found) == bool(flaw)

@@ -1,4 +1,4 @@
-"""The value of a node's key: what it holds comes back, and what cannot be read is told in one line."""
+"""The value of a node's key: what was written is read again, and anything else is refused with one line."""
 
 import pytest
 import zstandard

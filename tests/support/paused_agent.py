@@ -17,6 +17,8 @@ from tests.support.nodes import begin, make_node
 class Printed:
     """A stand-in for the link to the store."""
 
+    up = True
+
     async def publish_state(self, state: store.NodeState, _: store.RunSpec) -> None:
         """Print the seconds for which the ranks have stalled, and the state of their processes."""
         print(json.dumps([(rank.stalled_s, rank.process_state) for rank in state.ranks]), flush=True)

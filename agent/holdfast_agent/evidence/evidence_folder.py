@@ -5,9 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast_base.text import reason_of
-from holdfast_proto.run_files import SUSPICION_WITHIN, node_evidence, rank_evidence
-
-MISSING = "missing.txt"
+from holdfast_proto.run_files import MISSING, SUSPICION_WITHIN, node_evidence, rank_evidence
 
 
 class EvidenceFolder:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from holdfast_agent.blocking.proc_texts import clean
 from holdfast_agent.evidence import stacks
-from holdfast_agent.evidence.evidence_folder import MISSING, EvidenceFolder
+from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.stack_dump import Frame, Thread
 from holdfast_agent.evidence.stack_summary import summarize
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
 from holdfast_base.text import reason_of
 from holdfast_proto.limits import NAME_CHARACTERS
+from holdfast_proto.run_files import MISSING
 from holdfast_proto.v1 import store_pb2 as store
 
 PATIENCE_S = 5.0

@@ -7,7 +7,6 @@ import errno
 import gzip
 import io
 import os
-import re
 import stat
 import tarfile
 from itertools import islice
@@ -18,12 +17,11 @@ from holdfast_base.files import PARTIAL_SUFFIX
 from holdfast_daemon.incidents import incident_folder
 from holdfast_daemon.incidents.incident_folder import STORY, story_text
 from holdfast_proto import run_files
-from holdfast_proto.run_files import GENERATIONS_LOGGED, SUSPICION_WITHIN
+from holdfast_proto.run_files import GENERATION_FOLDER, GENERATIONS_LOGGED, SUSPICION_WITHIN
 from holdfast_proto.v1.store_pb2 import Incident
 
 MOST_EVIDENCE_FILES = 5000
 _MOST_FOLDERS = 1000
-_FOLDER = re.compile(r"generation-(\d{1,15})")
 
 
 def evidence_files(folder: Path) -> list[tuple[str, int]]:
@@ -93,7 +91,8 @@ def generations_with_log(directory: Path, rank: int, newest: int) -> tuple[int, 
     """
     try:
         with os.scandir(run_files.logs(directory)) as entries:
-            found = {int(match[1]) for entry in entries if (match := _FOLDER.fullmatch(entry.name)) is not None}
+            named = [GENERATION_FOLDER.fullmatch(entry.name) for entry in entries]
+        found = {int(match[1]) for match in named if match is not None}
     except OSError:
         return ()
     begun = sorted((one for one in found if 1 <= one <= newest), reverse=True)[:_MOST_FOLDERS]

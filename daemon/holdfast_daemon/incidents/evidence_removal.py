@@ -10,10 +10,9 @@ from pathlib import Path
 
 from holdfast_daemon.incidents.evidence_files import open_evidence
 from holdfast_daemon.incidents.incident_folder import STATE, STORY, TICKS, StoryError, parse_story
-from holdfast_proto.run_files import SUSPICION_WITHIN
+from holdfast_proto.run_files import MISSING, SUSPICION_WITHIN
 from holdfast_proto.v1 import store_pb2 as store
 
-MISSING = "missing.txt"
 REMOVED = "removed.txt"
 """Name of the file that says what was removed from an incident's folder."""
 _OURS = re.compile(rf"(rank|node)-.+|{re.escape(MISSING)}|{re.escape(STATE)}|{re.escape(TICKS)}")
@@ -87,7 +86,7 @@ def _newest_first(root: int) -> list[_Folder]:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     found = []
     for name in names:
-        with contextlib.suppress(OSError):  # it was renamed, or belongs to somebody else
+        with contextlib.suppress(OSError):  # it was renamed, or another user owns it
             found.append(_measure(root, name))
     return sorted((one for one in found if one.files), key=lambda one: one.changed_unix_s, reverse=True)
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from holdfast_agent.evidence import flight_dumps, stacks, worker_client
-from holdfast_agent.evidence.evidence_folder import MISSING, EvidenceFolder
+from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.worker_client import WorkerServerError, ask
 from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.rank import Rank
 from holdfast_base import processes
+from holdfast_proto.run_files import MISSING
 from holdfast_proto.v1 import common_pb2 as common
 from tests.agent.evidence import worker_rank
 from tests.support.coroutines import wait_until

@@ -71,6 +71,7 @@ async def test_a_new_leader_judges_nothing_while_it_can_read_no_state_of_a_node(
                 client.set(keys.node(RUN, NODE), state.SerializeToString())
 
         agent.link.publish_state = publish_of_another_version  # type: ignore[method-assign]
+        await asyncio.sleep(1.0)  # the last good state is replaced
         async with daemon(folder, memory) as it:
             await until(lambda: "it judges nothing until it can" in caplog.text, "the daemon has said so")
             await asyncio.sleep(60.0)
