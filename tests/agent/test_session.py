@@ -123,6 +123,9 @@ async def test_a_node_is_quiet_while_all_its_ranks_train(folder: Path) -> None:
     node.ranks[0].moves()
     node.ranks[1].moves()
     assert node.is_quiet
+    node.ranks[0].process_state = "T"
+    assert not node.is_quiet, "rank 0 is stopped"
+    node.ranks[0].process_state = "S"
     node.ranks[1].finished = True
     assert not node.is_quiet, "rank 1 is about to end"
 

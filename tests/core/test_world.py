@@ -2,6 +2,7 @@
 
 from holdfast_core.world import World, parts_of, world_of
 from holdfast_proto.v1 import store_pb2 as store
+from tests.support.views import Ranks
 
 
 def rank(number: int, step: int = 7, stalled_s: float = 0.0, **fields: object) -> store.RankState:
@@ -41,6 +42,16 @@ def test_parts_sum_up_to_the_world() -> None:
 def test_an_empty_world_has_nothing() -> None:
     world = World([])
     assert (world.least_step, world.alive, world.longest_start_s, list(world.stalled_for(0.0))) == (-1, 0, 0.0, [])
+
+
+def test_who_has_waited_longest_is_looked_at_anew_when_the_ranks_say_the_same_and_stand_still_for_other_times() -> None:
+    def awaited_in(stalls_s: tuple[float, float]) -> str:
+        ranks = Ranks(4).group("A", {0: 7, 2: 6}, completed=6).group("B", {1: 9, 2: 8}, completed=8)
+        for number, stalled_s in enumerate(stalls_s):
+            ranks.set(number, stalled_s=stalled_s)
+        return ranks.view().wait_analysis.group
+
+    assert [awaited_in(stalls_s) for stalls_s in ((30.0, 5.0), (5.0, 30.0), (33.0, 8.0))] == ["A", "B", "A"]
 
 
 def test_what_follows_from_calls_is_found_once_until_the_ranks_say_something_else() -> None:

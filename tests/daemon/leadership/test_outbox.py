@@ -82,6 +82,14 @@ async def test_a_forgotten_incident_leaves_the_store_although_a_new_lease_has_sa
     assert writes.written == ["record [] without 0001-dead-rank"]
 
 
+async def test_of_several_actions_on_one_incident_the_last_counts(outbox: Outbox, writes: Writes) -> None:
+    again = SaveIncident(store.Incident(id="0001-dead-rank"))
+    outbox.add([ForgetIncident("0001-dead-rank"), again], instance="i", record_has_changed=False)
+    outbox.add([again, ForgetIncident("0002-dead-rank")], instance="i", record_has_changed=False)
+    await outbox.drain(Leadership("r", writes, 2.0), store.CoordinatorState())
+    assert writes.written == ["record ['0001-dead-rank'] without 0002-dead-rank"]
+
+
 async def test_a_command_whose_writing_failed_is_written_again_under_the_same_id(
     outbox: Outbox, writes: Writes
 ) -> None:

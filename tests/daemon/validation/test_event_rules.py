@@ -11,6 +11,7 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
+from holdfast_proto.v1.recorder_pb2 import RecordedGroup, RecorderDump
 from tests.daemon.validation.bad_values import HUGE, RUN, SPEC, UNKNOWN, changed
 
 FAULT = Fault(kind="kill", rank=1, step=-1)
@@ -181,3 +182,15 @@ def test_more_logged_numbers_than_a_run_has_names_for_are_refused() -> None:
     event.numbers_logged.numbers.extend([common.LoggedNumber(name="kl")] * MOST_LOGGED_NAMES)
     with pytest.raises(RefusedError, match="numbers has 65 items, more than 64"):
         check_event(event, SPEC)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [[[0, 1, 2**20 - 8], [1, 1, 2**20 - 8]], [[0, 1, 2**31]], [[0, 0, 2]], [[0, 1]], [[1, 1, 1, 1, 1, 1]]],
+    ids=["too many in all", "too many", "no distance", "cut off", "twice"],
+)
+def test_groups_of_a_dump_that_stand_for_more_than_a_rank_has_are_refused(runs: list[list[int]]) -> None:
+    dump = RecorderDump(groups=[RecordedGroup(name=str(index), member_runs=one) for index, one in enumerate(runs)])
+    captured = store.EvidenceCaptured(suspicion="s", recorders=[store.RankRecorder(rank=1, dump=dump)])
+    with pytest.raises(RefusedError, match=r"members|member_runs"):
+        check_event(store.Event(node="a", evidence_captured=captured), SPEC)

@@ -19,6 +19,15 @@ def node(name: str, *ranks: int, generation: int = 1, fence: int = 0, life: int 
     return write_state(state)
 
 
+def test_a_node_whose_state_cannot_be_parsed_is_unread_and_one_with_a_bad_value_is_not() -> None:
+    intake = Intake(RUN)
+    bad = store.NodeState(run=RUN, node="bad", fence=2**60)
+    intake.nodes({"bad": write_state(bad), "old": bad.SerializeToString(), "kind": None}, None)
+    assert intake.unread_nodes() == {"old"}
+    intake.nodes({"bad": write_state(bad), "old": node("old")}, None)
+    assert intake.unread_nodes() == set()
+
+
 def fences(nodes: dict[str, store.NodeState]) -> dict[str, int]:
     return {name: state.fence for name, state in nodes.items()}
 
