@@ -151,6 +151,8 @@ class StoreLink:
                 batch = list(itertools.islice(self._events, 256))
                 dropped_before = self.events_dropped_total
                 pipeline = self._client.pipeline(transaction=False)
+                if time.monotonic() >= self._registered_until_s:  # events of a node that is not listed are refused
+                    pipeline.sadd(keys.nodes(self._run), self._node)
                 for event in batch:
                     fields = {"event": event.SerializeToString()}
                     pipeline.xadd(keys.events(self._run), fields, maxlen=EVENTS_KEPT, approximate=True)  # type: ignore[arg-type]

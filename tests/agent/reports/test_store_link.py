@@ -59,6 +59,8 @@ async def test_events_arrive_in_order_with_node_and_time(store_server: StoreServ
         await link.flush(patience_s=30)
         assert steps(store_server) == list(range(600))
         assert {event.node for event in sent(store_server)} == {NODE}
+        with store_server.client() as client:
+            assert client.smembers(keys.nodes(RUN)) == {NODE.encode()}, "others may send no events"
         assert all(event.unix_s > 0 for event in sent(store_server))
         assert (link.up, link.failures_total, link.events_dropped_total) == (True, 0, 0)
 
