@@ -10,16 +10,19 @@ import errno
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 
+_LONGEST_EXEC_S = 5.0
+
 _GONE = (errno.ENOENT, errno.ESRCH)
 
 # Fields of /proc/PID/stat from the third on.
-_STATE, _PARENT, _GROUP, _SESSION, _START, _EXIT_STATUS = 0, 1, 2, 3, 19, 49
+_STATE, _PARENT, _GROUP, _SESSION, _START, _MEMORY, _ENVIRONMENT_END, _EXIT_STATUS = 0, 1, 2, 3, 19, 20, 48, 49
 
 
 class AgentError(Exception):
@@ -64,6 +67,27 @@ def process_state(pid: int) -> str:
     """
     fields = look_up(pid)
     return fields[_STATE] if fields else ""
+
+
+def environment(pid: int) -> list[bytes]:
+    """Return the variables that a process was started with, each as NAME=VALUE. Raises OSError.
+
+    While the kernel puts a new program in place of the old one, the file is empty, although the program's parent may go
+    on already. So an empty one is read again when the program has an environment, or after some seconds.
+    """
+    path = Path(f"/proc/{pid}/environ")
+    variables = path.read_bytes()
+    if not variables:
+        deadline = time.monotonic() + _LONGEST_EXEC_S
+        while _is_between_programs(pid) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        variables = path.read_bytes()
+    return variables.split(b"\0")
+
+
+def _is_between_programs(pid: int) -> bool:
+    fields = stat_fields(pid)
+    return fields is not None and fields[_MEMORY] != "0" and fields[_ENVIRONMENT_END] == "0"
 
 
 def start_ticks(pid: int) -> int:

@@ -155,3 +155,16 @@ def test_a_title_that_is_too_long_is_cut_off_where_the_arguments_end() -> None:
 def test_a_kernel_that_hides_the_place_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_ARGUMENTS_END", 1000)
     processes.title_process("title")
+
+
+def test_environment_of_a_process_is_known_as_soon_as_it_was_started() -> None:
+    for _ in range(50):  # without the second reading a third of them or more showed none
+        with subprocess.Popen(["sleep", "600"], env={"MARK": "mine"}) as process:
+            assert processes.environment(process.pid)[0] == b"MARK=mine"
+            process.kill()
+
+
+def test_environment_may_be_empty() -> None:
+    with subprocess.Popen(["/bin/cat"], env={}, stdin=subprocess.PIPE) as process:
+        assert processes.environment(process.pid) == [b""]
+        process.communicate(timeout=60)

@@ -8,11 +8,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from holdfast_agent.evidence.ras_client import RasError, address_of, ask
 from holdfast_agent.evidence.recorder_dump import printable
+from holdfast_base.processes import environment
 from holdfast_base.text import reason_of
 from holdfast_proto.limits import MOST_WITNESS_WORDS, WITNESS_WORDS_CHARACTERS
 from holdfast_proto.v1.session_pb2 import RankWords
@@ -53,7 +53,7 @@ def ask_of(pid: int, pids: Sequence[int]) -> list[RankWords]:
         RasError: there is no usable report.
     """
     try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+        variables = [variable.decode(errors="replace") for variable in environment(pid)]
     except OSError as error:
         raise RasError(reason_of(error)) from None
     address = address_of(dict(one.split("=", 1) for one in variables if "=" in one))

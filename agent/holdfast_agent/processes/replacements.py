@@ -38,6 +38,6 @@ def _children(parent: Process | None) -> set[int]:
 
 def _is_rank(pid: int, number: int) -> bool:
     try:
-        return f"RANK={number}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return f"RANK={number}".encode() in processes.environment(pid)
     except OSError:  # it has ended, or belongs to another user
         return False

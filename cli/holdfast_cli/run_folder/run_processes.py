@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_base.processes import is_alive, send_signal, start_ticks
+from holdfast_base.processes import environment, is_alive, send_signal, start_ticks
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def marked_processes(variable: str, value: str) -> Iterator[ProcessIdentity]:
             continue
         with suppress(OSError):
             identity = identify(int(entry.name))
-            is_marked = marker in (entry / "environ").read_bytes().split(b"\0")
+            is_marked = marker in environment(int(entry.name))
             # Looked at again: else the environment might be that of an earlier process with this pid.
             if identity is not None and is_marked and identity == identify(identity.pid) and _is_ours(entry):
                 yield identity

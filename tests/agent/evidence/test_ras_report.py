@@ -61,14 +61,10 @@ def test_what_nccl_writes_is_read() -> None:
 
 @contextlib.contextmanager
 def process_with(**environment: str) -> Iterator[int]:
-    """Yield the pid of a process that runs with an environment: the kernel shows none while it starts."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(["/bin/cat"], env=environment, **pipes) as process:  # type: ignore[call-overload]
-        process.stdin.write(b"\n")
-        process.stdin.flush()
-        process.stdout.readline()
+    """Yield the pid of a process that runs with an environment."""
+    with subprocess.Popen(["/bin/cat"], env=environment, stdin=subprocess.PIPE) as process:
         yield process.pid
-        process.stdin.close()
+        process.communicate(timeout=60)
 
 
 def test_the_process_of_a_rank_shows_where_ras_listens() -> None:
