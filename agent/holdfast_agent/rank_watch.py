@@ -15,7 +15,6 @@ from holdfast_agent.processes.containment import BackgroundJobs
 from holdfast_agent.processes.memory_kills import MemoryKills
 from holdfast_agent.processes.output_file import OutputFile
 from holdfast_agent.processes.rank import Rank
-from holdfast_agent.reports.message_checks import PHASES
 from holdfast_base import processes
 from holdfast_base.threads import in_daemon_thread
 from holdfast_proto import black_box
@@ -23,6 +22,7 @@ from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.run_files import worker_server_socket
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
+from holdfast_proto.vocabulary import PHASES
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,8 @@
-"""Limits of the values in messages about a node and its ranks, and how often a rank reports.
+"""Limits that messages have in common, and how often a rank reports.
 
-An agent removes from a rank's report what is beyond them. A daemon refuses the whole state of a node for one such
-value. So an agent must not let pass what a daemon refuses: the run would seem to stand still.
+Those of single fields stand next to the fields, in the .proto files. An agent removes from a rank's report what is
+beyond them, and a daemon refuses the whole state of a node for one such value. Both apply them by the same checker: see
+checks/message_checker.py.
 """
 
 PROTOCOL = 2
@@ -20,14 +21,8 @@ LATEST_UNIX_S = 7_258_118_400.0
 MOST_RANKS = 2**20
 """Largest world."""
 
-MOST_GROUPS = 4096
-"""Most process groups, and most pending calls, of one rank."""
-
 NAME_CHARACTERS = 255
 """Longest name of a node, a device, a mesh dimension, a process group or a call."""
-
-FINGERPRINT_BYTES = 64
-"""Longest fingerprint of a step's samples."""
 
 STOP_GRACE_S = 30.0
 """Default time for a last checkpoint: after SIGTERM, and when `holdfast top` or the console stops the run."""

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 MOST_BUDGET = 100_000
+PHASES = frozenset(common.Phase.values())
 ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 """Phases of a run that has ended."""
 

@@ -1,5 +1,6 @@
 """All ranks of a generation: what is summed up of each node, and what is not found out again."""
 
+from holdfast_core.diagnosis.hosts.wait_graph import WaitAnalysis
 from holdfast_core.world import World, parts_of, world_of
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.views import Ranks
@@ -52,6 +53,18 @@ def test_who_has_waited_longest_is_looked_at_anew_when_the_ranks_say_the_same_an
         return ranks.view().wait_analysis.group
 
     assert [awaited_in(stalls_s) for stalls_s in ((30.0, 5.0), (5.0, 30.0), (33.0, 8.0))] == ["A", "B", "A"]
+
+
+def test_who_waits_is_looked_at_once_if_standstills_differ_by_the_age_of_reports_alone() -> None:
+    def analysis(stalls_s: tuple[float, float]) -> WaitAnalysis:
+        ranks = Ranks(2).group("once", {0: 7, 1: 6}, completed=6)
+        for number, stalled_s in enumerate(stalls_s):
+            ranks.set(number, stalled_s=stalled_s)
+        return ranks.view().wait_analysis
+
+    first = analysis((30.0, 28.1))
+    assert analysis((30.5, 28.0)) is first
+    assert analysis((31.0, 27.0)) is not first
 
 
 def test_what_follows_from_calls_is_found_once_until_the_ranks_say_something_else() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 from holdfast_agent.blocking.blocked_thread import look_at_rank
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import STALLED_AFTER_S, Rank
-from holdfast_agent.reports.message_checks import PHASES
 from holdfast_base.threads import in_daemon_thread
 from holdfast_proto import black_box
 from holdfast_proto.black_box import Moment
 from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.v1.common_pb2 import BlockedOn
+from holdfast_proto.vocabulary import PHASES
 
 INTERVAL_S = 0.5
 """Shortest time between two looks at one rank."""

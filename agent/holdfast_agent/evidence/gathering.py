@@ -19,12 +19,12 @@ from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.node_state import write_device_state, write_node_state, write_process_state
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
-from holdfast_agent.reports.message_checks import PHASES
 from holdfast_proto import black_box
 from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.run_files import SUSPICION_WITHIN, black_box_copy, findings, rank_evidence
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import Phase
+from holdfast_proto.vocabulary import PHASES
 
 Part = TypeVar("Part")
 

@@ -1,8 +1,9 @@
 """What detectors look at: the state of all ranks in a tick, and the numbers of a step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import sub
 
 from holdfast_core.deadlines import Deadlines
 from holdfast_core.diagnosis.devices.causes import CauseKind, Diagnosis, Place
@@ -98,11 +99,8 @@ class View:
         return self.world.remembered(seen, lambda: analyse(self.known_ranks, in_calls))
 
     @cached_property
-    def _stall_order(self) -> bytes:
-        """By how many seconds each rank stands still for less long than the first, in steps: reports differ by one."""
-        stalls_s = [rank.stalled_s for rank in self.known_ranks.values()]
-        longest_s = max(stalls_s, default=0.0)
-        return bytes([min(255, int((longest_s - stalled_s) / _STALL_STEP_S)) for stalled_s in stalls_s])
+    def _stall_order(self) -> "_StallOrder":
+        return _StallOrder([rank.stalled_s for rank in self.known_ranks.values()])
 
     @cached_property
     def uses_devices(self) -> bool:
@@ -250,8 +248,27 @@ class View:
         return stalled_s > ratio * self.deadlines.deadline_s(rank.progress.phase, rank.steps_done)
 
 
-_STALL_STEP_S = 2.0
-"""States of nodes are up to a second old."""
+class _StallOrder:
+    """By how many seconds each rank stands still for less long than the first.
+
+    States of nodes are up to a second old. So two orders are equal if no rank differs by more than that leaves open.
+    The answer to a question about one is then found for the other: it is no order of the past that slowly drifts away.
+    """
+
+    def __init__(self, stalls_s: Sequence[float]) -> None:
+        longest_s = max(stalls_s, default=0.0)
+        self._behind_s = [longest_s - stalled_s for stalled_s in stalls_s]
+
+    def __hash__(self) -> int:
+        return len(self._behind_s)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _StallOrder) or len(self._behind_s) != len(other._behind_s):
+            return False
+        return max(map(abs, map(sub, self._behind_s, other._behind_s)), default=0.0) < _STALL_TOLERANCE_S
+
+
+_STALL_TOLERANCE_S = 1.0
 
 SUSPECT_RATIO = 0.7
 """Share of the deadline after which a stalled rank is suspected."""

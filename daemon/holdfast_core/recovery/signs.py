@@ -186,8 +186,8 @@ def _may_wait_for(view: View, root: store.RankState, patience: RestartPatience) 
         for number, rank in view.known_ranks.items()
         if number != root.rank
         and rank.stalled_s >= least_s
-        and not (rank.HasField("exit") or rank.left_training or view.is_in_a_call(number))
         and (rank.traced or rank.progress.phase in PAUSES or not _is_still(rank))
+        and not (rank.HasField("exit") or rank.left_training or view.is_in_a_call(number))
     ]
 
 

@@ -15,7 +15,7 @@ from holdfast_daemon.console.ranks.taken_stacks import TakenStacks
 from holdfast_daemon.console.serving.request_guard import RefusedRequestError
 from holdfast_daemon.console.watched import WatchedRun
 from holdfast_daemon.validation.message_rules import OF_ANY_RUN
-from holdfast_daemon.validation.rules import RefusedError, check_seconds
+from holdfast_proto.checks.value_rules import SECONDS, RefusedError
 from holdfast_proto.message_json import enum_names
 from holdfast_proto.v1.common_pb2 import Phase
 from holdfast_proto.v1.fault_pb2 import Fault
@@ -63,7 +63,7 @@ class Actions:
     async def _stop(self, run: WatchedRun, fields: Fields) -> str:
         _check_names(fields, ("grace_s",))
         grace_s = _number(fields, "grace_s", 0.0)
-        _valid(check_seconds, grace_s, "grace_s")
+        _valid(SECONDS, grace_s, "grace_s")
 
         async def stop() -> str:
             return await run.requests.stop(grace_s)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from holdfast_base.sockets import claimed
 from holdfast_core.model import LiveAnswered, ProfileRequest, StacksRequest
@@ -18,8 +19,7 @@ from holdfast_daemon.console.watched import WatchedDaemon
 from holdfast_daemon.control.status import daemon_status, status_of, unknown_status
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.validation.message_rules import OF_ANY_RUN
-from holdfast_daemon.validation.rules import RefusedError, check_profile, check_rank, check_seconds
-from holdfast_proto.limits import MOST_RANKS
+from holdfast_proto.checks.value_rules import RefusedError
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import control_pb2_grpc
 
@@ -140,7 +140,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> control.StopRunResponse:
         """End a run, immediately or after a last checkpoint."""
         shell = await self._leading(request.run, context)
-        await _checked(context, check_seconds, request.grace_s, "grace_s")
+        await _checked(request, context)
         refusal = await shell.requests.stop(request.grace_s)
         if refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
@@ -163,7 +163,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> control.InjectFaultResponse:
         """Request a fault and wait for the answer of its rank, which knows whether it can be injected."""
         shell = await self._leading(request.run, context)
-        await _checked(context, OF_ANY_RUN.check_part, request.fault, "fault")
+        await _checked(request, context)
         answer = await shell.requests.fault(request.fault)
         if answer.refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, answer.refusal)
@@ -175,8 +175,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> control.TakeStacksResponse:
         """Request the stacks of ranks; answer with those that came in time."""
         shell = await self._leading(request.run, context)
-        for rank in request.ranks:
-            await _checked(context, check_rank, rank, MOST_RANKS, "ranks")
+        await _checked(request, context)
         wanted = StacksRequest(_new_id(), tuple(dict.fromkeys(request.ranks)), request.native)
         answer = await self._live(shell, wanted, context)
         return control.TakeStacksResponse(
@@ -189,7 +188,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> control.TakeProfileResponse:
         """Request a profile; answer once its files are written."""
         shell = await self._leading(request.run, context)
-        await _checked(context, check_profile, request.rank, request.steps, request.patience_s)
+        await _checked(request, context)
         wanted = ProfileRequest(_new_id(), request.rank, request.steps, request.patience_s)
         [event] = (await self._live(shell, wanted, context)).events
         if not event.profile_taken.files:
@@ -223,9 +222,9 @@ def _new_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
 
 
-async def _checked(context: "grpc.aio.ServicerContext", check: Callable[..., None], *value: object) -> None:
+async def _checked(request: Message, context: "grpc.aio.ServicerContext") -> None:
     try:
-        check(*value)
+        OF_ANY_RUN.check(request)
     except RefusedError as error:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError, Message
 
 from holdfast_daemon.validation.message_rules import check_event, check_incident, check_record, check_spec
 from holdfast_daemon.validation.node_rules import KnownRanks, check_node
-from holdfast_daemon.validation.rules import RefusedError, check_node_name
+from holdfast_proto.checks.value_rules import RefusedError, check_node_name
 from holdfast_proto.state_value import read_state
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -22,39 +22,82 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from holdfast_proto.v1 import limits_pb2 as holdfast__proto_dot_v1_dot_limits__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast_proto/v1/common.proto\x12\x0bholdfast.v1\"\xe3\x01\n\tBlockedOn\x12\'\n\x08\x61\x63tivity\x18\x01 \x01(\x0e\x32\x15.holdfast.v1.Activity\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\t\x12\x0c\n\x04path\x18\x03 \x01(\t\x12!\n\x05party\x18\x04 \x01(\x0e\x32\x12.holdfast.v1.Party\x12\x0b\n\x03pid\x18\x05 \x01(\r\x12\x0f\n\x07\x63ommand\x18\x06 \x01(\t\x12\x0c\n\x04peer\x18\x07 \x01(\t\x12\x0c\n\x04rank\x18\x08 \x01(\r\x12\x0e\n\x06thread\x18\t \x01(\t\x12$\n\x04next\x18\n \x01(\x0b\x32\x16.holdfast.v1.BlockedOn\"\xb1\x01\n\rGroupProgress\x12\r\n\x05group\x18\x01 \x01(\t\x12\x13\n\x0bmember_runs\x18\x08 \x03(\r\x12\x10\n\x08\x65nqueued\x18\x03 \x01(\x04\x12\x11\n\tcompleted\x18\x04 \x01(\x04\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\x12+\n\x06source\x18\x06 \x01(\x0e\x32\x1b.holdfast.v1.RecorderSource\x12\x0f\n\x07started\x18\x07 \x01(\x04J\x04\x08\x02\x10\x03\"\\\n\x08Recorder\x12+\n\x06source\x18\x01 \x01(\x0e\x32\x1b.holdfast.v1.RecorderSource\x12\x0f\n\x07\x62\x61\x63kend\x18\x02 \x01(\t\x12\x12\n\nfull_dumps\x18\x03 \x01(\x08\"~\n\x0f\x43hannelProgress\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04peer\x18\x02 \x01(\r\x12)\n\tdirection\x18\x03 \x01(\x0e\x32\x16.holdfast.v1.Direction\x12\x10\n\x08\x65nqueued\x18\x04 \x01(\x04\x12\x11\n\tcompleted\x18\x05 \x01(\x04\"b\n\x0bPendingCall\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\n\n\x02op\x18\x04 \x01(\t\x12\r\n\x05sizes\x18\x05 \x01(\t\x12\x0e\n\x06\x64types\x18\x06 \x01(\t\"\xca\x01\n\x08Progress\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12!\n\x05phase\x18\x02 \x01(\x0e\x32\x12.holdfast.v1.Phase\x12*\n\x06groups\x18\x03 \x03(\x0b\x32\x1a.holdfast.v1.GroupProgress\x12.\n\x08\x63hannels\x18\x04 \x03(\x0b\x32\x1c.holdfast.v1.ChannelProgress\x12\x31\n\rdevice_groups\x18\x05 \x03(\x0b\x32\x1a.holdfast.v1.GroupProgress\"K\n\x0cLoggedNumber\x12\r\n\x04name\x18\x96\x01 \x01(\t\x12\x0e\n\x05value\x18\x97\x01 \x01(\x01\x12\r\n\x04step\x18\x98\x01 \x01(\x03\x12\r\n\x04rank\x18\x99\x01 \x01(\r*\xa5\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x0e\n\nPHASE_INIT\x10\x01\x12\x0e\n\nPHASE_DATA\x10\x02\x12\x1a\n\x16PHASE_FORWARD_BACKWARD\x10\x03\x12\x13\n\x0fPHASE_OPTIMIZER\x10\x04\x12\x14\n\x10PHASE_CHECKPOINT\x10\x05\x12\x0e\n\nPHASE_EVAL\x10\x06\x12\x0e\n\nPHASE_IDLE\x10\x07*\xd6\x02\n\x08\x41\x63tivity\x12\x18\n\x14\x41\x43TIVITY_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41\x43TIVITY_STOPPED\x10\x01\x12\x11\n\rACTIVITY_DATA\x10\x02\x12\x16\n\x12\x41\x43TIVITY_USER_CODE\x10\x03\x12\x15\n\x11\x41\x43TIVITY_GIL_HELD\x10\x04\x12\x11\n\rACTIVITY_LOCK\x10\x05\x12\x18\n\x14\x41\x43TIVITY_SYSTEM_CALL\x10\x06\x12\x17\n\x13\x41\x43TIVITY_COLLECTIVE\x10\x07\x12\x16\n\x12\x41\x43TIVITY_FILE_LOCK\x10\x08\x12\x11\n\rACTIVITY_PIPE\x10\t\x12\x13\n\x0f\x41\x43TIVITY_SOCKET\x10\n\x12\x14\n\x10\x41\x43TIVITY_PROCESS\x10\x0b\x12\x15\n\x11\x41\x43TIVITY_COMPILER\x10\x0c\x12\x11\n\rACTIVITY_DISK\x10\r\x12\x12\n\x0e\x41\x43TIVITY_SLEEP\x10\x0e*u\n\x05Party\x12\x15\n\x11PARTY_UNSPECIFIED\x10\x00\x12\x10\n\x0cPARTY_ITSELF\x10\x01\x12\x0f\n\x0bPARTY_CHILD\x10\x02\x12\x0e\n\nPARTY_RANK\x10\x03\x12\x0f\n\x0bPARTY_STORE\x10\x04\x12\x11\n\rPARTY_FOREIGN\x10\x05*\x9f\x01\n\x0eRecorderSource\x12\x1f\n\x1bRECORDER_SOURCE_UNSPECIFIED\x10\x00\x12\x1b\n\x17RECORDER_SOURCE_GENERIC\x10\x01\x12\x18\n\x14RECORDER_SOURCE_NCCL\x10\x02\x12\x1b\n\x17RECORDER_SOURCE_BACKEND\x10\x03\x12\x18\n\x14RECORDER_SOURCE_NONE\x10\x04*\x80\x01\n\rOwnTimeSource\x12\x1f\n\x1bOWN_TIME_SOURCE_UNSPECIFIED\x10\x00\x12\x18\n\x14OWN_TIME_SOURCE_HOST\x10\x01\x12\x1a\n\x16OWN_TIME_SOURCE_EVENTS\x10\x02\x12\x18\n\x14OWN_TIME_SOURCE_NONE\x10\x03*N\n\tDirection\x12\x19\n\x15\x44IRECTION_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44IRECTION_SEND\x10\x01\x12\x12\n\x0e\x44IRECTION_RECV\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast_proto/v1/common.proto\x12\x0bholdfast.v1\x1a\x1eholdfast_proto/v1/limits.proto\"\x93\x02\n\tBlockedOn\x12\'\n\x08\x61\x63tivity\x18\x01 \x01(\x0e\x32\x15.holdfast.v1.Activity\x12\x14\n\x04\x63\x61ll\x18\x02 \x01(\tB\x06\xc2\xf3\x18\x02\x08\n\x12\x14\n\x04path\x18\x03 \x01(\tB\x06\xc2\xf3\x18\x02\x08\x0b\x12!\n\x05party\x18\x04 \x01(\x0e\x32\x12.holdfast.v1.Party\x12\x0b\n\x03pid\x18\x05 \x01(\r\x12\x17\n\x07\x63ommand\x18\x06 \x01(\tB\x06\xc2\xf3\x18\x02\x08\n\x12\x14\n\x04peer\x18\x07 \x01(\tB\x06\xc2\xf3\x18\x02\x08\n\x12\x14\n\x04rank\x18\x08 \x01(\rB\x06\xc2\xf3\x18\x02\x08\x03\x12\x16\n\x06thread\x18\t \x01(\tB\x06\xc2\xf3\x18\x02\x08\n\x12$\n\x04next\x18\n \x01(\x0b\x32\x16.holdfast.v1.BlockedOn\"\xc9\x01\n\rGroupProgress\x12\x15\n\x05group\x18\x01 \x01(\tB\x06\xc2\xf3\x18\x02\x08\x08\x12\x1b\n\x0bmember_runs\x18\x08 \x03(\rB\x06\xc2\xf3\x18\x02\x08\x01\x12\x10\n\x08\x65nqueued\x18\x03 \x01(\x04\x12\x11\n\tcompleted\x18\x04 \x01(\x04\x12\x1b\n\x0b\x64\x65scription\x18\x05 \x01(\tB\x06\xc2\xf3\x18\x02\x08\x08\x12+\n\x06source\x18\x06 \x01(\x0e\x32\x1b.holdfast.v1.RecorderSource\x12\x0f\n\x07started\x18\x07 \x01(\x04J\x04\x08\x02\x10\x03\"f\n\x08Recorder\x12+\n\x06source\x18\x01 \x01(\x0e\x32\x1b.holdfast.v1.RecorderSource\x12\x19\n\x07\x62\x61\x63kend\x18\x02 \x01(\tB\x08\xc2\xf3\x18\x04\x08\x13\x30\x01\x12\x12\n\nfull_dumps\x18\x03 \x01(\x08\"\x86\x01\n\x0f\x43hannelProgress\x12\x15\n\x05group\x18\x01 \x01(\tB\x06\xc2\xf3\x18\x02\x08\x08\x12\x0c\n\x04peer\x18\x02 \x01(\r\x12)\n\tdirection\x18\x03 \x01(\x0e\x32\x16.holdfast.v1.Direction\x12\x10\n\x08\x65nqueued\x18\x04 \x01(\x04\x12\x11\n\tcompleted\x18\x05 \x01(\x04\"\x86\x01\n\x0bPendingCall\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x15\n\x05group\x18\x02 \x01(\tB\x06\xc2\xf3\x18\x02\x08\x08\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x12\n\x02op\x18\x04 \x01(\tB\x06\xc2\xf3\x18\x02\x08\x08\x12\x17\n\x05sizes\x18\x05 \x01(\tB\x08\xc2\xf3\x18\x04(\x80\x80\x04\x12\x18\n\x06\x64types\x18\x06 \x01(\tB\x08\xc2\xf3\x18\x04(\x80\x80\x04\"\xea\x01\n\x08Progress\x12\x14\n\x04step\x18\x01 \x01(\x03\x42\x06\xc2\xf3\x18\x02\x38\x01\x12!\n\x05phase\x18\x02 \x01(\x0e\x32\x12.holdfast.v1.Phase\x12\x33\n\x06groups\x18\x03 \x03(\x0b\x32\x1a.holdfast.v1.GroupProgressB\x07\xc2\xf3\x18\x03(\x80 \x12.\n\x08\x63hannels\x18\x04 \x03(\x0b\x32\x1c.holdfast.v1.ChannelProgress\x12:\n\rdevice_groups\x18\x05 \x03(\x0b\x32\x1a.holdfast.v1.GroupProgressB\x07\xc2\xf3\x18\x03(\x80 :\x04\xc0\xf3\x18\x01\"]\n\x0cLoggedNumber\x12\x17\n\x04name\x18\x96\x01 \x01(\tB\x08\xc2\xf3\x18\x04\x08\r0\x01\x12\x16\n\x05value\x18\x97\x01 \x01(\x01\x42\x06\xc2\xf3\x18\x02\x08\x01\x12\r\n\x04step\x18\x98\x01 \x01(\x03\x12\r\n\x04rank\x18\x99\x01 \x01(\r*\xa5\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x0e\n\nPHASE_INIT\x10\x01\x12\x0e\n\nPHASE_DATA\x10\x02\x12\x1a\n\x16PHASE_FORWARD_BACKWARD\x10\x03\x12\x13\n\x0fPHASE_OPTIMIZER\x10\x04\x12\x14\n\x10PHASE_CHECKPOINT\x10\x05\x12\x0e\n\nPHASE_EVAL\x10\x06\x12\x0e\n\nPHASE_IDLE\x10\x07*\xd6\x02\n\x08\x41\x63tivity\x12\x18\n\x14\x41\x43TIVITY_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41\x43TIVITY_STOPPED\x10\x01\x12\x11\n\rACTIVITY_DATA\x10\x02\x12\x16\n\x12\x41\x43TIVITY_USER_CODE\x10\x03\x12\x15\n\x11\x41\x43TIVITY_GIL_HELD\x10\x04\x12\x11\n\rACTIVITY_LOCK\x10\x05\x12\x18\n\x14\x41\x43TIVITY_SYSTEM_CALL\x10\x06\x12\x17\n\x13\x41\x43TIVITY_COLLECTIVE\x10\x07\x12\x16\n\x12\x41\x43TIVITY_FILE_LOCK\x10\x08\x12\x11\n\rACTIVITY_PIPE\x10\t\x12\x13\n\x0f\x41\x43TIVITY_SOCKET\x10\n\x12\x14\n\x10\x41\x43TIVITY_PROCESS\x10\x0b\x12\x15\n\x11\x41\x43TIVITY_COMPILER\x10\x0c\x12\x11\n\rACTIVITY_DISK\x10\r\x12\x12\n\x0e\x41\x43TIVITY_SLEEP\x10\x0e*u\n\x05Party\x12\x15\n\x11PARTY_UNSPECIFIED\x10\x00\x12\x10\n\x0cPARTY_ITSELF\x10\x01\x12\x0f\n\x0bPARTY_CHILD\x10\x02\x12\x0e\n\nPARTY_RANK\x10\x03\x12\x0f\n\x0bPARTY_STORE\x10\x04\x12\x11\n\rPARTY_FOREIGN\x10\x05*\x9f\x01\n\x0eRecorderSource\x12\x1f\n\x1bRECORDER_SOURCE_UNSPECIFIED\x10\x00\x12\x1b\n\x17RECORDER_SOURCE_GENERIC\x10\x01\x12\x18\n\x14RECORDER_SOURCE_NCCL\x10\x02\x12\x1b\n\x17RECORDER_SOURCE_BACKEND\x10\x03\x12\x18\n\x14RECORDER_SOURCE_NONE\x10\x04*\x80\x01\n\rOwnTimeSource\x12\x1f\n\x1bOWN_TIME_SOURCE_UNSPECIFIED\x10\x00\x12\x18\n\x14OWN_TIME_SOURCE_HOST\x10\x01\x12\x1a\n\x16OWN_TIME_SOURCE_EVENTS\x10\x02\x12\x18\n\x14OWN_TIME_SOURCE_NONE\x10\x03*N\n\tDirection\x12\x19\n\x15\x44IRECTION_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44IRECTION_SEND\x10\x01\x12\x12\n\x0e\x44IRECTION_RECV\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast_proto.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PHASE']._serialized_start=1062
-  _globals['_PHASE']._serialized_end=1227
-  _globals['_ACTIVITY']._serialized_start=1230
-  _globals['_ACTIVITY']._serialized_end=1572
-  _globals['_PARTY']._serialized_start=1574
-  _globals['_PARTY']._serialized_end=1691
-  _globals['_RECORDERSOURCE']._serialized_start=1694
-  _globals['_RECORDERSOURCE']._serialized_end=1853
-  _globals['_OWNTIMESOURCE']._serialized_start=1856
-  _globals['_OWNTIMESOURCE']._serialized_end=1984
-  _globals['_DIRECTION']._serialized_start=1986
-  _globals['_DIRECTION']._serialized_end=2064
-  _globals['_BLOCKEDON']._serialized_start=48
-  _globals['_BLOCKEDON']._serialized_end=275
-  _globals['_GROUPPROGRESS']._serialized_start=278
-  _globals['_GROUPPROGRESS']._serialized_end=455
-  _globals['_RECORDER']._serialized_start=457
-  _globals['_RECORDER']._serialized_end=549
-  _globals['_CHANNELPROGRESS']._serialized_start=551
-  _globals['_CHANNELPROGRESS']._serialized_end=677
-  _globals['_PENDINGCALL']._serialized_start=679
-  _globals['_PENDINGCALL']._serialized_end=777
-  _globals['_PROGRESS']._serialized_start=780
-  _globals['_PROGRESS']._serialized_end=982
-  _globals['_LOGGEDNUMBER']._serialized_start=984
-  _globals['_LOGGEDNUMBER']._serialized_end=1059
+  _globals['_BLOCKEDON'].fields_by_name['call']._loaded_options = None
+  _globals['_BLOCKEDON'].fields_by_name['call']._serialized_options = b'\302\363\030\002\010\n'
+  _globals['_BLOCKEDON'].fields_by_name['path']._loaded_options = None
+  _globals['_BLOCKEDON'].fields_by_name['path']._serialized_options = b'\302\363\030\002\010\013'
+  _globals['_BLOCKEDON'].fields_by_name['command']._loaded_options = None
+  _globals['_BLOCKEDON'].fields_by_name['command']._serialized_options = b'\302\363\030\002\010\n'
+  _globals['_BLOCKEDON'].fields_by_name['peer']._loaded_options = None
+  _globals['_BLOCKEDON'].fields_by_name['peer']._serialized_options = b'\302\363\030\002\010\n'
+  _globals['_BLOCKEDON'].fields_by_name['rank']._loaded_options = None
+  _globals['_BLOCKEDON'].fields_by_name['rank']._serialized_options = b'\302\363\030\002\010\003'
+  _globals['_BLOCKEDON'].fields_by_name['thread']._loaded_options = None
+  _globals['_BLOCKEDON'].fields_by_name['thread']._serialized_options = b'\302\363\030\002\010\n'
+  _globals['_GROUPPROGRESS'].fields_by_name['group']._loaded_options = None
+  _globals['_GROUPPROGRESS'].fields_by_name['group']._serialized_options = b'\302\363\030\002\010\010'
+  _globals['_GROUPPROGRESS'].fields_by_name['member_runs']._loaded_options = None
+  _globals['_GROUPPROGRESS'].fields_by_name['member_runs']._serialized_options = b'\302\363\030\002\010\001'
+  _globals['_GROUPPROGRESS'].fields_by_name['description']._loaded_options = None
+  _globals['_GROUPPROGRESS'].fields_by_name['description']._serialized_options = b'\302\363\030\002\010\010'
+  _globals['_RECORDER'].fields_by_name['backend']._loaded_options = None
+  _globals['_RECORDER'].fields_by_name['backend']._serialized_options = b'\302\363\030\004\010\0230\001'
+  _globals['_CHANNELPROGRESS'].fields_by_name['group']._loaded_options = None
+  _globals['_CHANNELPROGRESS'].fields_by_name['group']._serialized_options = b'\302\363\030\002\010\010'
+  _globals['_PENDINGCALL'].fields_by_name['group']._loaded_options = None
+  _globals['_PENDINGCALL'].fields_by_name['group']._serialized_options = b'\302\363\030\002\010\010'
+  _globals['_PENDINGCALL'].fields_by_name['op']._loaded_options = None
+  _globals['_PENDINGCALL'].fields_by_name['op']._serialized_options = b'\302\363\030\002\010\010'
+  _globals['_PENDINGCALL'].fields_by_name['sizes']._loaded_options = None
+  _globals['_PENDINGCALL'].fields_by_name['sizes']._serialized_options = b'\302\363\030\004(\200\200\004'
+  _globals['_PENDINGCALL'].fields_by_name['dtypes']._loaded_options = None
+  _globals['_PENDINGCALL'].fields_by_name['dtypes']._serialized_options = b'\302\363\030\004(\200\200\004'
+  _globals['_PROGRESS'].fields_by_name['step']._loaded_options = None
+  _globals['_PROGRESS'].fields_by_name['step']._serialized_options = b'\302\363\030\0028\001'
+  _globals['_PROGRESS'].fields_by_name['groups']._loaded_options = None
+  _globals['_PROGRESS'].fields_by_name['groups']._serialized_options = b'\302\363\030\003(\200 '
+  _globals['_PROGRESS'].fields_by_name['device_groups']._loaded_options = None
+  _globals['_PROGRESS'].fields_by_name['device_groups']._serialized_options = b'\302\363\030\003(\200 '
+  _globals['_PROGRESS']._loaded_options = None
+  _globals['_PROGRESS']._serialized_options = b'\300\363\030\001'
+  _globals['_LOGGEDNUMBER'].fields_by_name['name']._loaded_options = None
+  _globals['_LOGGEDNUMBER'].fields_by_name['name']._serialized_options = b'\302\363\030\004\010\r0\001'
+  _globals['_LOGGEDNUMBER'].fields_by_name['value']._loaded_options = None
+  _globals['_LOGGEDNUMBER'].fields_by_name['value']._serialized_options = b'\302\363\030\002\010\001'
+  _globals['_PHASE']._serialized_start=1272
+  _globals['_PHASE']._serialized_end=1437
+  _globals['_ACTIVITY']._serialized_start=1440
+  _globals['_ACTIVITY']._serialized_end=1782
+  _globals['_PARTY']._serialized_start=1784
+  _globals['_PARTY']._serialized_end=1901
+  _globals['_RECORDERSOURCE']._serialized_start=1904
+  _globals['_RECORDERSOURCE']._serialized_end=2063
+  _globals['_OWNTIMESOURCE']._serialized_start=2066
+  _globals['_OWNTIMESOURCE']._serialized_end=2194
+  _globals['_DIRECTION']._serialized_start=2196
+  _globals['_DIRECTION']._serialized_end=2274
+  _globals['_BLOCKEDON']._serialized_start=80
+  _globals['_BLOCKEDON']._serialized_end=355
+  _globals['_GROUPPROGRESS']._serialized_start=358
+  _globals['_GROUPPROGRESS']._serialized_end=559
+  _globals['_RECORDER']._serialized_start=561
+  _globals['_RECORDER']._serialized_end=663
+  _globals['_CHANNELPROGRESS']._serialized_start=666
+  _globals['_CHANNELPROGRESS']._serialized_end=800
+  _globals['_PENDINGCALL']._serialized_start=803
+  _globals['_PENDINGCALL']._serialized_end=937
+  _globals['_PROGRESS']._serialized_start=940
+  _globals['_PROGRESS']._serialized_end=1174
+  _globals['_LOGGEDNUMBER']._serialized_start=1176
+  _globals['_LOGGEDNUMBER']._serialized_end=1269
 # @@protoc_insertion_point(module_scope)

@@ -23,15 +23,26 @@ _sym_db = _symbol_database.Default()
 
 
 from holdfast_proto.v1 import common_pb2 as holdfast__proto_dot_v1_dot_common__pb2
+from holdfast_proto.v1 import limits_pb2 as holdfast__proto_dot_v1_dot_limits__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dholdfast_proto/v1/fault.proto\x12\x0bholdfast.v1\x1a\x1eholdfast_proto/v1/common.proto\"\x86\x01\n\x05\x46\x61ult\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12!\n\x05phase\x18\x04 \x01(\x0e\x32\x12.holdfast.v1.Phase\x12\x12\n\nduration_s\x18\x05 \x01(\x01\x12\x0e\n\x06\x66\x61\x63tor\x18\x06 \x01(\x01\x12\x0c\n\x04seed\x18\x07 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dholdfast_proto/v1/fault.proto\x12\x0bholdfast.v1\x1a\x1eholdfast_proto/v1/common.proto\x1a\x1eholdfast_proto/v1/limits.proto\"\xc7\x01\n\x05\x46\x61ult\x12\x16\n\x04kind\x18\x01 \x01(\tB\x08\xc2\xf3\x18\x04\x08\x0e\x30\x01\x12\x14\n\x04rank\x18\x02 \x01(\rB\x06\xc2\xf3\x18\x02\x08\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12!\n\x05phase\x18\x04 \x01(\x0e\x32\x12.holdfast.v1.Phase\x12!\n\nduration_s\x18\x05 \x01(\x01\x42\r\xc2\xf3\x18\t\x19\x00\x00\x00\x00\x65\xcd\xcd\xc1\x12&\n\x06\x66\x61\x63tor\x18\x06 \x01(\x01\x42\x16\xc2\xf3\x18\x12\x19\x00\x00\x00\x00\x00\x00\x00\x00!\x00\x00\x00\x00\x80\x84.A\x12\x14\n\x04seed\x18\x07 \x01(\x04\x42\x06\xc2\xf3\x18\x02\x08\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast_proto.v1.fault_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FAULT']._serialized_start=79
-  _globals['_FAULT']._serialized_end=213
+  _globals['_FAULT'].fields_by_name['kind']._loaded_options = None
+  _globals['_FAULT'].fields_by_name['kind']._serialized_options = b'\302\363\030\004\010\0160\001'
+  _globals['_FAULT'].fields_by_name['rank']._loaded_options = None
+  _globals['_FAULT'].fields_by_name['rank']._serialized_options = b'\302\363\030\002\010\003'
+  _globals['_FAULT'].fields_by_name['duration_s']._loaded_options = None
+  _globals['_FAULT'].fields_by_name['duration_s']._serialized_options = b'\302\363\030\t\031\000\000\000\000e\315\315\301'
+  _globals['_FAULT'].fields_by_name['factor']._loaded_options = None
+  _globals['_FAULT'].fields_by_name['factor']._serialized_options = b'\302\363\030\022\031\000\000\000\000\000\000\000\000!\000\000\000\000\200\204.A'
+  _globals['_FAULT'].fields_by_name['seed']._loaded_options = None
+  _globals['_FAULT'].fields_by_name['seed']._serialized_options = b'\302\363\030\002\010\001'
+  _globals['_FAULT']._serialized_start=111
+  _globals['_FAULT']._serialized_end=310
 # @@protoc_insertion_point(module_scope)

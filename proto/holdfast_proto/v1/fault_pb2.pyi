@@ -1,4 +1,5 @@
 from holdfast_proto.v1 import common_pb2 as _common_pb2
+from holdfast_proto.v1 import limits_pb2 as _limits_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union

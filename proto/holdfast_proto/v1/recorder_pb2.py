@@ -22,21 +22,46 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from holdfast_proto.v1 import limits_pb2 as holdfast__proto_dot_v1_dot_limits__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n holdfast_proto/v1/recorder.proto\x12\x0bholdfast.v1\"\xa6\x01\n\rRecordedGroup\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x13\n\x0bmember_runs\x18\x08 \x03(\r\x12\x12\n\nhas_status\x18\x04 \x01(\x08\x12\x15\n\rlast_enqueued\x18\x05 \x01(\x12\x12\x14\n\x0clast_started\x18\x06 \x01(\x12\x12\x16\n\x0elast_completed\x18\x07 \x01(\x12J\x04\x08\x03\x10\x04\"\x8d\x02\n\x0cRecordedCall\x12\r\n\x05order\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0b\n\x03p2p\x18\x03 \x01(\x08\x12\x0b\n\x03seq\x18\x04 \x01(\x04\x12\x0f\n\x07p2p_seq\x18\x05 \x01(\x04\x12\n\n\x02op\x18\x06 \x01(\t\x12\x13\n\x0binput_sizes\x18\x07 \x01(\t\x12\x14\n\x0coutput_sizes\x18\x08 \x01(\t\x12\x0e\n\x06\x64types\x18\t \x01(\t\x12%\n\x05state\x18\n \x01(\x0e\x32\x16.holdfast.v1.CallState\x12\x0f\n\x07retired\x18\x0b \x01(\x08\x12\x12\n\ncreated_ns\x18\x0c \x01(\x04\x12\x12\n\ntimeout_ms\x18\r \x01(\x04\x12\r\n\x05\x66rame\x18\x0e \x01(\t\"\xe2\x01\n\x0cRecorderDump\x12\x0f\n\x07version\x18\x01 \x01(\t\x12*\n\x06groups\x18\x02 \x03(\x0b\x32\x1a.holdfast.v1.RecordedGroup\x12(\n\x05\x63\x61lls\x18\x03 \x03(\x0b\x32\x19.holdfast.v1.RecordedCall\x12\x11\n\thas_calls\x18\x04 \x01(\x08\x12\x12\n\nis_partial\x18\x05 \x01(\x08\x12\x13\n\x0bhas_wrapped\x18\x06 \x01(\x08\x12\x1a\n\x12has_unnamed_status\x18\x08 \x01(\x08\x12\x13\n\x0b\x62\x61\x64_entries\x18\x07 \x01(\r*s\n\tCallState\x12\x1a\n\x16\x43\x41LL_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43\x41LL_STATE_SCHEDULED\x10\x01\x12\x16\n\x12\x43\x41LL_STATE_STARTED\x10\x02\x12\x18\n\x14\x43\x41LL_STATE_COMPLETED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n holdfast_proto/v1/recorder.proto\x12\x0bholdfast.v1\x1a\x1eholdfast_proto/v1/limits.proto\"\xbe\x01\n\rRecordedGroup\x12\x14\n\x04name\x18\x01 \x01(\tB\x06\xc2\xf3\x18\x02\x08\x08\x12\x1b\n\x0b\x64\x65scription\x18\x02 \x01(\tB\x06\xc2\xf3\x18\x02\x08\x08\x12\x1b\n\x0bmember_runs\x18\x08 \x03(\rB\x06\xc2\xf3\x18\x02\x08\x01\x12\x12\n\nhas_status\x18\x04 \x01(\x08\x12\x15\n\rlast_enqueued\x18\x05 \x01(\x12\x12\x14\n\x0clast_started\x18\x06 \x01(\x12\x12\x16\n\x0elast_completed\x18\x07 \x01(\x12J\x04\x08\x03\x10\x04\"\xbd\x02\n\x0cRecordedCall\x12\r\n\x05order\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0b\n\x03p2p\x18\x03 \x01(\x08\x12\x0b\n\x03seq\x18\x04 \x01(\x04\x12\x0f\n\x07p2p_seq\x18\x05 \x01(\x04\x12\x12\n\x02op\x18\x06 \x01(\tB\x06\xc2\xf3\x18\x02\x08\t\x12\x1b\n\x0binput_sizes\x18\x07 \x01(\tB\x06\xc2\xf3\x18\x02\x08\t\x12\x1c\n\x0coutput_sizes\x18\x08 \x01(\tB\x06\xc2\xf3\x18\x02\x08\t\x12\x16\n\x06\x64types\x18\t \x01(\tB\x06\xc2\xf3\x18\x02\x08\t\x12%\n\x05state\x18\n \x01(\x0e\x32\x16.holdfast.v1.CallState\x12\x0f\n\x07retired\x18\x0b \x01(\x08\x12\x1a\n\ncreated_ns\x18\x0c \x01(\x04\x42\x06\xc2\xf3\x18\x02\x08\x01\x12\x12\n\ntimeout_ms\x18\r \x01(\x04\x12\x15\n\x05\x66rame\x18\x0e \x01(\tB\x06\xc2\xf3\x18\x02\x08\t\"\xfc\x01\n\x0cRecorderDump\x12\x17\n\x07version\x18\x01 \x01(\tB\x06\xc2\xf3\x18\x02\x08\x08\x12\x33\n\x06groups\x18\x02 \x03(\x0b\x32\x1a.holdfast.v1.RecordedGroupB\x07\xc2\xf3\x18\x03(\x80 \x12\x31\n\x05\x63\x61lls\x18\x03 \x03(\x0b\x32\x19.holdfast.v1.RecordedCallB\x07\xc2\xf3\x18\x03(\x80\x08\x12\x11\n\thas_calls\x18\x04 \x01(\x08\x12\x12\n\nis_partial\x18\x05 \x01(\x08\x12\x13\n\x0bhas_wrapped\x18\x06 \x01(\x08\x12\x1a\n\x12has_unnamed_status\x18\x08 \x01(\x08\x12\x13\n\x0b\x62\x61\x64_entries\x18\x07 \x01(\r*s\n\tCallState\x12\x1a\n\x16\x43\x41LL_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43\x41LL_STATE_SCHEDULED\x10\x01\x12\x16\n\x12\x43\x41LL_STATE_STARTED\x10\x02\x12\x18\n\x14\x43\x41LL_STATE_COMPLETED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast_proto.v1.recorder_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CALLSTATE']._serialized_start=719
-  _globals['_CALLSTATE']._serialized_end=834
-  _globals['_RECORDEDGROUP']._serialized_start=50
-  _globals['_RECORDEDGROUP']._serialized_end=216
-  _globals['_RECORDEDCALL']._serialized_start=219
-  _globals['_RECORDEDCALL']._serialized_end=488
-  _globals['_RECORDERDUMP']._serialized_start=491
-  _globals['_RECORDERDUMP']._serialized_end=717
+  _globals['_RECORDEDGROUP'].fields_by_name['name']._loaded_options = None
+  _globals['_RECORDEDGROUP'].fields_by_name['name']._serialized_options = b'\302\363\030\002\010\010'
+  _globals['_RECORDEDGROUP'].fields_by_name['description']._loaded_options = None
+  _globals['_RECORDEDGROUP'].fields_by_name['description']._serialized_options = b'\302\363\030\002\010\010'
+  _globals['_RECORDEDGROUP'].fields_by_name['member_runs']._loaded_options = None
+  _globals['_RECORDEDGROUP'].fields_by_name['member_runs']._serialized_options = b'\302\363\030\002\010\001'
+  _globals['_RECORDEDCALL'].fields_by_name['op']._loaded_options = None
+  _globals['_RECORDEDCALL'].fields_by_name['op']._serialized_options = b'\302\363\030\002\010\t'
+  _globals['_RECORDEDCALL'].fields_by_name['input_sizes']._loaded_options = None
+  _globals['_RECORDEDCALL'].fields_by_name['input_sizes']._serialized_options = b'\302\363\030\002\010\t'
+  _globals['_RECORDEDCALL'].fields_by_name['output_sizes']._loaded_options = None
+  _globals['_RECORDEDCALL'].fields_by_name['output_sizes']._serialized_options = b'\302\363\030\002\010\t'
+  _globals['_RECORDEDCALL'].fields_by_name['dtypes']._loaded_options = None
+  _globals['_RECORDEDCALL'].fields_by_name['dtypes']._serialized_options = b'\302\363\030\002\010\t'
+  _globals['_RECORDEDCALL'].fields_by_name['created_ns']._loaded_options = None
+  _globals['_RECORDEDCALL'].fields_by_name['created_ns']._serialized_options = b'\302\363\030\002\010\001'
+  _globals['_RECORDEDCALL'].fields_by_name['frame']._loaded_options = None
+  _globals['_RECORDEDCALL'].fields_by_name['frame']._serialized_options = b'\302\363\030\002\010\t'
+  _globals['_RECORDERDUMP'].fields_by_name['version']._loaded_options = None
+  _globals['_RECORDERDUMP'].fields_by_name['version']._serialized_options = b'\302\363\030\002\010\010'
+  _globals['_RECORDERDUMP'].fields_by_name['groups']._loaded_options = None
+  _globals['_RECORDERDUMP'].fields_by_name['groups']._serialized_options = b'\302\363\030\003(\200 '
+  _globals['_RECORDERDUMP'].fields_by_name['calls']._loaded_options = None
+  _globals['_RECORDERDUMP'].fields_by_name['calls']._serialized_options = b'\302\363\030\003(\200\010'
+  _globals['_CALLSTATE']._serialized_start=849
+  _globals['_CALLSTATE']._serialized_end=964
+  _globals['_RECORDEDGROUP']._serialized_start=82
+  _globals['_RECORDEDGROUP']._serialized_end=272
+  _globals['_RECORDEDCALL']._serialized_start=275
+  _globals['_RECORDEDCALL']._serialized_end=592
+  _globals['_RECORDERDUMP']._serialized_start=595
+  _globals['_RECORDERDUMP']._serialized_end=847
 # @@protoc_insertion_point(module_scope)

@@ -1,5 +1,6 @@
 from holdfast_proto.v1 import common_pb2 as _common_pb2
 from holdfast_proto.v1 import fault_pb2 as _fault_pb2
+from holdfast_proto.v1 import limits_pb2 as _limits_pb2
 from holdfast_proto.v1 import recorder_pb2 as _recorder_pb2
 from holdfast_proto.v1 import session_pb2 as _session_pb2
 from google.protobuf.internal import containers as _containers

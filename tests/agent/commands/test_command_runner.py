@@ -37,7 +37,7 @@ class Desk:
     ) -> None:
         """Give one command. By default it is to gather evidence."""
         self._count += 1
-        what = kind or {"gather_evidence": store.GatherEvidence(incident=f"incident {self._count}")}
+        what = kind or {"gather_evidence": store.GatherEvidence(incident=f"incident-{self._count}")}
         command = store.NodeCommand(
             id=name or f"id-{self._count}", fence=fence, generation=generation, instance=instance, **what
         )

@@ -45,7 +45,7 @@ class Desk:
 
     async def end(self, *, generation: int = GENERATION, **changes: Any) -> list[str]:
         """Command the end of the rank; return why it is refused."""
-        asked = {"rank": 0, "pid": self.pid, "start_ticks": self.ticks, "stalled_s": 60.0, **changes}
+        asked = {"rank": 0, "pid": self.pid, "start_ticks": self.ticks, "stalled_s": 60.0, "node": "a", **changes}
         end_ranks = store.EndRanks(ranks=[store.EndedRank(**asked)])
         before = len(self.node.link.emitted)
         command = store.NodeCommand(
@@ -97,9 +97,9 @@ async def test_a_rank_is_ended_even_if_it_is_stopped_and_a_repeated_command_does
         ({"stalled_s": 71.0}, "it has moved since the command was given"),
         ({"generation": GENERATION + 1}, "it is about generation 3, this node is at 2"),
         ({"generation": GENERATION - 1}, "it is about generation 1, this node is at 2"),
-        ({"pid": 0}, "it names no process of rank 0"),
-        ({"start_ticks": 0}, "it names no process of rank 0"),
-        ({"stalled_s": float("nan")}, "the stall of rank 0 is out of range"),
+        ({"pid": 0}, "pid is missing"),
+        ({"start_ticks": 0}, "start_ticks is missing"),
+        ({"stalled_s": float("nan")}, "stalled_s is nan"),
     ],
 )
 async def test_another_process_generation_or_state_is_left_alone(
@@ -128,6 +128,6 @@ async def test_a_process_that_the_rank_does_not_see_itself_in_is_left_alone(desk
     ],
 )
 def test_only_a_run_that_asks_for_it_has_ranks_ended(spec: store.RunSpec, observes: bool, reason: str) -> None:
-    asked = store.EndRanks(ranks=[store.EndedRank(rank=0, pid=5, start_ticks=6)])
+    asked = store.EndRanks(ranks=[store.EndedRank(rank=0, pid=5, start_ticks=6, node="a")])
     command = store.NodeCommand(id="a", generation=1, instance="i", end_ranks=asked)
     assert reason in refusal(command, spec, Known(0, 1, observes), now_unix_s=1.8e9)

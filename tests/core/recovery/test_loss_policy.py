@@ -14,7 +14,7 @@ from holdfast_core.reading.attention import RECENT_S, is_bad, urgent_incident
 from holdfast_core.recovery.loss_policy import is_finite_loss
 from holdfast_core.texts.advice import next_line
 from holdfast_daemon.validation.message_rules import check_spec
-from holdfast_daemon.validation.rules import RefusedError
+from holdfast_proto.checks.value_rules import RefusedError
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import DEFAULTS, TIER_WORDS, rule_of
 from tests.core.runs import send_event

@@ -175,9 +175,9 @@ async def test_a_profile_is_answered_when_its_files_are_written_or_refused(
 ) -> None:
     async with operated(folder, store_server) as (_it, stub, agent):
         for steps, patience_s, reason in (
-            (0, 9.0, "steps is 0: profile 1 to 100 steps"),
-            (101, 9.0, "steps is 101: profile 1 to 100 steps"),
-            (3, math.nan, "patience_s is nan: wait 1 to 3600 s"),
+            (0, 9.0, "steps is 0: 1 to 100 is expected"),
+            (101, 9.0, "steps is 101: 1 to 100 is expected"),
+            (3, math.nan, "patience_s is nan: 1 to 3600 is expected"),
         ):
             with refused(grpc.StatusCode.INVALID_ARGUMENT, reason):
                 await stub.TakeProfile(pb.TakeProfileRequest(rank=1, steps=steps, patience_s=patience_s))
@@ -305,7 +305,7 @@ async def test_a_request_that_raises_is_answered_in_one_line_and_harms_no_other(
 @pytest.mark.parametrize("grace_s", [float("nan"), float("inf"), -1.0])
 async def test_a_stop_within_an_impossible_time_is_refused(folder: Path, grace_s: float) -> None:
     async with operating(folder, service(leading_shell(folder))) as stub:
-        with refused(grpc.StatusCode.INVALID_ARGUMENT, f"grace_s is {grace_s:g} s"):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, f"grace_s is {grace_s}: 0 to 1000000000 is expected"):
             await stub.StopRun(pb.StopRunRequest(grace_s=grace_s))
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from holdfast_daemon.validation.message_rules import check_event
-from holdfast_daemon.validation.rules import RefusedError
+from holdfast_proto.checks.value_rules import RefusedError
 from holdfast_proto.limits import MOST_LOGGED_NAMES
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import session_pb2 as session

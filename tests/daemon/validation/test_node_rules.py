@@ -5,7 +5,7 @@ import math
 import pytest
 
 from holdfast_daemon.validation.node_rules import KnownRanks, check_node
-from holdfast_daemon.validation.rules import RefusedError
+from holdfast_proto.checks.value_rules import RefusedError
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.validation.bad_values import HUGE, RUN, SPEC, UNKNOWN, changed

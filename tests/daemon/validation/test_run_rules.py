@@ -6,7 +6,7 @@ import pytest
 
 from holdfast_core.texts.render import write
 from holdfast_daemon.validation.message_rules import check_incident, check_record, check_spec
-from holdfast_daemon.validation.rules import MOST_ITEMS, RefusedError
+from holdfast_proto.checks.value_rules import MOST_ITEMS, RefusedError
 from holdfast_proto.limits import MOST_RANKS, NAME_CHARACTERS
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store

@@ -202,8 +202,9 @@ def call_name(view: View, call: WaitAnalysis | MissedCall) -> str:
 def waits_in_start(view: View, culprits: Collection[int]) -> bool:
     """Whether all others are before their first step, and stacks show that some wait in torch.distributed."""
     others = [rank for number, rank in view.ranks.items() if number not in culprits]
-    waits = [rank for rank in others if view.activity(rank.rank) == common.ACTIVITY_COLLECTIVE]
-    return bool(waits) and all(rank.progress.step < 0 or not rank.steps_done for rank in others)
+    if not all(rank.progress.step < 0 or not rank.steps_done for rank in others):
+        return False
+    return any(view.activity(rank.rank) == common.ACTIVITY_COLLECTIVE for rank in others)
 
 
 def call_place(view: View, call: WaitAnalysis | MissedCall) -> store.CallPlace:
