@@ -66,6 +66,9 @@ class CheckpointDirectory:
         self.kept = kept
         self.removal_failures_total = 0
         """Old checkpoints that could not be removed; tried again after the next commit."""
+        self._read: dict[int, tuple[tuple[int, ...], Manifest]] = {}
+        """What the newest look has read, with the state of the file. All agents look every few seconds, and the
+        manifest of ten thousand ranks has a megabyte."""
 
     def step_directory(self, step: int) -> Path:
         """Return the folder of ``step``'s shards."""
@@ -251,10 +254,10 @@ class CheckpointDirectory:
 
     def _look(self) -> tuple[dict[int, Manifest], set[int], set[int]]:
         """Return the manifests by step, the steps of damaged ones, and those without one."""
-        manifests, damaged, unfinished = {}, set(), set()
+        read, damaged, unfinished = {}, set(), set()
         for step, directory in self._step_directories().items():
             try:
-                manifests[step] = self.load_manifest(step)
+                read[step] = self._read_if_new(step)
             except CheckpointUnreadable:
                 damaged.add(step)
             except CheckpointUnavailable as error:
@@ -262,7 +265,16 @@ class CheckpointDirectory:
                     raise
                 if directory.is_dir():  # else it has been removed just now
                     unfinished.add(step)
-        return manifests, damaged, unfinished
+        self._read = read
+        return {step: manifest for step, (_, manifest) in read.items()}, damaged, unfinished
+
+    def _read_if_new(self, step: int) -> tuple[tuple[int, ...], Manifest]:
+        path = self.step_directory(step) / MANIFEST
+        with read_errors(path):
+            status = path.stat()
+        state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        known = self._read.get(step)
+        return known if known is not None and known[0] == state else (state, self.load_manifest(step))
 
     def _step_directories(self) -> dict[int, Path]:
         with read_errors(self.path):

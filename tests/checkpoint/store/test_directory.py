@@ -95,7 +95,7 @@ def test_manifest_that_cannot_be_read_now_is_not_taken_for_none(
 
     monkeypatch.setattr("holdfast_checkpoint.format.manifest.read_regular", fails)
     with pytest.raises(CheckpointUnavailable, match=rf"manifest\.json: {os.strerror(number)}"):
-        checkpoints.committed()
+        CheckpointDirectory(checkpoints.path, kept=2).committed()
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,24 @@ def test_damaged_or_copied_manifest_is_not_listed(checkpoints: SavedFolder) -> N
         checkpoints.load_manifest(20)
     with pytest.raises(CheckpointUnreadable, match="is the manifest of step 10"):
         checkpoints.load_manifest(30)
+
+
+def test_a_manifest_is_read_again_only_if_its_file_has_changed(
+    checkpoints: SavedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    load = checkpoint.load_manifest
+    monkeypatch.setattr(checkpoint, "load_manifest", lambda folder: read.append(folder.name) or load(folder))
+    checkpoints.save(10)
+    checkpoints.save(20)
+    assert checkpoints.committed() == [10, 20]
+    read.clear()
+    assert checkpoints.committed() == [10, 20]
+    assert read == []
+    path = checkpoints.step_directory(10) / MANIFEST
+    path.write_bytes(path.read_bytes())
+    assert checkpoints.committed() == [10, 20]
+    assert read == ["step-00000010"]
 
 
 def test_verify_names_what_is_missing(checkpoints: SavedFolder) -> None:
