@@ -161,6 +161,7 @@ def _shell_families(leading: Mapping[str, RunShell]) -> Iterator[Metric]:
     """Yield what a leader counts outside the core's state."""
     counts: tuple[tuple[MetricFamily, Callable[[RunShell], float]], ...] = (
         (of_run.LATE_TICKS, lambda shell: shell.pace.late_total),
+        (of_run.EVENTS_MISSED, lambda shell: shell.counters.events_missed),
         (of_run.LAST_TICK, lambda shell: shell.pace.finished_s),
         (of_run.INCIDENT_LOG_ATTEMPTS, lambda shell: shell.log.attempts_total),
         (of_run.INCIDENT_LOG_FAILURES, lambda shell: shell.log.failures_total),

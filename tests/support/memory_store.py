@@ -5,6 +5,7 @@ server does.
 """
 
 import asyncio
+import collections
 import contextlib
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import NoPermissionError
 
+from holdfast_base import stream_reader
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership import run_store
 from tests.support.virtual_time import LoopClock
@@ -37,6 +39,8 @@ class MemoryStore:
         self._values: dict[str, Any] = {}
         self._lapses_s: dict[str, float] = {}
         """Key -> time at which it lapses."""
+        self._removed: collections.Counter[str] = collections.Counter()
+        """Stream -> number of entries that were trimmed."""
         self._newest_id = 0
         self._written = asyncio.Event()
         """Set, and replaced, when something is written that a client may wait for."""
@@ -46,12 +50,17 @@ class MemoryStore:
         self._is_up = False
         self._values.clear()
         self._lapses_s.clear()
+        self._removed.clear()
         self._wake()
 
     def start(self) -> None:
         """Answer again, empty."""
         self._is_up = True
         self._starts += 1
+
+    def turn_back(self) -> None:
+        """Give streams smaller ids and leases smaller fences from now on, as a server whose clock is behind does."""
+        self._newest_id, self._starts = 0, -10_000_000
 
     def check(self, command: str) -> None:
         """Raise the error of a client whose command fails."""
@@ -149,6 +158,11 @@ class MemoryStore:
         self._container(key, list).append((b"%d-0" % self._newest_id, entry))
         self._wake()
 
+    def xtrim(self, key: str, maxlen: int) -> None:
+        entries = self.xrange(key)
+        self._removed[key] += max(len(entries) - maxlen, 0)
+        self._values[key] = entries[-maxlen:]
+
     def entries_after(self, key: str, last_id: str) -> list[Entry]:
         """Return what a reader of a stream has not read yet."""
         last = int(last_id.partition("-")[0])
@@ -172,7 +186,7 @@ class MemoryStore:
             return int(fence)
         # A real server takes longer than 1 ms to start, and fences rely on that.
         now_ms = int(self.clock.now() * 1000) + self._starts
-        newest: int = max(int(self.get(last) or 0) + 1, now_ms, lowest)
+        newest: int = max(int(self.get(last) or 0) + 1, now_ms, lowest + 1)
         self.set(last, str(newest))
         self.set(lease, f"{daemon} {newest}", px=lease_ms)
         return newest
@@ -198,6 +212,17 @@ class MemoryStore:
         self.set(names[1], arguments[1])
         return 1
 
+    # The script of StreamReader.
+
+    def look(self, names: Sequence[str], arguments: Sequence[Any]) -> list[Any]:
+        entries, (last_id, most) = self.xrange(names[0]), arguments
+        after = [
+            (entry_id, [part for pair in fields.items() for part in pair])
+            for entry_id, fields in self.entries_after(names[0], last_id)
+        ]
+        newest, first = (entries[-1][0], entries[0][0]) if entries else (b"0-0", b"0-0")
+        return [newest, len(entries) + self._removed[names[0]], len(entries), first, after[:most]]
+
     def release(self, names: Sequence[str], arguments: Sequence[Any]) -> int:
         return self.delete(names[0]) if self._is_held(names, arguments) else 0
 
@@ -221,13 +246,14 @@ class _Client:
         return call
 
     def register_script(self, text: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        names = {
+        scripts = {
             run_store._ACQUIRE: "acquire",
             run_store._APPEND: "append",
             run_store._SAVE: "save",
             run_store._RELEASE: "release",
+            stream_reader.LOOK: "look",
         }
-        return self.__getattr__(names[text])
+        return self.__getattr__(scripts[text])
 
     async def xread(self, streams: Mapping[str, str], count: int | None, block: int) -> list[tuple[bytes, list[Entry]]]:
         ends_s = asyncio.get_running_loop().time() + block / 1000

@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import itertools
+import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,6 +13,7 @@ import redis.asyncio
 from google.protobuf.message import DecodeError
 
 from holdfast_base.redis_client import StoreError, StoreOutage
+from holdfast_base.stream_reader import StreamReader
 from holdfast_proto import keys
 from holdfast_proto.state_value import write_state
 from holdfast_proto.v1 import store_pb2 as store
@@ -21,7 +23,11 @@ STATE_TTL_MS = 3800
 be a second old when an agent is held up, and must outlive almost three seconds of that."""
 
 EVENTS_KEPT = 10_000
-"""Most events in the run's stream, and in this process while the store is unreachable."""
+"""Most events in this process while the store is unreachable, and in the stream of a small run."""
+
+EVENTS_PER_NODE = 60
+"""Most events of a node in the stream of a large run, on average. Each node sends one with each step, so that a leader
+can be away for a minute when a step takes a second."""
 
 BLOCK_MS = 1000
 """Longest wait of one read of commands; must be shorter than the client's timeout."""
@@ -31,6 +37,8 @@ REGISTER_EVERY_S = 10.0
 most of what a node sends."""
 
 RETRY_S = 0.2
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 CommandHandler = Callable[[store.NodeCommand, str], Awaitable[None]]
@@ -57,6 +65,8 @@ class StoreLink:
         self._events: collections.deque[store.Event] = collections.deque()
         self._events_waiting = asyncio.Event()
         self._outage = outage
+        self._events_in_stream = EVENTS_KEPT
+        """Most events in the run's stream."""
         self._registered_until_s = -math.inf
         """Monotonic time at which the keys that stay are written again, although the store seems to have them."""
         self.up = False
@@ -88,6 +98,7 @@ class StoreLink:
 
     async def publish_state(self, state: store.NodeState, spec: store.RunSpec) -> None:
         """Replace this node's state, and restore the keys that an emptied store has lost."""
+        self._events_in_stream = max(EVENTS_KEPT, EVENTS_PER_NODE * spec.nodes)
         key, value, now_s = keys.node(self._run, self._node), write_state(state), time.monotonic()
         if now_s < self._registered_until_s:
             # An emptied store has lost this key, too. It is not set then, and all are restored together.
@@ -155,7 +166,7 @@ class StoreLink:
                     pipeline.sadd(keys.nodes(self._run), self._node)
                 for event in batch:
                     fields = {"event": event.SerializeToString()}
-                    pipeline.xadd(keys.events(self._run), fields, maxlen=EVENTS_KEPT, approximate=True)  # type: ignore[arg-type]
+                    pipeline.xadd(keys.events(self._run), fields, maxlen=self._events_in_stream)  # type: ignore[arg-type]
                 if await self._try(pipeline.execute()) is None:
                     await asyncio.sleep(RETRY_S)
                     continue
@@ -169,19 +180,26 @@ class StoreLink:
 
         ``handle`` must not raise: an exception ends this loop.
         """
-        stream = keys.commands(self._run, self._node)
+        stream = StreamReader(self._client, keys.commands(self._run, self._node))
         while True:
-            answer: Any = await self._try(self._client.xread({stream: last_id}, count=16, block=BLOCK_MS))
-            if answer is None and not self.up:
+            batch = await self._try(stream.read(last_id, most=16, block_ms=BLOCK_MS))
+            if batch is None:
                 await asyncio.sleep(RETRY_S)
-            for _, entries in answer or []:
-                for entry_id, fields in entries:
-                    last_id = entry_id.decode()
-                    command = _parse(fields)
-                    if command is None:
-                        refuse(last_id, "an entry of the command stream that is no command")
-                    else:
-                        await handle(command, last_id)
+                continue
+            last_id = batch.last_id
+            if batch.has_lost:
+                log.warning("the store has lost commands that this node has carried out: it reads those that are new")
+            if batch.missed:
+                log.warning(
+                    "%s commands to this node were removed before it read them",
+                    "some" if batch.missed < 0 else batch.missed,
+                )
+            for entry_id, fields in batch.entries:
+                command = _parse(fields)
+                if command is None:
+                    refuse(entry_id, "an entry of the command stream that is no command")
+                else:
+                    await handle(command, entry_id)
 
 
 def _parse(fields: Mapping[bytes, bytes]) -> store.NodeCommand | None:

@@ -15,9 +15,6 @@ from holdfast_proto.state_value import read_state
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import CoordinatorState, EndAnnounced, Event, Incident, LauncherEnd, NodeState
 
-EVENTS_KEPT = 10_000
-"""Most events in the run's stream, as agents keep them."""
-
 _Message = TypeVar("_Message", bound=Message)
 
 
@@ -88,7 +85,7 @@ class StoreView:
     def _tell(self, event: Event) -> None:
         event.node, event.unix_s = self._node, time.time()
         fields = {"event": event.SerializeToString()}
-        self._client.xadd(keys.events(self._run), fields, maxlen=EVENTS_KEPT, approximate=True)
+        self._client.xadd(keys.events(self._run), fields)  # it is one of few: agents keep the stream short
 
 
 def _state(data: bytes | None) -> NodeState:

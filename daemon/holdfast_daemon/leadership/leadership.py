@@ -53,7 +53,8 @@ class Held:
     state: CoreState
     """State to lead from; the one that was given, if nothing has changed it."""
     is_new: bool
-    """Whether the lead has just been assumed. The store then holds the record and all incidents of ``state``."""
+    """Whether the lead has just been assumed, or an outage has ended. The store then holds the record and all incidents
+    of ``state``."""
     continues: bool
     """Whether ``state`` is this daemon's own: no other daemon has led since it led itself."""
 
@@ -86,11 +87,12 @@ class Leadership:
         jumps. ``state`` is what this daemon knows of the run.
         """
         is_held = is_renewed = False
+        is_doubted = self._renewed_at_s is None
         asked_s = time.monotonic()
         # A lease that is renewed is held during the call too: a reader of ``leads`` must not see the run without a
         # leader. One whose renewal fails is not.
         try:
-            is_held = await self._store.acquire(self._lease_s, lowest_fence(state))
+            is_held = await self._store.acquire(self._lease_s, max(lowest_fence(state), self._led_with))
         finally:
             is_renewed = is_held and self._store.fence == self._led_with
             self.leads = self.leads and is_renewed
@@ -101,8 +103,12 @@ class Leadership:
         self._kept.take(self._store.lease, asked_s)
         state = await self._successor(state) or state
         if is_renewed and state is not None:
+            if is_doubted:  # another server may answer now, which lacks what was written last
+                self._renewed_at_s = None  # until this has succeeded
+                await self.save(state.record, state.incidents.values())
+                self._renewed_at_s = now_s
             self.leads = True
-            return Held(state, is_new=False, continues=True)
+            return Held(state, is_new=is_doubted, continues=True)
         assumed = await self._assume(state)
         self.leads = assumed is not None
         return assumed
@@ -175,6 +181,8 @@ class Leadership:
                 # The events before a record that was refused have been taken in; those of a new run have not.
                 state = anew(state, await self._store.newest_event_id() if self._store.record_is_bad else "")
         assert state is not None
+        if continues and record is None and self._own_fences and not self._store.record_is_bad:
+            log.warning("run %s: the store has lost the run's data: writing them again", self._run)
         log.info("run %s: leading with fence %d", self._run, self._store.fence)
         if continues:
             self._own_fences.add(self._store.fence)  # before: the store may write the record and not answer

@@ -35,6 +35,7 @@ class StoreCounters:
 
     operations: int = 0
     failures: int = 0
+    events_missed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any
 import redis.asyncio
 from redis.exceptions import ResponseError
 
+from holdfast_base.stream_reader import StreamBatch, StreamReader
 from holdfast_daemon.validation.intake import Intake
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
@@ -17,7 +18,7 @@ ENDED_RUN_TTL_S = 86_400
 
 # KEYS: lease, last fence. ARGV: daemon, lease in ms, lowest acceptable fence.
 # Returns the fence if the daemon now leads, else 0. The fence grows even if the store was emptied in
-# between: the server's clock is its lower bound.
+# between: it is above the server's clock, and above all fences that the daemon knows of.
 _ACQUIRE = """
 local holder = redis.call('GET', KEYS[1])
 if holder then
@@ -31,7 +32,7 @@ end
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local last = tonumber(redis.call('GET', KEYS[2]) or '0')
-local fence = math.max(last + 1, now_ms, tonumber(ARGV[3]))
+local fence = math.max(last + 1, now_ms, tonumber(ARGV[3]) + 1)
 local text = string.format('%.0f', fence)
 redis.call('SET', KEYS[2], text)
 redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. text, 'PX', ARGV[2])
@@ -91,6 +92,7 @@ class RunStore:
         """Whether the store held a record at the last reading, and it was refused."""
         self._node_names: set[str] = set()
         """Names of all nodes that have ever reported."""
+        self._events = StreamReader(client, keys.events(run))
         self._acquire = client.register_script(_ACQUIRE)
         self._append = client.register_script(_APPEND)
         self._save = client.register_script(_SAVE)
@@ -178,26 +180,18 @@ class RunStore:
 
     async def events(
         self, last_id: str, block_ms: int, spec: store.RunSpec | None = None
-    ) -> tuple[str, list[store.Event]]:
-        """Return good events after ``last_id`` and the id of the last one read; waits up to ``block_ms`` for one."""
+    ) -> tuple[StreamBatch, list[store.Event]]:
+        """Return what was read after ``last_id``, and its good events; waits up to ``block_ms`` for one."""
         try:
-            answer: Any = await self._client.xread(
-                {keys.events(self._run): last_id}, count=EVENTS_PER_READ, block=block_ms
-            )
+            batch = await self._events.read(last_id, most=EVENTS_PER_READ, block_ms=block_ms)
         except ResponseError as error:
             if not holds_another_type(error):
                 raise
             self.intake.refusals.add("key", keys.events(self._run), error, "the run is led without events")
             await asyncio.sleep(block_ms / 1000)
-            return last_id, []
-        events = []
-        for _, entries in answer or []:
-            for entry_id, fields in entries:
-                last_id = entry_id.decode()
-                event = self.intake.event(fields.get(b"event"), spec)
-                if event is not None:
-                    events.append(event)
-        return last_id, await self._of_known_nodes(events)
+            return StreamBatch(last_id), []
+        found = (self.intake.event(fields.get(b"event"), spec) for _, fields in batch.entries)
+        return batch, await self._of_known_nodes([event for event in found if event is not None])
 
     async def newest_event_id(self) -> str:
         """Return the id of the newest event; empty: there is none."""

@@ -192,6 +192,11 @@ LATE_TICKS = counter(
     "run",
     "Ticks of the leader that took longer than half of its lease, with reading and writing.",
 )
+EVENTS_MISSED = counter(
+    "events_missed_total",
+    "run",
+    "Events that Redis removed before the leader read them. A gap of unknown length counts as 1.",
+)
 LAST_TICK = gauge(
     "coordinator_last_tick_timestamp_seconds",
     "run",

@@ -1,12 +1,16 @@
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from holdfast_base import redis_client
+from holdfast_base.stream_reader import order_of
+from holdfast_core import coordinator
 from holdfast_daemon.incidents.incident_folder import read_recording
 from holdfast_daemon.leadership import run_shell
+from holdfast_daemon.leadership.missing_events import after_gap
 from holdfast_daemon.leadership.run_store import RunStore
 from holdfast_daemon.replay.replaying import replay
 from holdfast_proto import keys
@@ -128,6 +132,79 @@ async def test_a_store_that_comes_back_empty_gets_the_record_and_the_incidents_a
             assert client.get(keys.spec(RUN)) == SPEC.SerializeToString()
         await train(it, agent, steps=2)
     assert agent.kinds() == ["start"]
+
+
+@on_virtual_time
+async def test_a_store_that_comes_back_empty_with_its_clock_behind_is_read_on(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = published()
+    async with running(folder, memory, steps=20) as (it, agent):
+        before = stored_record(memory)
+        assert before is not None
+        memory.kill()
+        await until(lambda: not it.shell.store_up, "the daemon knows that the store is unreachable")
+        memory.turn_back()
+        memory.start()
+        await until(lambda: stored_record(memory), "the record is there again")
+        agent.refuse_checkpoint(1)
+        await until(lambda: stored_incidents(memory), "the event is read")
+        agent.end(1, signal=9)
+        await until(lambda: agent.state.generation == 2, "the agent reads the commands of the emptied store")
+        assert agent.commands[-1].fence > before.fence
+        after = stored_record(memory)
+        assert after is not None
+        assert order_of(after.last_event_id) < order_of(before.last_event_id)
+    assert agent.kinds() == ["start", "gather_evidence", "stop", "start"]
+    assert caplog.text.count("the store has lost the run's data") == 1
+
+
+@on_virtual_time
+async def test_after_an_outage_the_leader_writes_again_what_the_store_may_have_lost(folder: Path) -> None:
+    memory = published()
+    async with running(folder, memory, steps=2) as (it, agent):
+        agent.refuse_checkpoint(1)
+        await until(lambda: stored_incidents(memory), "the incident is kept")
+        fence = it.record.fence
+        memory.refused.add("look")
+        await until(lambda: not it.shell.store_up, "the daemon knows that the store is unreachable")
+        memory.delete(keys.incidents(RUN))  # a replica that has become the master may lack what was written last
+        memory.refused.clear()
+        await until(lambda: stored_incidents(memory), "the incident is there again")
+        assert it.record.fence == fence
+
+
+def summaries(*steps: int) -> list[store.Event]:
+    """Return events of one node with the summaries of steps."""
+    return [store.Event(node=NODE, step_summary=store.StepSummary(step=step)) for step in steps]
+
+
+def test_after_a_gap_no_step_counts_that_may_be_incomplete() -> None:
+    begun = coordinator.begin(SPEC, store.CoordinatorState(run=RUN, nodes=["a", "b"]))
+    state = dataclasses.replace(begun, counted_steps={"a": 12}, pending_steps={9: store.StepSummary(step=9)})
+    after = after_gap(state, summaries(7, 8, 9))
+    assert (after.counted_steps, after.pending_steps) == ({"a": 12, "b": 9}, {})
+    after = after_gap(state, [store.Event(checkpoint_failed={})])
+    assert (after.counted_steps, after.pending_steps) == ({"a": 12}, {})
+
+
+@on_virtual_time
+async def test_events_that_are_gone_are_counted_and_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    memory = published()
+    async with running(folder, memory, steps=2) as (it, agent):
+        agent.refuse_checkpoint(1)
+        await until(lambda: stored_incidents(memory), "the leader reads events")
+        await asyncio.sleep(1.0)  # all of them
+        memory.refused.add("look")
+        await until(lambda: not it.shell.store_up, "the daemon knows that the store is unreachable")
+        for step in range(2, 10):
+            event = store.Event(node=NODE, checkpoint_failed=store.CheckpointFailed(step=step))
+            memory.xadd(keys.events(RUN), {"event": event.SerializeToString()})
+        memory.xtrim(keys.events(RUN), 1)
+        memory.refused.clear()
+        await until(lambda: it.shell.counters.events_missed, "the gap is counted")
+        assert it.shell.counters.events_missed == 7
+    assert caplog.text.count("7 events were removed from the store before the leader read them") == 1
 
 
 async def take_over(folder: Path, server: Store) -> None:
