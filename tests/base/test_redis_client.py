@@ -7,19 +7,52 @@ from holdfast_base.redis_client import QUIET_S, StoreError, StoreOutage, check_u
 from tests.support.store_server import StoreServer
 
 
-@pytest.mark.parametrize("url", ["redis://host:6379/0", "rediss://me@host", "unix:///run/store.sock"])
-def test_urls_of_the_three_kinds_are_taken_as_they_are(url: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://host:6379/0",
+        "rediss://me@host",
+        "unix:///run/store.sock",
+        "redis+sentinel://me@a:26379,b,[::1]:3/runs",
+        "redis+cluster://a:1,b:2",
+    ],
+)
+def test_urls_of_all_kinds_are_taken_as_they_are(url: str) -> None:
     assert check_url(url) == url
 
 
+@pytest.mark.parametrize("url", ["redis+sentinel://a:1", "redis+sentinel://a:1,/runs", "redis+sentinel://a:1/runs/0"])
+def test_a_url_of_sentinels_needs_their_places_and_the_service(url: str) -> None:
+    with pytest.raises(ValueError, match=r"redis\+sentinel://host:port,host:port/SERVICE"):
+        check_url(url)
+
+
+@pytest.mark.parametrize("url", ["redis+cluster://a:1/0", "redis+cluster://", "redis+cluster://a:1?db=3"])
+def test_a_url_of_a_cluster_has_places_alone(url: str) -> None:
+    with pytest.raises(ValueError, match=r"redis\+cluster://host:port,host:port"):
+        check_url(url)
+
+
+@pytest.mark.parametrize("url", ["redis://host:x", "redis+sentinel://a:1,b:x/runs", "redis+cluster://a:1,b:99999"])
+def test_a_port_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="port is not a number"):
+        check_url(url)
+
+
 @pytest.mark.parametrize("url", ["http://host", "host:6379", "/run/store.sock", ""])
-def test_a_url_of_another_kind_is_refused_and_the_three_are_named(url: str) -> None:
+def test_a_url_of_another_kind_is_refused_and_the_others_are_named(url: str) -> None:
     with pytest.raises(ValueError, match=r"--redis .*redis://host:port, rediss://host:port or unix:///path"):
         check_url(url)
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://:hunter2@host:1/0", "rediss://me:hunter2@host", "unix:///run/store.sock?password=hunter2"]
+    "url",
+    [
+        "redis://:hunter2@host:1/0",
+        "rediss://me:hunter2@host",
+        "unix:///run/store.sock?password=hunter2",
+        "redis+sentinel://me:hunter2@a:1,b:2/runs",
+    ],
 )
 def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(ValueError, match="--redis-password-file") as caught:

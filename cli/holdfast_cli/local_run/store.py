@@ -21,15 +21,10 @@ def check_url(url: str) -> str:
 
 def connect(url: str, password_file: Path | None = None, *, timeout_s: float = 5.0) -> "redis.Redis":
     """Return a client of ``url``; nothing is sent yet. Raises SettingsError if the password cannot be read."""
-    password = None
-    if password_file is not None:
-        try:
-            password = password_file.read_text().strip()
-        except OSError as error:
-            raise SettingsError(f"--redis-password-file {password_file}: {error.strerror}") from None
-    return redis.Redis.from_url(
-        check_url(url), password=password, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
-    )
+    try:
+        return redis_client.connect_blocking(check_url(url), password_file, timeout_s=timeout_s)
+    except OSError as error:
+        raise SettingsError(f"--redis-password-file {password_file}: {error.strerror}") from None
 
 
 def publish_run(client: "redis.Redis", spec: RunSpec) -> None:

@@ -227,7 +227,8 @@ class RunSettings:
         is_needed_to_publish=True,
         unset="a server that this run starts",
     )
-    """Redis server: redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH, without a password."""
+    """Redis server: redis://HOST:PORT/DB, rediss://HOST:PORT/DB, unix:///PATH,
+    redis+sentinel://HOST:PORT,HOST:PORT/SERVICE or redis+cluster://HOST:PORT,HOST:PORT, without a password."""
     redis_password_file: Path | None = setting(
         None, "store.redis_password_file", "--redis-password-file FILE", by=EVERYWHERE
     )

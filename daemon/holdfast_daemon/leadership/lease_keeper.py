@@ -102,7 +102,6 @@ class LeaseKeeper:
         self, connect: Callable[[], redis.Redis], lease_s: float, *, limit_s: float = LONGEST_SILENCE_S
     ) -> None:
         self._client = connect()
-        self._renew = self._client.register_script(RENEW)
         self._lease_s = lease_s
         self._limit_s = limit_s
         self._kept: set[KeptLease] = set()
@@ -157,7 +156,8 @@ class LeaseKeeper:
 
     def _extend(self, lease: KeptLease, now_s: float) -> None:
         try:
-            is_ours = self._renew(keys=[keys.leader(lease.run)], args=[lease.value, int(self._lease_s * 1000)])
+            length_ms = str(int(self._lease_s * 1000))
+            is_ours = self._client.eval(RENEW, 1, keys.leader(lease.run), lease.value, length_ms)
         except (StoreError, OSError):  # the loop finds the same, and reports it
             return
         if is_ours:  # if not, the next write of the loop is refused

@@ -1,0 +1,84 @@
+"""Daemons and agents with a store of several real servers."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast_cli.local_run.store import live_nodes, publish_run
+from holdfast_proto import keys
+from holdfast_proto.v1 import store_pb2 as store
+from tests.support.coroutines import until
+from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent
+from tests.support.shells import daemon, stored_incidents, stored_record, train
+from tests.support.store_groups import ClusterGroup, SentinelGroup
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def sentinels(tmp_path: Path) -> Iterator[SentinelGroup]:
+    with contextlib.closing(SentinelGroup(tmp_path)) as group:
+        yield group
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterGroup]:
+    with contextlib.closing(ClusterGroup(tmp_path)) as group:
+        yield group
+
+
+async def test_a_run_goes_on_with_the_master_that_sentinels_choose(
+    sentinels: SentinelGroup, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    store_of_all: Any = sentinels
+    with sentinels.client() as client:
+        publish_run(client, SPEC)
+    async with daemon(folder, store_of_all) as it, FakeAgent(sentinels.url) as agent:
+        await train(it, agent, steps=2)
+        await it.until_phase(store.RUN_PHASE_RUNNING)
+        fence = it.record.fence
+        await asyncio.to_thread(sentinels.fail_over)
+        await train(it, agent, steps=2)
+        await until(lambda: it.shell.leads and it.shell.store_up, "the daemon leads with the new master")
+        record = stored_record(store_of_all)
+        assert record is not None
+        assert record.fence >= fence
+        assert stored_incidents(store_of_all) == []
+        assert agent.kinds() == ["start"]
+        agent.end(1, signal=9)
+        await until(lambda: agent.state.generation == 2, "the agent gets commands from the new master")
+        await until(lambda: "can be used again" in caplog.text, "the end of the outage is said")
+        assert agent.commands[-1].fence >= fence
+    assert agent.kinds() == ["start", "gather_evidence", "stop", "start"]
+    assert caplog.text.count("cannot be used") == 1
+    assert caplog.text.count("can be used again") == 1
+
+
+async def test_a_run_uses_a_cluster(cluster: ClusterGroup, folder: Path) -> None:
+    store_of_all: Any = cluster
+    with cluster.client() as client:
+        client.set(keys.rendezvous(RUN, 7), "an earlier run")
+        publish_run(client, SPEC)
+        assert not client.exists(keys.rendezvous(RUN, 7))
+    async with daemon(folder, store_of_all) as it, FakeAgent(cluster.url) as agent:
+        await train(it, agent, steps=2)
+        await it.until_phase(store.RUN_PHASE_RUNNING)
+        agent.refuse_checkpoint(1)
+        await until(lambda: stored_incidents(store_of_all), "an event is an incident")
+        assert await agent.link.publish_rendezvous(1, "127.0.0.1:1")
+        assert await agent.link.find_rendezvous(1, patience_s=30) == "127.0.0.1:1"
+        with cluster.client() as client:
+            assert live_nodes(client, RUN) == [NODE]
+            assert client.smembers(keys.RUNS) == {RUN.encode()}
+        agent.end(1, signal=9)
+        await until(lambda: agent.state.generation == 2, "the agent gets commands")
+        assert (it.shell.counters.failures, agent.link.failures_total) == (0, 0)
+    record = stored_record(store_of_all)
+    assert record is not None
+    assert record.generation == 2
