@@ -46,6 +46,11 @@ RefusalHandler = Callable[[str, str], None]
 """Called with the stream id of an entry that is no command, and the reason."""
 
 
+def most_events(spec: store.RunSpec) -> int:
+    """Return how many events the stream of a run keeps at least."""
+    return max(EVENTS_KEPT, EVENTS_PER_NODE * spec.nodes)
+
+
 class StoreLink:
     """All traffic between one agent and Redis. No method raises because the store is unreachable."""
 
@@ -92,13 +97,16 @@ class StoreLink:
         """Return the run's spec, or None if there is none or the store is unreachable."""
         data: Any = await self._try(self._client.get(keys.spec(self._run)))
         try:
-            return store.RunSpec.FromString(data) if data else None
+            spec = store.RunSpec.FromString(data) if data else None
         except DecodeError:  # the start of the agent tries again until its patience ends
             return None
+        if spec is not None:  # the first events may be sent before the first state
+            self._events_in_stream = most_events(spec)
+        return spec
 
     async def publish_state(self, state: store.NodeState, spec: store.RunSpec) -> None:
         """Replace this node's state, and restore the keys that an emptied store has lost."""
-        self._events_in_stream = max(EVENTS_KEPT, EVENTS_PER_NODE * spec.nodes)
+        self._events_in_stream = most_events(spec)
         key, value, now_s = keys.node(self._run, self._node), write_state(state), time.monotonic()
         if now_s < self._registered_until_s:
             # An emptied store has lost this key, too. It is not set then, and all are restored together.

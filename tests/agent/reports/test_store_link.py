@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast_agent.reports import store_link
-from holdfast_agent.reports.store_link import StoreLink
+from holdfast_agent.reports.store_link import StoreLink, most_events
 from holdfast_base import redis_client
 from holdfast_base.redis_client import StoreOutage, connect
 from holdfast_proto import keys
@@ -95,6 +95,10 @@ async def test_of_too_many_queued_events_the_oldest_are_dropped_and_counted(
         store_server.start()
         await link.flush(patience_s=30)
         assert steps(store_server) == list(range(15, 25))
+
+
+def test_the_stream_keeps_a_minute_of_steps_of_a_large_run() -> None:
+    assert [most_events(store.RunSpec(nodes=nodes)) for nodes in (1, 166, 1250)] == [10_000, 10_000, 75_000]
 
 
 async def test_flush_gives_up_when_its_patience_ends(store_server: StoreServer) -> None:

@@ -2,6 +2,7 @@ import asyncio
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -248,6 +249,31 @@ async def test_a_standby_leads_when_the_lease_has_lapsed_and_not_before(folder: 
         assert lapses_s - time_s() >= LEASE_S / 2  # it is renewed at a third of its length
         await until(lambda: second.shell.leads, "the standby leads")
         assert lapses_s <= time_s() <= lapses_s + LEASE_S / 3  # a standby looks four times in a lease
+
+
+@on_virtual_time
+async def test_a_standby_asks_for_the_lease_often_and_for_all_else_seldom(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = published()
+    async with running(folder, memory, steps=2, name="a") as (first, agent):
+        asked = dict.fromkeys(("hgetall", "acquire"), 0)
+        for name in asked:
+            command = getattr(memory, name)
+
+            def counted(*arguments: Any, name: str = name, command: Any = command) -> Any:
+                asked[name] += 1
+                return command(*arguments)
+
+            monkeypatch.setattr(memory, name, counted)
+        async with daemon(folder, memory, "b") as second:
+            await asyncio.sleep(10 * run_shell.FOLLOW_S)
+            assert asked["hgetall"] <= 11  # incidents, which the leader reads once
+            assert asked["acquire"] >= 10 * run_shell.FOLLOW_S / LEASE_S * 4
+            assert second.record.generation == 1
+            await first.die()
+            await until(lambda: second.shell.leads, "the standby leads")
+        assert agent.kinds() == ["start"]
 
 
 @on_virtual_time
