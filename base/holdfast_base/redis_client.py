@@ -5,6 +5,7 @@ Needs the package ``redis``; the hooks never import this module.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 import redis
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.cluster import ClusterNode
 from redis.exceptions import RedisClusterException, RedisError
 
@@ -30,6 +33,13 @@ OPERATION_TIMEOUT_S = 3.0
 _KINDS = "redis://host:port, rediss://host:port or unix:///path"
 _GROUPS = "redis+sentinel://host:port,host:port/SERVICE or redis+cluster://host:port,host:port"
 _SENTINELS, _CLUSTER = "redis+sentinel", "redis+cluster"
+
+
+ASK_SENTINELS_S = 1.0
+"""Time after which sentinels are asked again for the master. It is shorter than the time to live of a node's state."""
+
+ASKING_TIMEOUT_S = 0.5
+"""Time after which sentinels that do not answer are no longer waited for."""
 
 
 def check_url(url: str) -> str:
@@ -75,7 +85,8 @@ def connect(url: str, password_file: Path | None = None) -> redis.asyncio.Redis:
     scheme, settings = urlsplit(check_url(url)).scheme, _settings(password_file, OPERATION_TIMEOUT_S)
     if scheme == _SENTINELS:
         sentinels: Any = _Sentinels(_places(url), sentinel_kwargs=_of_sentinels(settings), **settings)  # type: ignore[no-untyped-call]
-        return cast(redis.asyncio.Redis, sentinels.master_for(_service(url), username=urlsplit(url).username))
+        named = {"username": urlsplit(url).username, "connection_pool_class": _MasterPool}
+        return cast(redis.asyncio.Redis, sentinels.master_for(_service(url), **named))
     if scheme == _CLUSTER:
         nodes = [AsyncClusterNode(*place) for place in _places(url)]
         # It has the commands that are used here, and no common base class.
@@ -137,6 +148,30 @@ class _Sentinels(redis.asyncio.Sentinel):
         except redis.ConnectionError:
             raise _no_master(service_name) from None
         return found
+
+
+class _MasterPool(SentinelConnectionPool):
+    """Connections to the master, which leave a server soon after sentinels have chosen another one.
+
+    A master that was cut off or paused learns only after seconds that it is none. Some daemons and agents would write
+    to it, and others to the new one.
+    """
+
+    _ask_at_s = -math.inf
+
+    async def ensure_connection(self, connection: AbstractConnection) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._ask_at_s:
+            self._ask_at_s = now_s + ASK_SENTINELS_S
+            try:
+                async with asyncio.timeout(ASKING_TIMEOUT_S):
+                    await self.get_master_address()  # type: ignore[no-untyped-call]
+            except (RedisError, OSError, TimeoutError):  # a master needs no sentinel to be used
+                self._ask_at_s = now_s + 5 * ASK_SENTINELS_S
+        place = getattr(connection, "host", None), getattr(connection, "port", None)
+        if connection.is_connected and self.master_address not in (None, place):
+            await connection.disconnect()
+        await super().ensure_connection(connection)
 
 
 class _BlockingSentinels(redis.Sentinel):

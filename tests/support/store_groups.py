@@ -93,15 +93,21 @@ class SentinelGroup(StoreGroup):
             f"sentinel monitor {SERVICE} {HOST} {self.master} 1\n"
             f"sentinel down-after-milliseconds {SERVICE} 500\nsentinel failover-timeout {SERVICE} 3000\n"
         )
-        sentinel = self.start(str(configuration), "--sentinel")
-        wait_until(lambda: ask(sentinel, "SENTINEL", "REPLICAS", SERVICE), "the sentinel knows the replica")
+        self.sentinel = self.start(str(configuration), "--sentinel")
+        wait_until(lambda: ask(self.sentinel, "SENTINEL", "REPLICAS", SERVICE), "the sentinel knows the replica")
         dead = free_port()
-        self.url = f"redis+sentinel://{HOST}:{dead},{HOST}:{sentinel}/{SERVICE}"
+        self.url = f"redis+sentinel://{HOST}:{dead},{HOST}:{self.sentinel}/{SERVICE}"
 
     def fail_over(self) -> None:
         """End the master, and wait until the replica has taken its place."""
         self.kill(self.master)
         wait_until(lambda: ask(self.replica, "ROLE")[0] == "master", "the replica is the master")
+
+    def name_replica(self) -> None:
+        """Have the sentinel name the replica as the master, while the old master does not know of it."""
+        ask(self.replica, "REPLICAOF", "NO", "ONE")
+        ask(self.sentinel, "SENTINEL", "REMOVE", SERVICE)
+        ask(self.sentinel, "SENTINEL", "MONITOR", SERVICE, HOST, str(self.replica), "1")
 
 
 class ClusterGroup(StoreGroup):

@@ -12,7 +12,7 @@ import pytest
 from holdfast_cli.local_run.store import live_nodes, publish_run
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
-from tests.support.coroutines import until
+from tests.support.coroutines import PATIENCE_S, until
 from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent
 from tests.support.shells import daemon, stored_incidents, stored_record, train
 from tests.support.store_groups import ClusterGroup, SentinelGroup
@@ -58,6 +58,23 @@ async def test_a_run_goes_on_with_the_master_that_sentinels_choose(
     assert agent.kinds() == ["start", "gather_evidence", "stop", "start"]
     assert caplog.text.count("cannot be used") == 1
     assert caplog.text.count("can be used again") == 1
+
+
+async def test_a_client_leaves_a_master_that_does_not_know_yet_that_it_is_none(sentinels: SentinelGroup) -> None:
+    client = sentinels.connect()
+
+    async def port() -> int:
+        answer: dict[str, int] = await client.info("server")
+        return answer["tcp_port"]
+
+    assert await port() == sentinels.master
+    sentinels.name_replica()
+    async with asyncio.timeout(PATIENCE_S):
+        while await port() != sentinels.replica:
+            await asyncio.sleep(0.05)
+    sentinels.kill(sentinels.sentinel)
+    assert await port() == sentinels.replica, "a master is used while no sentinel answers"
+    await client.aclose()
 
 
 async def test_a_run_uses_a_cluster(cluster: ClusterGroup, folder: Path) -> None:
