@@ -1,4 +1,4 @@
-"""Daemons and agents with a store of several real servers."""
+"""Daemons and agents with a store of several real servers, or with one that loses its data."""
 
 import asyncio
 import contextlib
@@ -14,8 +14,9 @@ from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import PATIENCE_S, until
 from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent
-from tests.support.shells import daemon, stored_incidents, stored_record, train
+from tests.support.shells import daemon, publish_spec, stored_incidents, stored_record, train
 from tests.support.store_groups import ClusterGroup, SentinelGroup
+from tests.support.store_server import StoreServer
 
 pytestmark = pytest.mark.system
 
@@ -99,3 +100,32 @@ async def test_a_run_uses_a_cluster(cluster: ClusterGroup, folder: Path) -> None
     record = stored_record(store_of_all)
     assert record is not None
     assert record.generation == 2
+
+
+async def test_a_run_goes_on_when_a_server_loses_all_data_and_its_clock_is_behind(
+    store_server: StoreServer, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish_spec(store_server)
+    ahead = "9000000000000-0"
+    async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
+        await train(it, agent, steps=2)
+        await it.until_phase(store.RUN_PHASE_RUNNING)
+        event = store.Event(node=NODE, checkpoint_unreadable={"step": 1, "reason": "no such file"})
+        with store_server.client() as client:
+            client.xadd(keys.events(RUN), {"event": event.SerializeToString()}, id=ahead)
+            client.xadd(keys.commands(RUN, NODE), {"command": store.NodeCommand().SerializeToString()}, id=ahead)
+            await until(lambda: it.record.last_event_id == ahead and len(agent.commands) == 2, "both are read")
+            await until(lambda: stored_incidents(store_server), "the incident is kept")
+            before = stored_record(store_server)
+            client.execute_command("FLUSHALL")
+        await until(lambda: stored_incidents(store_server), "the incident is there again")
+        agent.refuse_checkpoint(2)
+        await until(lambda: len(stored_incidents(store_server)) == 2, "the event is read")
+        agent.end(1, signal=9)
+        await until(lambda: agent.state.generation == 2, "the agent reads new commands")
+        after = stored_record(store_server)
+        assert before is not None
+        assert after is not None
+        assert after.fence > before.fence
+    assert agent.kinds() == ["start", None, "gather_evidence", "stop", "start"]
+    assert caplog.text.count("the store has lost the run's data") == 1
