@@ -20,6 +20,9 @@ from holdfast_proto.v1.recorder_pb2 import RecorderDump
 PENDING_STEPS = 512
 """Steps that a node may be ahead before a step is counted without the summaries of the nodes that lag."""
 
+UNREADABLE_KEPT = 256
+"""Unreadable checkpoints that are remembered: those of the newest steps, because a start tries the newest first."""
+
 
 def absorb(tick: Tick, observation: Observation) -> None:
     """Fold an observation into the state."""
@@ -113,7 +116,8 @@ def _told(tick: Tick, event: store.Event) -> None:
 def _unreadable(tick: Tick, unreadable: store.CheckpointUnreadable) -> None:
     if unreadable.step not in tick.record.unreadable_checkpoints:
         with tick.edit_record() as record:
-            record.unreadable_checkpoints.append(unreadable.step)
+            newest = sorted({*record.unreadable_checkpoints, unreadable.step})[-UNREADABLE_KEPT:]
+            record.unreadable_checkpoints[:] = newest
     detail = store.CheckpointDetail(trouble=store.CHECKPOINT_TROUBLE_UNREADABLE, reason=unreadable.reason)
     checkpoint_failures.note(tick, detail, unreadable.step)
 

@@ -9,6 +9,9 @@ from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
 
+_MOST_UNREPORTED = 64
+"""Faults that wait for an incident's story, the newest: many faults lead to no incident."""
+
 _SHOWN = 8
 """Faults that a run's status lists."""
 
@@ -45,7 +48,7 @@ def absorb(tick: Tick, event: store.Event) -> None:
     """Note whether a rank has accepted a fault, and answer the operator who requested it."""
     tick.state = replace(
         tick.state,
-        unreported_faults=(*tick.state.unreported_faults, event),
+        unreported_faults=(*tick.state.unreported_faults, event)[-_MOST_UNREPORTED:],
         newest_faults=(*tick.state.newest_faults, event)[-_SHOWN:],
     )
     if event.HasField("fault_refused"):

@@ -12,6 +12,9 @@ from holdfast_core.reading.attention import bad_loss_incident
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
+MOST_LINES = 200
+"""Most lines of an incident's story. It keeps the first and the newest: how it began, and how it is now."""
+_FIRST_LINES = 50
 MOST_FILES_NAMED = 512
 """Most files of evidence that an incident names: it must not grow with the run, because each change copies it."""
 INCIDENTS_KEPT = 256
@@ -87,8 +90,8 @@ def reported_key(kind: "store.VerdictKind", culprits: Sequence[int]) -> str:
 
 def _count_detection(tick: Tick, last_progress_unix_s: float) -> None:
     totals = tick.state.totals
-    detected_s = max(0.0, tick.now - last_progress_unix_s)
-    tick.state = replace(tick.state, totals=replace(totals, detections_s=(*totals.detections_s, detected_s)))
+    detected = totals.detections.add(max(0.0, tick.now - last_progress_unix_s))
+    tick.state = replace(tick.state, totals=replace(totals, detections=detected))
 
 
 def note_incident(tick: Tick, verdict: store.Verdict, *, last_progress_unix_s: float | None = None) -> store.Incident:
@@ -147,7 +150,7 @@ def _count_recovery(tick: Tick, incident: store.Incident) -> None:
     totals = replace(
         totals,
         lost_s={**totals.lost_s, kind: totals.lost_s.get(kind, 0.0) + lost_s},
-        recoveries_s=(*totals.recoveries_s, lost_s),
+        recoveries=totals.recoveries.add(lost_s),
         lost_steps=totals.lost_steps + incident.lost_steps,
     )
     tick.state = replace(tick.state, totals=totals)
@@ -191,6 +194,8 @@ def _place_culprits(tick: Tick, incident: store.Incident) -> None:
 
 def _save(tick: Tick, incident: store.Incident) -> None:
     _place_culprits(tick, incident)
+    if len(incident.actions) > MOST_LINES:
+        del incident.actions[_FIRST_LINES : len(incident.actions) - (MOST_LINES - _FIRST_LINES)]
     known = {**tick.state.incidents, incident.id: incident}
     loss = bad_loss_incident(tick.state)
     forgotten = _to_forget(tick.record, known, {incident.id, loss.id if loss is not None else ""})

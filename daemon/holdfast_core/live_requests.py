@@ -18,6 +18,9 @@ REPEAT_S = 2.0
 MOST_STACKS = 1024
 """Most ranks of one request: the answer passes through the store and the daemon in one piece."""
 
+MOST_REQUESTS = 64
+"""Most requests that wait for an answer: each keeps what the nodes have sent until then."""
+
 _LATE_S = 10.0
 """Time in which a rank whose steps end reports that it has given up, or has written the files."""
 
@@ -98,6 +101,8 @@ def _places(tick: Tick) -> dict[int, str]:
 
 def _refusal(tick: Tick, wanted: tuple[int, ...], places: Mapping[int, str]) -> str:
     phase = run_phase_name(tick.record.phase)
+    if len(tick.state.live_requests) >= MOST_REQUESTS:
+        return f"{MOST_REQUESTS} requests wait for their answers: try again when some are answered"
     if tick.record.phase in ENDED:
         return f"the run has {phase}: no rank is alive"
     if not places:

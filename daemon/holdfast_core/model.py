@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from holdfast_core.accounting.latencies import Latencies
 from holdfast_core.accounting.phase_watch import SeenStretch
 from holdfast_core.deadlines import Deadlines
 from holdfast_core.detectors import registry
@@ -196,9 +197,9 @@ class Totals:
     refused_commands: int = 0
     checkpoints: int = 0
     last_checkpoint_unix_s: float = 0.0
-    detections_s: tuple[float, ...] = ()
+    detections: Latencies = field(default_factory=Latencies)
     """Seconds from the last progress to the verdict, of every incident that stopped the run."""
-    recoveries_s: tuple[float, ...] = ()
+    recoveries: Latencies = field(default_factory=Latencies)
     """Seconds from the last progress to the next completed step, of every recovery."""
 
 
@@ -318,7 +319,7 @@ class CoreState:
     newest_faults: tuple[store.Event, ...] = ()
     """Newest faults that were injected or refused, for the status."""
     unreported_faults: tuple[store.Event, ...] = ()
-    """Faults that were injected or refused, and that no incident's story contains yet."""
+    """Newest faults that were injected or refused, and that no incident's story contains yet."""
     witness_words: tuple[WitnessReport, ...] = ()
     """What witnesses have said of ranks, and no incident's story contains yet."""
     first_exit_unix_s: float = 0.0
@@ -341,8 +342,8 @@ class CoreState:
     """Nodes that have sent the open incident's evidence."""
     sent_unix_s: float = 0.0
     """Unix time at which the commands of the present phase were last sent; 0: not yet."""
-    reported_once: frozenset[str] = frozenset()
-    """Keys of what has been reported in this generation, and is reported once: see :meth:`Tick.once`."""
+    reported_once: Mapping[str, float] = field(default_factory=dict)
+    """Key of what has been reported in this generation, and is reported once -> Unix time: see :meth:`Tick.once`."""
     counted_steps: Mapping[str, int] = field(default_factory=dict)
     """Node -> newest step of which it has sent the summary."""
     pending_steps: Mapping[int, store.StepSummary] = field(default_factory=dict)

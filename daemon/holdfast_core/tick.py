@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import islice
 from typing import TypeAlias
 
 from holdfast_core.model import Action, CoreState, Send
@@ -12,6 +13,9 @@ from holdfast_proto.v1 import store_pb2 as store
 
 Timed: TypeAlias = Callable[[str], AbstractContextManager[object]]
 """Takes the name of a part of the tick and returns a context that times it. The core itself has no clock."""
+
+MOST_REPORTED_ONCE = 1024
+"""Reports of a generation that are remembered, the newest: a generation may last for months."""
 
 LEAD_S = 2.0
 """Time from a decision to the last rank that knows of it: a report, a tick and a command, and room for a busy node."""
@@ -103,12 +107,14 @@ class Tick:
 
     def forget(self, what: str) -> None:
         """Have everything whose key begins with ``what`` be reported again."""
-        kept = frozenset(key for key in self.state.reported_once if not key.startswith(what))
+        kept = {key: at for key, at in self.state.reported_once.items() if not key.startswith(what)}
         self.state = replace(self.state, reported_once=kept)
 
     def once(self, what: str) -> bool:
         """Return whether ``what`` is to be reported now: True the first time in this generation, then False."""
-        if what in self.state.reported_once:
+        known = self.state.reported_once
+        if what in known:
             return False
-        self.state = replace(self.state, reported_once=self.state.reported_once | {what})
+        newest = dict(islice(known.items(), max(0, len(known) + 1 - MOST_REPORTED_ONCE), None))
+        self.state = replace(self.state, reported_once={**newest, what: self.now})
         return True

@@ -1,12 +1,13 @@
 """The daemon's /metrics: a view of the cores' states, made at each scrape."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from holdfast_base.metric_family import MetricFamily
+from holdfast_core.accounting.latencies import Latencies
 from holdfast_core.accounting.ledger import goodput_ratio, settled_time_use
 from holdfast_core.detectors.speed.data_share import SLOW_DATA
 from holdfast_core.model import CoreState, present_step
@@ -118,11 +119,11 @@ _BY_LABEL: tuple[tuple[MetricFamily, Callable[[CoreState], Mapping[str, float]]]
 )
 """Families with a second label, and its values' samples. A value of a fixed set that has no sample is exported as 0."""
 
-_HISTOGRAMS: tuple[tuple[MetricFamily, tuple[str, ...], Callable[[CoreState], Sequence[float]]], ...] = (
-    (of_run.DETECTION_LATENCY, (), lambda state: state.totals.detections_s),
-    (of_run.RECOVERY_DURATION, ("total",), lambda state: state.totals.recoveries_s),
+_HISTOGRAMS: tuple[tuple[MetricFamily, tuple[str, ...], Callable[[CoreState], Latencies]], ...] = (
+    (of_run.DETECTION_LATENCY, (), lambda state: state.totals.detections),
+    (of_run.RECOVERY_DURATION, ("total",), lambda state: state.totals.recoveries),
 )
-"""Histograms, the values of the labels that follow the run, and all observations."""
+"""Histograms, the values of the labels that follow the run, and what was counted."""
 
 
 def _state_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
@@ -136,10 +137,9 @@ def _state_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
             for run, state in led.items()
             for label, number in _with_zeros(family, by_label(state)).items()
         )
-    for family, labels, observed in _HISTOGRAMS:
-        yield family.histogram(
-            ((run, *labels), *_cumulative(observed(state), family.buckets)) for run, state in led.items()
-        )
+    for family, labels, latencies in _HISTOGRAMS:
+        counted = {run: latencies(state) for run, state in led.items()}
+        yield family.histogram(((run, *labels), one.counts, one.sum_s) for run, one in counted.items())
 
 
 def _how_watched(spec: store.RunSpec) -> tuple[str, str]:
@@ -150,11 +150,6 @@ def _with_zeros(family: MetricFamily, samples: Mapping[str, float]) -> Mapping[s
     """Return the samples of the label's fixed set, 0 where there is none; all samples if it has no fixed set."""
     fixed = family.values.get(family.labels[-1])
     return samples if fixed is None else {value: samples.get(value, 0) for value in fixed}
-
-
-def _cumulative(observed: Sequence[float], bounds: Iterable[float]) -> tuple[list[int], float]:
-    """Return how many values each bound includes, then how many there are, and their sum."""
-    return [*(sum(value <= bound for value in observed) for bound in bounds), len(observed)], sum(observed)
 
 
 def _shell_families(leading: Mapping[str, RunShell]) -> Iterator[Metric]:

@@ -34,6 +34,8 @@ _COMMIT_LOOK_S = 0.2
 _SHORTAGE_LOOK_S = 0.5
 """Pause before another look at a slot that could not be opened for lack of descriptors or memory."""
 _RECORD_PATIENCE_S = 30.0
+_STEPS_KEPT = 1000
+"""Checkpoints that are remembered as begun or failed, the newest: a store may be unreachable for weeks."""
 _UPLOADS = 4
 """Concurrent uploads; each takes up to 32 MiB of memory."""
 
@@ -96,6 +98,8 @@ class ShardSaver:
         """Write the shard of ``rank`` from the slot pinned for ``step``, unless a job does that already."""
         if (rank, step) not in self._pending:
             self._began.setdefault(step, time.monotonic())
+            while len(self._began) > _STEPS_KEPT:  # of checkpoints that another node commits, or nobody does
+                del self._began[next(iter(self._began))]
             task = asyncio.get_running_loop().create_task(self._write(rank, step, world_size))
             self._pending[rank, step] = task
 
@@ -213,7 +217,7 @@ class ShardSaver:
         checkpoint = (self._inventory.history, step)
         if checkpoint in self._failed:
             return
-        self._failed.add(checkpoint)
+        self._failed = {*sorted(self._failed)[1 - _STEPS_KEPT :], checkpoint}
         self.counters.attempts += 1
         self.counters.failures += 1
         log.error("checkpoint of step %d failed: %s", step, reason)

@@ -93,7 +93,9 @@ def see_clocks(tick: Tick, nodes: Mapping[str, store.NodeState]) -> None:
             lead_s = known.get(name, shown_s)
             leads_s[name] = max(shown_s, lead_s + CLOCK_SMOOTHING * (shown_s - lead_s))
     if leads_s:
-        tick.state = replace(tick.state, clock_leads_s={**known, **leads_s})
+        present = {*nodes, *tick.record.nodes}  # machines that were replaced do not come back
+        staying = {name: lead_s for name, lead_s in known.items() if name in present}
+        tick.state = replace(tick.state, clock_leads_s={**staying, **leads_s})
 
 
 def by_leaders_clock(tick: Tick, node: str, summary: store.StepSummary) -> store.StepSummary:

@@ -72,7 +72,7 @@ def forget(tick: Tick, after_step: int) -> None:
     tick.state = replace(
         tick.state,
         first_exit_unix_s=0.0,
-        reported_once=frozenset(),
+        reported_once={},
         counted_steps={},
         pending_steps={},
         suspicion=None,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
+from holdfast_core.incidents import INCIDENTS_KEPT
 from holdfast_core.model import CoreState, Observation
 from holdfast_daemon.incidents import incident_folder
 from holdfast_daemon.incidents.evidence_removal import remove_old_evidence
@@ -100,9 +101,8 @@ class IncidentArchive:
         self._has_kept_failure = False
         self.recording = Recording()
         """Recording of what the core is shown. The shell adds to it in every tick."""
-        self._recorded: dict[str, Verdict] = {}
-        """Incident -> verdict whose recording was written."""
-        self._known: set[str] = set()
+        self._known: dict[str, Verdict | None] = {}
+        """Incident -> verdict whose recording was written; None: none was. The newest :data:`INCIDENTS_KEPT`."""
         self._remover: threading.Thread | None = None
         self._removes_from_s = 0.0
         self._writing: set[asyncio.Task[None]] = set()
@@ -117,7 +117,7 @@ class IncidentArchive:
             is_new = incident.id not in self._known
             if is_new:
                 incident_folder.set_older_aside(folder, incident)
-                self._known.add(incident.id)
+                self._remember(incident, None)
             incident_folder.write_story(folder, incident)
             if is_new:
                 self._make_room()
@@ -125,11 +125,16 @@ class IncidentArchive:
             self._failed(folder, error)
         excerpt = self.recording.excerpt()
         if excerpt is not None and self._is_news(incident, excerpt):
-            self._recorded[incident.id] = incident.verdict
+            self._remember(incident, incident.verdict)
             dropped, verdict = self.recording.dropped_ticks_total, incident.verdict
             self._write(
                 folder, lambda: incident_folder.write_recording(folder, excerpt, verdict, dropped_ticks=dropped)
             )
+
+    def _remember(self, incident: Incident, verdict: Verdict | None) -> None:
+        self._known[incident.id] = verdict
+        while len(self._known) > INCIDENTS_KEPT:
+            del self._known[next(iter(self._known))]
 
     def _make_room(self) -> None:
         """Begin to remove old evidence, in a thread that does not keep the daemon alive: a disk may block it."""
@@ -176,7 +181,7 @@ class IncidentArchive:
 
     def _is_news(self, incident: Incident, excerpt: Excerpt) -> bool:
         """Whether the recorded ticks led to this verdict, and no recording of it is written yet."""
-        known = self._recorded.get(incident.id)
+        known = self._known.get(incident.id)
         before = excerpt.base.incidents.get(incident.id)
         seen = [known] if known is not None else [before.verdict] if before is not None else []
         return not any(same_verdict(verdict, incident.verdict) for verdict in seen)

@@ -48,7 +48,7 @@ TICKS = "observations.binpb"
 README = "README.txt"
 TRACEBACK = "traceback.txt"
 
-_FORMAT = 4
+_FORMAT = 5
 """Number of the recording's format. It grows whenever a field of the core's state gets another name or meaning: a
 recording holds that state, and the core can only continue from a state of its own version. Stories have no number,
 because every version reads those of all earlier ones."""

@@ -4,6 +4,7 @@ The collector fills them; docs/metrics.md, the dashboards and their tests read t
 """
 
 from holdfast_base.metric_family import counter, declared_in, gauge, histogram
+from holdfast_core.accounting.latencies import LATENCY_BUCKETS_S
 from holdfast_core.detectors.framework import RECOVERABLE
 from holdfast_core.naming import kind_name
 from holdfast_daemon.notify.delivery import OUTCOMES
@@ -11,8 +12,6 @@ from holdfast_proto import vocabulary
 from holdfast_proto.message_json import enum_names
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import TIME_USES
-
-LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 MODES = tuple(enum_names(store.Mode))
 PRESETS = tuple(enum_names(store.Preset))

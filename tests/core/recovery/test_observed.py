@@ -120,7 +120,7 @@ def test_the_next_world_of_a_launcher_is_judged_by_itself() -> None:
     world.launch(2, [12, 13])
     record = world.state.record
     assert (world.where, record.newest_step, record.restarts_total) == (("starting", 2), -1, 1)
-    assert world.state.reported_once == frozenset()
+    assert world.state.reported_once == {}
     world.launch(2, [12, 13], step=9)
     world.end(1, signal=9)
     assert world.kinds == [store.VERDICT_KIND_DEAD_RANK] * 2

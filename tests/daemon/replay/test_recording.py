@@ -185,7 +185,7 @@ def test_a_recording_without_the_state_or_the_verdict_is_refused_in_one_line(
 def test_a_recording_of_an_earlier_format_is_refused_in_one_line_and_its_story_is_read() -> None:
     folder = Path(__file__).parents[2] / "data/before/incidents/before/0001-hung-collective"
     line = (
-        f"{folder}: its recording has format 1, and this version of Holdfast replays format 4: use the version that"
+        f"{folder}: its recording has format 1, and this version of Holdfast replays format 5: use the version that"
         " recorded it; its story, incident.json, can still be read"
     )
     with pytest.raises(RecordingError, match=f"^{re.escape(line)}$"):
