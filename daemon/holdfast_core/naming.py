@@ -21,6 +21,15 @@ def kind_name(kind: "store.VerdictKind | int") -> str:
     return enum_name(store.VerdictKind, kind)
 
 
+def incident_number(incident: str) -> int:
+    """Return the number that an incident's id begins with, to order ids by: as texts, 10000 comes before 9999.
+
+    Ids without a number come last.
+    """
+    number = incident.partition("-")[0]
+    return int(number) if number.isascii() and number.isdecimal() else 2**63
+
+
 def phase_name(phase: "Phase") -> str:
     """Return the phase of a rank: ``forward_backward``."""
     return enum_name(Phase, phase)

@@ -17,7 +17,7 @@ from holdfast_core.detectors.numbers.loss_rise import LossRise
 from holdfast_core.detectors.numbers.loss_spike import LossSpike
 from holdfast_core.detectors.numbers.non_finite import NonFinite
 from holdfast_core.model import CoreState, SaveIncident
-from holdfast_core.naming import kind_name
+from holdfast_core.naming import incident_number, kind_name
 from holdfast_core.recovery import new_generation
 from holdfast_core.step_numbers import count_step
 from holdfast_core.tick import Tick
@@ -105,7 +105,7 @@ class LogJudge:
         tick = Tick(self._state, float(self.losses))
         count_step(tick, _summary(row))
         known = tick.state.incidents
-        kept = {name: known[name] for name in sorted(known, key=_number_of)[-_INCIDENTS_KNOWN:]}
+        kept = {name: known[name] for name in sorted(known, key=incident_number)[-_INCIDENTS_KNOWN:]}
         self._state = replace(tick.state, incidents=kept)
         saved = {action.incident.id: action.incident for action in tick.actions if isinstance(action, SaveIncident)}
         for incident in saved.values():
@@ -123,10 +123,6 @@ class LogJudge:
             record.generation += 1
         new_generation.forget(tick, after_step)
         self._state = tick.state
-
-
-def _number_of(incident: str) -> int:
-    return int(incident.partition("-")[0])
 
 
 def _joined(one: LogRow, other: LogRow) -> LogRow:

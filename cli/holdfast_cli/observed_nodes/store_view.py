@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import redis
 from google.protobuf.message import DecodeError, Message
 
+from holdfast_core.naming import incident_number
 from holdfast_daemon.control.listed_ranks import rank_view
 from holdfast_proto import keys
 from holdfast_proto.state_value import read_state
@@ -58,7 +59,7 @@ class StoreView:
         if record.loss_counts.HasField("nonfinite_since"):
             status.nonfinite_since = record.loss_counts.nonfinite_since
         if names:
-            newest = self._client.hget(keys.incidents(self._run), max(names))
+            newest = self._client.hget(keys.incidents(self._run), max(names, key=_number))
             status.newest_incident.CopyFrom(_parsed(Incident(), newest))
         return status
 
@@ -71,7 +72,7 @@ class StoreView:
     def incidents(self) -> list[Incident]:
         """Return all incidents of the run, oldest first. One that cannot be read is left out."""
         found = self._client.hgetall(keys.incidents(self._run))
-        read = (_parsed(Incident(), found[name]) for name in sorted(found))
+        read = (_parsed(Incident(), found[name]) for name in sorted(found, key=_number))
         return [incident for incident in read if incident.id]
 
     def announce_end(self, within_s: float) -> None:
@@ -86,6 +87,10 @@ class StoreView:
         event.node, event.unix_s = self._node, time.time()
         fields = {"event": event.SerializeToString()}
         self._client.xadd(keys.events(self._run), fields)  # it is one of few: agents keep the stream short
+
+
+def _number(name: bytes) -> int:
+    return incident_number(name.decode(errors="replace"))
 
 
 def _state(data: bytes | None) -> NodeState:

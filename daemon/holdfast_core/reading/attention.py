@@ -5,6 +5,7 @@ it is finite again or an operator has acknowledged its incident: all that the ru
 """
 
 from holdfast_core.model import CoreState, ranks_of
+from holdfast_core.naming import incident_number
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import ENDED
 
@@ -81,7 +82,7 @@ def urgent_incident(state: CoreState, now: float) -> store.Incident | None:
     if present is not None:
         return present
     if state.record.phase in ENDED:
-        newest = state.incidents[max(state.incidents)] if state.incidents else store.Incident()
+        newest = state.incidents[max(state.incidents, key=incident_number)] if state.incidents else store.Incident()
         return newest if explains_the_end(newest, state.record.phase) else None
     bad_loss = bad_loss_incident(state)
     if bad_loss is not None and not bad_loss.acknowledged_unix_s:

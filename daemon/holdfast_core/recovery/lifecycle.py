@@ -8,7 +8,7 @@ from holdfast_core import detection, incidents
 from holdfast_core.accounting import ledger
 from holdfast_core.checkpointing import checkpoint_commands, checkpoint_reads, unused_state
 from holdfast_core.model import counted
-from holdfast_core.naming import kind_name
+from holdfast_core.naming import incident_number, kind_name
 from holdfast_core.recovery import hang_aborts, leaving, new_generation, response, second_fault, standstills, suspicion
 from holdfast_core.recovery.ending import FINISHED, RESEND_S, end_after_training, end_without_restart, ended, finish
 from holdfast_core.recovery.restart_patience import has_progressed
@@ -216,7 +216,8 @@ def _why_given_up(tick: Tick, limit: int) -> str:
     If the same rank ended or hung at the same step each time, it says so: the data or the state of that step does it.
     """
     outcome = tick.record.outcome
-    tried = [tick.state.incidents[name] for name in sorted(tick.state.incidents, reverse=True)]
+    newest_first = sorted(tick.state.incidents, key=incident_number, reverse=True)
+    tried = [tick.state.incidents[name] for name in newest_first]
     tried = [incident for incident in tried if incident.state in _TRIED]
     verdicts = [incident.verdict for incident in tried]
     same = list(takewhile(lambda one: _place(one) == _place(verdicts[0]), verdicts))

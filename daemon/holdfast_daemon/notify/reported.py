@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast_base.files import replace_file
+from holdfast_core.naming import incident_number
 from holdfast_daemon.notify.message import Message, Notice, as_json, from_json, notice_as_json, notice_from_json
 
 log = logging.getLogger(__name__)
@@ -38,20 +39,15 @@ class Reported:
 
     def knows(self, incident: str) -> bool:
         """Whether an incident was looked at before."""
-        return incident in self.statuses or _number(incident) <= self.forgotten
+        return incident in self.statuses or incident_number(incident) <= self.forgotten
 
     def note(self, incident: str, status: str) -> None:
         """Remember the status of an incident, and of only the newest ones."""
         self.statuses[incident] = status
         while len(self.statuses) > _MOST_INCIDENTS:
-            oldest = min(self.statuses, key=_number)
+            oldest = min(self.statuses, key=incident_number)
             del self.statuses[oldest]
-            self.forgotten = max(self.forgotten, _number(oldest))
-
-
-def _number(incident: str) -> int:
-    number = incident.partition("-")[0]
-    return int(number) if number.isascii() and number.isdecimal() else 2**63
+            self.forgotten = max(self.forgotten, incident_number(oldest))
 
 
 def reported_text(reported: Reported) -> str:
