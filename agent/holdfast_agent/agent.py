@@ -20,7 +20,7 @@ from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.commands.command_runner import CommandRunner
 from holdfast_agent.departure import Departure
 from holdfast_agent.devices.device_watch import DeviceWatch, has_driver
-from holdfast_agent.log_limits import limit_logs
+from holdfast_agent.log_limits import limit_evidence, limit_logs
 from holdfast_agent.movement.tree_watch import TreeWatch
 from holdfast_agent.node import Node
 from holdfast_agent.observer import Observer
@@ -103,6 +103,7 @@ class Agent:
             keep("checkpoints", lambda: self.checkpoints.inventory.refresh(self.checkpoints.saver.report_loss)),
             keep("process_trees", TreeWatch(node).run),
             keep("stalls", StallWatch(node).run),
+            keep("evidence", lambda: limit_evidence(node)),
         ]
         if node.spec.notify.HasField("heartbeat"):
             jobs.append(keep("heartbeat", LeaderWatch(node, link).run))

@@ -1,22 +1,36 @@
-"""Keeps the logs of ranks within bounds: their size while ranks write them, and their number over generations."""
+"""Keeps the files of a node within bounds: logs by size and by generation, evidence and profiles by number and size."""
 
 import asyncio
 import contextlib
+import functools
+import math
 import os
+import re
 import shutil
-import stat
 import time
 from pathlib import Path
 
 from holdfast_agent.node import Node
-from holdfast_base.files import PARTIAL_SUFFIX
+from holdfast_base.log_files import LOOK_EVERY_S, limit_log
+from holdfast_base.old_folders import FolderLimits, OurFiles, remove_old_folders
 from holdfast_base.threads import in_daemon_thread
-from holdfast_proto.run_files import GENERATION_FOLDER, GENERATIONS_LOGGED
+from holdfast_proto.run_files import (
+    GENERATION_FOLDER,
+    GENERATIONS_LOGGED,
+    MISSING,
+    SUSPICION_WITHIN,
+    process_log,
+)
 
-MOST_LOG_BYTES = 64 * 2**20
-"""Size at which a rank's log is emptied: people read its end, and ``holdfast logs`` takes seconds for so much."""
-LOOK_EVERY_S = 10.0
-"""Pause between two looks at the sizes. In this time, no rank that prints text fills a disk."""
+EVIDENCE = OurFiles(re.compile(rf"(rank|node)-.+|{re.escape(MISSING)}"), within=SUSPICION_WITHIN)
+"""Files of evidence. A folder with a daemon's story is that daemon's to empty: it knows which incidents are open."""
+EVIDENCE_LIMITS = FolderLimits(folders=200, total_bytes=20 * 2**30, age_s=30 * 86_400.0)
+"""Evidence that stays on a node. At most two incidents are open at a time, and the newest ten stay in any case."""
+PROFILES = OurFiles(re.compile(r"rank-.+"))
+PROFILE_LIMITS = FolderLimits(folders=50, total_bytes=20 * 2**30, age_s=math.inf)
+"""Profiles that stay. Somebody has asked for each, so age alone removes none."""
+TIDY_EVERY_S = 600.0
+"""Pause between two looks at evidence and profiles: each reads all their folders."""
 _IN_USE_S = 86_400.0
 """Time since the last line after which a log of another generation is no longer in use."""
 
@@ -51,40 +65,6 @@ def _is_in_use(folder: Path) -> bool:
         return any(entry.stat(follow_symlinks=False).st_mtime > since for entry in entries)
 
 
-def limit_log(path: Path) -> bool:
-    """Move the contents of a log that is too large to ``<log>.1``, and return whether it was. Raises OSError.
-
-    A rank holds the file open, so it is copied and emptied. Ranks append, so they continue at its new beginning. What
-    a rank writes between the copy and the emptying is lost.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:  # the rank has not begun to write
-        return False
-    with os.fdopen(descriptor, "rb"):
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size <= MOST_LOG_BYTES:
-            return False
-        partial = path.with_name(f"{path.name}{PARTIAL_SUFFIX}")
-        partial.unlink(missing_ok=True)
-        try:
-            _copy_end(descriptor, status.st_size, partial)
-        except OSError:  # a full disk must not get fuller
-            partial.unlink(missing_ok=True)
-            raise
-        partial.replace(path.with_name(f"{path.name}.1"))
-        os.ftruncate(descriptor, 0)
-    return True
-
-
-def _copy_end(log: int, size: int, copy: Path) -> None:
-    with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        offset, end = size - MOST_LOG_BYTES, size + MOST_LOG_BYTES
-        # Up to an end, because a rank may write as fast as this copies.
-        while sent := os.sendfile(file.fileno(), log, offset, end - offset):
-            offset += sent
-
-
 async def limit_logs(node: Node) -> None:
     """Look at the logs of a node again and again, in threads, because a disk may hang."""
     tidied = 0
@@ -95,8 +75,20 @@ async def limit_logs(node: Node) -> None:
             if generation > tidied:
                 tidied = generation
                 folder = node.options.rank_log(generation, 0).parent
-                await in_daemon_thread(lambda folder=folder: remove_old_logs(folder))  # type: ignore[misc]
-        for rank in list(node.ranks.values()):
-            path = node.options.rank_log(rank.generation, rank.rank)
+                await in_daemon_thread(functools.partial(remove_old_logs, folder))
+        logs = [node.options.rank_log(rank.generation, rank.rank) for rank in node.ranks.values()]
+        for path in (*logs, process_log(node.options.directory, "warm-parent")):
             with node.errors.contained("rank_logs"):
-                await in_daemon_thread(lambda path=path: limit_log(path))  # type: ignore[misc]
+                await in_daemon_thread(functools.partial(limit_log, path))
+
+
+async def limit_evidence(node: Node) -> None:
+    """Look at the evidence and the profiles of a node again and again, in threads as above."""
+    options = node.options
+    # The names are any: only the folders that hold them are meant.
+    evidence, profiles = options.incident_directory("any").parent, options.profile_directory("any").parent
+    while True:
+        await asyncio.sleep(TIDY_EVERY_S)
+        for place, ours, limits in ((evidence, EVIDENCE, EVIDENCE_LIMITS), (profiles, PROFILES, PROFILE_LIMITS)):
+            with node.errors.contained("evidence"), contextlib.suppress(FileNotFoundError):
+                await in_daemon_thread(functools.partial(remove_old_folders, place, ours, limits, time.time()))

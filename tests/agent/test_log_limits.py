@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import log_limits
-from holdfast_agent.log_limits import begin_logs, limit_log, remove_old_logs
+from holdfast_agent.log_limits import EVIDENCE, PROFILES, begin_logs, remove_old_logs
+from holdfast_base import log_files
+from holdfast_base.log_files import limit_log
+from holdfast_base.old_folders import FolderLimits, remove_old_folders
 from holdfast_proto.run_files import GENERATIONS_LOGGED
 
 
@@ -39,7 +41,7 @@ def test_the_newest_generations_keep_their_logs_and_a_new_start_is_the_newest(tm
 def test_a_log_that_is_too_large_is_emptied_and_a_rank_that_holds_it_open_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_limits, "MOST_LOG_BYTES", 100)
+    monkeypatch.setattr(log_files, "MOST_LOG_BYTES", 100)
     path = tmp_path / "rank-00000.log"
     assert not limit_log(path), "the rank has not begun to write"
     with path.open("ab", buffering=0) as rank:
@@ -58,9 +60,42 @@ def test_a_log_that_is_too_large_is_emptied_and_a_rank_that_holds_it_open_contin
 
 
 def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_limits, "MOST_LOG_BYTES", 1)
+    monkeypatch.setattr(log_files, "MOST_LOG_BYTES", 1)
     (tmp_path / "other").write_text("words")
     (tmp_path / "rank-00000.log").symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match="link"):
         limit_log(tmp_path / "rank-00000.log")
     assert (tmp_path / "other").read_text() == "words"
+
+
+def folder_of(place: Path, name: str, unix_s: float, *files: str) -> None:
+    folder = place / name
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(b"x" * 100)
+    os.utime(folder, (unix_s, unix_s))
+
+
+def test_the_newest_evidence_of_a_node_stays_and_so_does_what_is_not_the_agents(tmp_path: Path) -> None:
+    files = ("rank-00001.stack.txt", "node-a.system.txt", "missing.txt", "suspicion/rank-00001.proc.txt")
+    for number in range(6):
+        folder_of(tmp_path, f"{number:04}-dead-rank", 100.0 + number, *files)
+    folder_of(tmp_path, "a daemon's", 1.0, *files, "incident.json")
+    folder_of(tmp_path, "a person's", 2.0, *files, "suspicion/notes.md")
+    (tmp_path / "linked").symlink_to(tmp_path / "0000-dead-rank")
+    limits = FolderLimits(folders=4, total_bytes=10**6, age_s=1e9, untouched=1)
+    assert remove_old_folders(tmp_path, EVIDENCE, limits, 200.0) == ["0000-dead-rank", "0001-dead-rank"]
+    assert len(list((tmp_path / "a daemon's").rglob("*.*"))) == 5
+    assert len(list((tmp_path / "a person's").rglob("*.*"))) == 5
+    by_size = FolderLimits(folders=4, total_bytes=900, age_s=1e9, untouched=1)
+    assert remove_old_folders(tmp_path, EVIDENCE, by_size, 200.0) == ["0002-dead-rank", "0003-dead-rank"]
+    by_age = FolderLimits(folders=4, total_bytes=900, age_s=1.0, untouched=1)
+    assert remove_old_folders(tmp_path, EVIDENCE, by_age, 200.0) == ["0004-dead-rank"]
+    assert remove_old_folders(tmp_path, EVIDENCE, by_age, 200.0) == []
+
+
+def test_the_newest_profiles_stay(tmp_path: Path) -> None:
+    for number in range(4):
+        folder_of(tmp_path, f"request-{number}", 100.0 + number, "rank-00003.step-7.trace.json.gz")
+    limits = FolderLimits(folders=2, total_bytes=10**6, age_s=1e9, untouched=1)
+    assert remove_old_folders(tmp_path, PROFILES, limits, 1e9) == ["request-0", "request-1"]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast_base.log_files import LOOK_EVERY_S, limit_log
 from holdfast_cli.errors import CheckpointsUnavailableError, SettingsError
 from holdfast_cli.local_run import die_with_parent
 from holdfast_cli.run_folder.run_processes import end_process
@@ -129,7 +130,8 @@ class Component:
         """Return the last line that it has logged since its newest start, or ""."""
         try:
             with self.spec.log.open("rb") as stream:
-                stream.seek(self._log_offset)
+                # A log that was too large is emptied, and begins anew.
+                stream.seek(self._log_offset if self._log_offset <= os.fstat(stream.fileno()).st_size else 0)
                 lines = stream.read().decode(errors="replace").split("\n")
         except OSError:
             return ""
@@ -247,6 +249,18 @@ class ComponentKeeper:
         self._thread.join()
 
     def _loop(self) -> None:
+        looks_from_s = 0.0
         while not self._closing.wait(self._tick_s):
+            now_s = time.monotonic()
             for component in self.components.values():
-                component.tick(time.monotonic())
+                component.tick(now_s)
+            if now_s >= looks_from_s:
+                looks_from_s = now_s + LOOK_EVERY_S
+                self._limit_logs()
+
+    def _limit_logs(self) -> None:
+        for component in self.components.values():
+            try:
+                limit_log(component.spec.log)
+            except OSError as error:
+                log.warning("%s: its log is too large and cannot be emptied: %s", component.spec.name, error)

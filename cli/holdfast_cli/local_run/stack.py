@@ -43,6 +43,8 @@ class GuardFindings:
     def newest(self) -> list[str]:
         """Return the newest lines about checkpoints that are not good, oldest first."""
         with suppress(OSError), self._log.open("rb") as stream:
+            if self._offset > os.fstat(stream.fileno()).st_size:  # a log that was too large is emptied, and begins anew
+                self._offset, self._rest = 0, b""
             stream.seek(self._offset)
             data = stream.read(_LARGEST_READ_BYTES)
             self._offset += len(data)

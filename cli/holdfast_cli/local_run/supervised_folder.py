@@ -5,9 +5,11 @@ import os
 import secrets
 import time
 from dataclasses import replace
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from holdfast_base.files import make_private_directory
+from holdfast_base.log_files import MOST_LOG_BYTES
 from holdfast_cli.checkpoints.location import primary_location
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.ended import CUT_SHORT, as_left, save_last_status, take_last_status
@@ -114,8 +116,9 @@ class SupervisedFolder:
         make_private_directory(runtime, "TMPDIR")
         return RunPaths(directory, runtime, memory, self._node)
 
-    def _begin_log(self) -> logging.FileHandler:
-        handler = logging.FileHandler(process_log(self.paths.directory, "holdfast"))
+    def _begin_log(self) -> logging.Handler:
+        path = process_log(self.paths.directory, "holdfast")
+        handler = RotatingFileHandler(path, maxBytes=MOST_LOG_BYTES, backupCount=1)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         _package_log.addHandler(handler)
         _package_log.setLevel(logging.INFO)

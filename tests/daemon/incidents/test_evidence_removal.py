@@ -68,6 +68,16 @@ def test_the_story_stays_and_a_file_says_what_was_removed(incidents: Path) -> No
     assert "removed 3 files, 300 bytes" in (folder / REMOVED).read_text()
 
 
+def test_of_still_older_incidents_the_stories_go_too_and_what_people_put_there_stays(incidents: Path) -> None:
+    (incidents / "0001-dead-rank" / "notes.md").write_text("seen before")
+    make(incidents, 2, store.INCIDENT_STATE_OPEN)
+    assert remove(incidents, EvidenceLimits(folders=2, stories=2, untouched=1)) == ([1, 3], [])
+    left = {path.name: sorted(one.name for one in path.iterdir()) for path in incidents.iterdir()}
+    assert sorted(left) == ["0001-dead-rank", "0002-dead-rank", "0004-dead-rank", "0005-dead-rank"]
+    assert left["0001-dead-rank"] == ["notes.md"]
+    assert (STORY in left["0002-dead-rank"], "core.json" in left["0002-dead-rank"]) == (True, True)
+
+
 def test_an_open_incident_and_a_folder_without_a_story_are_not_touched(incidents: Path) -> None:
     make(incidents, 1, store.INCIDENT_STATE_OPEN)
     make(incidents, 2, store.INCIDENT_STATE_STANDSTILL)
