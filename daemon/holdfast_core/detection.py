@@ -29,8 +29,7 @@ def look_at_step(tick: Tick, summary: store.StepSummary) -> Iterator[Finding]:
 
 def step_view(tick: Tick, summary: store.StepSummary) -> StepView:
     """Return the view of a step that detectors look at."""
-    coordinates = {number: dict(rank.coordinates) for number, rank in tick.ranks.items()}
-    return StepView(tick.now, summary, tick.state.deadlines, coordinates)
+    return StepView(tick.now, summary, tick.state.deadlines, tick.ranks.coordinates)
 
 
 def restart(tick: Tick, after_step: int) -> None:

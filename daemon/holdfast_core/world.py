@@ -214,6 +214,11 @@ class World(dict[int, store.RankState]):
         """The ranks whose recorders name pending calls."""
         return {number: self[number] for part in self.parts for number in part.named}
 
+    @cached_property
+    def coordinates(self) -> Mapping[int, Mapping[str, int]]:
+        """The place of each rank in the layout. A tick may see many steps, and reads them once."""
+        return {number: dict(rank.coordinates) for number, rank in self.items()}
+
     @property
     def alive(self) -> int:
         """Number of ranks that have not exited."""
