@@ -1,15 +1,19 @@
 """Logs of old generations go, and those of the newest stay, whatever their numbers."""
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
-from holdfast_agent.log_limits import EVIDENCE, PROFILES, begin_logs, remove_old_logs
+from holdfast_agent import log_limits
+from holdfast_agent.log_limits import EVIDENCE, PROFILES, begin_logs, limit_evidence, remove_old_logs
 from holdfast_base import log_files
 from holdfast_base.log_files import limit_log
 from holdfast_base.old_folders import FolderLimits, remove_old_folders
 from holdfast_proto.run_files import GENERATIONS_LOGGED
+from tests.support.coroutines import end, until
+from tests.support.nodes import make_node
 
 
 def made(logs: Path, generation: int, unix_s: float) -> Path:
@@ -99,3 +103,23 @@ def test_the_newest_profiles_stay(tmp_path: Path) -> None:
         folder_of(tmp_path, f"request-{number}", 100.0 + number, "rank-00003.step-7.trace.json.gz")
     limits = FolderLimits(folders=2, total_bytes=10**6, age_s=1e9, untouched=1)
     assert remove_old_folders(tmp_path, PROFILES, limits, 1e9) == ["request-0", "request-1"]
+
+
+async def test_the_agent_looks_at_the_evidence_and_the_profiles_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = FolderLimits(folders=1, total_bytes=10**6, age_s=1e9, untouched=1)
+    for name, value in (("TIDY_EVERY_S", 0.01), ("EVIDENCE_LIMITS", few), ("PROFILE_LIMITS", few)):
+        monkeypatch.setattr(log_limits, name, value)
+    node = make_node(tmp_path)
+    incidents, profiles = node.options.directory / "incidents", node.options.directory / "profiles"
+    for number in range(3):
+        folder_of(incidents / "run", f"{number}", 100.0 + number, "node-node0.system.txt")
+        folder_of(incidents / "another run", f"{number}", 100.0 + number, "node-node0.system.txt")
+        folder_of(profiles, f"{number}", 100.0 + number, "rank-00001.step-3.trace.json.gz")
+    looking = asyncio.create_task(limit_evidence(node))
+    left = {incidents / "run" / "2", profiles / "2", *(incidents / "another run" / f"{one}" for one in range(3))}
+    places = (incidents / "run", incidents / "another run", profiles)
+    await until(lambda: {folder for place in places for folder in place.iterdir()} == left, "what is old is gone")
+    await end(looking)
+    assert node.errors.unexpected["evidence"] == 0

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from holdfast_base import log_files
 from holdfast_cli.errors import SettingsError
+from holdfast_cli.local_run import component as component_module
 from holdfast_cli.local_run.component import (
     FAILED_STARTS,
     LONGEST_BACKOFF_S,
@@ -16,6 +18,7 @@ from holdfast_cli.local_run.component import (
     ComponentSpec,
     next_backoff_s,
 )
+from holdfast_cli.local_run.stack import GuardFindings
 from tests.cli.conftest import identity_of
 from tests.support.coroutines import wait_until
 
@@ -164,3 +167,25 @@ def test_a_component_that_ignores_sigterm_is_killed_at_the_end(spec: Spec) -> No
     identity = identity_of(component.pid or 0)
     keeper.close(0.1)
     assert not identity.is_alive()
+
+
+def test_a_log_that_grows_too_large_is_emptied_while_the_component_writes_on(
+    keeper: ComponentKeeper, spec: Spec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(log_files, "MOST_LOG_BYTES", 1000)
+    monkeypatch.setattr(component_module, "LOOK_EVERY_S", 0.05)
+    code = "import time\nwhile True: print('word ' * 10, flush=True); time.sleep(0.001)"
+    component = keeper.add(spec(code))
+    wait_until((tmp_path / "dummy.log.1").exists, "the log was emptied")
+    wait_until(lambda: component.newest_line() == ("word " * 10).strip(), "its newest line is found")
+    assert (component.restarts, component.pid is not None) == (0, True)
+
+
+def test_the_findings_of_a_guard_are_followed_into_a_log_that_was_emptied(tmp_path: Path) -> None:
+    log = tmp_path / "guard.log"
+    log.write_text("")
+    findings = GuardFindings(log)
+    log.write_text('{"line": "one", "outcome": "damaged"}\n' * 3)
+    assert findings.newest() == ["guard: one"] * 3
+    log.write_text('{"line": "two", "outcome": "damaged"}\n')
+    assert findings.newest()[-1] == "guard: two"
