@@ -25,7 +25,7 @@ from holdfast_proto.v1.fault_pb2 import Fault
 from tests.support.core_world import World
 
 DAY_S = 86_400.0
-QUIET_S = 21_600.0
+QUIET_S = 43_200.0
 """Time between two looks while all trains."""
 NAMES = 30
 """Numbers that the script logs each day under new names."""
@@ -113,7 +113,7 @@ class LongRun(World):
         for _ in range(round(seconds / QUIET_S)):
             self.tick(seconds=QUIET_S)
 
-    def train_on(self, steps: int, loss: float = 2.0) -> None:
+    def train_on(self, steps: int) -> None:
         """Let all ranks finish steps of the present generation."""
         first = self.step
         for node in self.node_states.values():
@@ -124,18 +124,18 @@ class LongRun(World):
                 rank.first_step_ended_unix_s = rank.first_step_ended_unix_s or self.now
                 rank.memory.allocated_bytes = 2**34
         self.changed |= self.node_states.keys()
-        self._summarize(self.names[0], range(first, first + steps), loss)
+        self._summarize(self.names[0], range(first, first + steps))
         for name in self.names[1:]:
-            self._summarize(name, [first + steps - 1], loss)
+            self._summarize(name, [first + steps - 1])
         self.tick(seconds=0.3 * steps)
 
-    def _summarize(self, node: str, steps: Iterable[int], loss: float) -> None:
+    def _summarize(self, node: str, steps: Iterable[int]) -> None:
         for step in steps:
             noise = (step * 37 % 100) / 1000.0
             summary = store.StepSummary(
                 step=step,
                 generation=self.state.record.generation,
-                loss_sum=loss + noise,
+                loss_sum=(90.0 if step % 101 == 100 else 2.0) + noise,
                 loss_count=1,
                 grad_norm=1.0 + noise,
                 duration_s=0.3 + noise / 10.0,
@@ -146,13 +146,12 @@ class LongRun(World):
             self.send(node, step_summary=summary)
 
     def commit(self) -> None:
-        """Let a checkpoint of the last step be committed."""
+        """Let a checkpoint of the last step be committed, as the next tick shows."""
         step = self.step - 1
         for node in self.node_states.values():
             node.checkpoints[:] = [*node.checkpoints, step][-_KEPT:]
         self.changed |= self.node_states.keys()
         self.send(self.names[0], checkpoint_committed=store.CheckpointCommitted(step=step))
-        self.tick()
 
     def kill_rank(self, number: int) -> None:
         """Let a rank die, wait for the next generation, and let it train."""
@@ -209,14 +208,13 @@ def copied(node: store.NodeState) -> store.NodeState:
     return copy
 
 
-TROUBLES = 26
+TROUBLES = 30
 """Checkpoints of a day that cannot be written, and others that cannot be read: each is an incident."""
 
 
-def live_through_day(run: LongRun, day: int) -> None:
-    """Let a day pass with all that may happen in it."""
+def live_through_day(run: LongRun, day: int, *, steps: int, harm: bool) -> None:
+    """Let a day pass with all that may happen in it. ``harm``: the run must start again."""
     run.spend_quietly(DAY_S / 2)
-    run.train_on(20)
     run.commit()
     for number in range(TROUBLES):
         _trouble_checkpoints(run, day, number)
@@ -228,11 +226,9 @@ def live_through_day(run: LongRun, day: int) -> None:
     profile = ProfileRequest(id=f"profile-{day}", rank=0, steps=2, patience_s=30.0)
     faults = (FaultRequest(Fault(rank=number, kind="slow", step=-1)) for number in range(6))
     run.tick(CheckpointRequest(), stacks, profile, *faults)
-    run.train_on(1, loss=90.0)
-    if day % 2:
-        harm = (run.kill_rank, run.lose_node, run.hang)[day // 2 % 3]
-        harm(day * 11)
-    run.train_on(7)
+    if harm:
+        (run.kill_rank, run.lose_node, run.hang)[day % 3](day * 11)
+    run.train_on(steps)
     newest = max(run.state.incidents.values(), key=lambda incident: incident.detected_unix_s)
     run.tick(AcknowledgeRequest(newest.id))
     run.spend_quietly(DAY_S / 2)
