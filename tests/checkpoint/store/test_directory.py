@@ -164,7 +164,12 @@ def test_a_manifest_is_read_again_only_if_its_file_has_changed(
 ) -> None:
     read: list[str] = []
     load = checkpoint.load_manifest
-    monkeypatch.setattr(checkpoint, "load_manifest", lambda folder: read.append(folder.name) or load(folder))
+
+    def counted(folder: Path) -> Manifest:
+        read.append(folder.name)
+        return load(folder)
+
+    monkeypatch.setattr(checkpoint, "load_manifest", counted)
     checkpoints.save(10)
     checkpoints.save(20)
     assert checkpoints.committed() == [10, 20]
