@@ -15,7 +15,7 @@ import pytest
 from holdfast_checkpoint import checkpoint_errors
 from holdfast_checkpoint.checkpoint_errors import CheckpointCommitted, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format import durable
-from holdfast_checkpoint.format.manifest import MANIFEST, Manifest
+from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, load_manifest
 from holdfast_checkpoint.format.shard_index import index_path, shard_path
 from holdfast_checkpoint.format.slot_shard import read_shard
 from holdfast_checkpoint.store import directory as checkpoint
@@ -163,11 +163,10 @@ def test_a_manifest_is_read_again_only_if_its_file_has_changed(
     checkpoints: SavedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    load = checkpoint.load_manifest
 
     def counted(folder: Path) -> Manifest:
         read.append(folder.name)
-        return load(folder)
+        return load_manifest(folder)
 
     monkeypatch.setattr(checkpoint, "load_manifest", counted)
     checkpoints.save(10)
