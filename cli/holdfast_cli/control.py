@@ -70,15 +70,23 @@ class ControlClient:
         self._timeout_s = timeout_s
         self._is_starting = is_starting
 
-    def status(self, *, most_ranks: int = 0) -> RunStatus:
-        """Return the run as the daemon sees it. ``most_ranks``: of more, only the oddest are listed; 0: all are."""
-        request = control_pb2.GetStatusRequest(run=self._run, most_ranks=most_ranks)
+    def status(self, page: control_pb2.GetStatusRequest | None = None) -> RunStatus:
+        """Return the run as the daemon sees it. ``page`` says which ranks are listed; None: all are."""
+        request = control_pb2.GetStatusRequest()
+        if page is not None:
+            request.CopyFrom(page)
+        request.run = self._run
         return self._call("GetStatus", request, RunStatus)
 
     def incidents(self) -> list[Incident]:
         """Return all incidents of the run, oldest first."""
-        request = control_pb2.ListIncidentsRequest(run=self._run)
-        return list(self._call("ListIncidents", request, control_pb2.ListIncidentsResponse).incidents)
+        return self.incident_page(0, 0)[0]
+
+    def incident_page(self, most: int, skip: int) -> tuple[list[Incident], int]:
+        """Return ``most`` incidents before the newest ``skip`` ones, oldest first, and the number of all. 0: all."""
+        request = control_pb2.ListIncidentsRequest(run=self._run, most_incidents=most, skip_incidents=skip)
+        answer = self._call("ListIncidents", request, control_pb2.ListIncidentsResponse)
+        return list(answer.incidents), answer.count
 
     def acknowledge(self, incident: str) -> None:
         """Say that people know of the incident with this id."""

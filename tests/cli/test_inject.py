@@ -54,7 +54,7 @@ class Daemon(ControlClient):
         """Kind of fault that ranks refuse."""
         self.requested: list[tuple[int, Fault]] = []
 
-    def status(self, *, most_ranks: int = 0) -> RunStatus:
+    def status(self, page: object = None) -> RunStatus:
         self.newest = next(self._step)
         phase = RUN_PHASE_STOPPING if 20 <= self.newest < 40 else RUN_PHASE_RUNNING
         phase = RUN_PHASE_FINISHED if self.newest >= 100 else phase

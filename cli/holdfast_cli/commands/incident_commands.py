@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from holdfast_cli.errors import CommandError
+from holdfast_cli.errors import CommandError, UsageError
 from holdfast_cli.flags.watch_flags import (
     AcknowledgeIncidentFlags,
     ExportIncidentFlags,
@@ -21,7 +21,7 @@ from holdfast_cli.run_folder.target import Target, find_target
 from holdfast_cli.views.clean_text import cleaned
 from holdfast_cli.views.output import print_json
 from holdfast_core.naming import ranks_named
-from holdfast_core.texts.incident_lines import enum_phrase
+from holdfast_core.texts.incident_lines import enum_phrase, number_of
 from holdfast_daemon.incidents.incident_folder import RecordingError, read_recording
 from holdfast_daemon.replay import replaying as core_replay
 from holdfast_daemon.replay.state_codec import CodecError
@@ -30,22 +30,42 @@ from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.store_pb2 import Incident, Verdict, VerdictKind
 
+_MOST_INCIDENTS = 10**9
+"""More than any run has: requests hold 32 bits."""
+
 
 def list_incidents(flags: IncidentsFlags) -> None:
     """List incidents, oldest first."""
+    if flags.page > 1 and flags.limit is None:
+        raise UsageError("--page needs --limit N, the size of a page")
     target = find_target(flags.directory, flags.run, flags.control)
-    found = _all(target)
-    earlier = _earlier(target, found)
-    if flags.everything:
-        if target.record is None:
-            raise CommandError("--all reads the folder of a run that `holdfast run` started: leave out --control")
-        found = [*earlier, *found]
+    found, count, earlier = _page(target, flags)
     if flags.json:
         print_json([to_json(incident) for incident in found])
         return
     Console().print(incident_table([cleaned(incident) for incident in found]))
+    if count > len(found):
+        more = (flags.limit or 0) * flags.page < count
+        advice = f": --limit {flags.limit} --page {flags.page + 1} shows older ones" if more else ""
+        print(f"{len(found)} of {number_of(count, 'incident')}{advice}")
     if earlier and not flags.everything:
-        print(f"the folder of the run has {len(earlier)} older ones: add --all")
+        print(f"the folder of the run has {earlier} older ones: add --all")
+
+
+def _page(target: Target, flags: IncidentsFlags) -> tuple[list[Incident], int, int]:
+    """Return the incidents to list, the number of all, and the number of those of earlier starts."""
+    most = min(flags.limit or 0, _MOST_INCIDENTS)
+    skip = min(most * (flags.page - 1), _MOST_INCIDENTS)
+    if target.record is None:
+        if flags.everything:
+            raise CommandError("--all reads the folder of a run that `holdfast run` started: leave out --control")
+        return *target.connect().incident_page(most, skip), 0
+    found = _all(target)  # those of earlier starts are the ones that are not among these
+    earlier = _earlier(target, found)
+    if flags.everything:
+        found = [*earlier, *found]
+    end = max(0, len(found) - skip)
+    return found[max(0, end - most) if most else 0 : end], len(found), len(earlier)
 
 
 def show(flags: ShowIncidentFlags) -> None:

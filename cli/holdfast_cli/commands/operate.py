@@ -17,37 +17,71 @@ from holdfast_cli.run_folder.run_end import end_run
 from holdfast_cli.run_folder.target import find_target
 from holdfast_cli.views.clean_text import cleaned, one_line
 from holdfast_cli.views.display import display_for
+from holdfast_cli.views.narrowing import narrowed
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings, render
+from holdfast_core.texts.incident_lines import number_of
+from holdfast_daemon.control.rank_pages import check_page
 from holdfast_hooks.faults import Fault
 from holdfast_hooks.phases import Phase
+from holdfast_proto.limits import MOST_RANKS
 from holdfast_proto.message_json import to_json
+from holdfast_proto.v1.control_pb2 import RANK_SORT_ODD_FIRST, GetStatusRequest, RunStatus
 
 _LOOK_S = 0.2
-_RANKS_LISTED = 64
-"""Most ranks that the daemon lists for a view for people. More would not fit a screen."""
 
 
 def status(flags: StatusFlags) -> None:
     """Print the status of a run, once or until it ends."""
+    page = _rank_page(flags)
     target = find_target(flags.directory, flags.run, flags.control)
     last = load_last_status(Path(target.ended.directory)) if target.ended else None
     client = None if last is not None else target.connect()
-    most_ranks = 0 if flags.json else _RANKS_LISTED
-    seen = last if client is None else client.status(most_ranks=most_ranks)
-    surroundings = Surroundings(title=f"ended: {target.ended.outcome}" if target.ended else "")
-    assert seen is not None
+    seen = narrowed(last, page) if last is not None else target.connect().status(page)
+    title = f"ended: {target.ended.outcome}" if target.ended else ""
     if flags.json:
         print_json(to_json(seen))
     elif client is None or not flags.watch:
-        Console().print(render(cleaned(seen), surroundings))
+        Console().print(render(cleaned(seen), Surroundings(title=title, page_note=_page_note(page, seen))))
     else:
         with display_for(Console()) as display:
-            display.update(seen, surroundings)
+            display.update(seen, Surroundings(title=title, page_note=_page_note(page, seen)))
             while not has_ended(seen):
                 time.sleep(_LOOK_S)
-                seen = client.status(most_ranks=most_ranks)
-                display.update(seen, surroundings)
+                seen = client.status(page)
+                display.update(seen, Surroundings(title=title, page_note=_page_note(page, seen)))
+
+
+def _rank_page(flags: StatusFlags) -> GetStatusRequest:
+    """Return which ranks are wanted. Raises UsageError if the search cannot be."""
+    if flags.json and flags.search is None and flags.page is None:
+        return GetStatusRequest()
+    size = Surroundings().most_ranks
+    skipped = min(size * ((flags.page or 1) - 1), MOST_RANKS)
+    page = GetStatusRequest(most_ranks=size, skip_ranks=skipped, search=flags.search or "")
+    if flags.page is not None:
+        page.sort = RANK_SORT_ODD_FIRST
+    try:
+        check_page(page)
+    except ValueError as error:
+        raise UsageError(f"--search: {error}") from None
+    return page
+
+
+def _page_note(page: GetStatusRequest, seen: RunStatus) -> str:
+    """Return which of how many ranks are listed, and how to see more; "" if all are listed."""
+    search, listed, count = one_line(page.search.strip()), len(seen.ranks), seen.matching_ranks
+    if search:
+        which = f"{number_of(count, 'rank')} that match {search!r}"
+    elif seen.other_ranks:
+        which = f"{number_of(count, 'rank')} of the run" if page.sort else f"{number_of(count, 'odd rank')}"
+    else:
+        return ""
+    if not listed:
+        return f"no rank of {which} is on this page" if count else which
+    last = page.skip_ranks + listed
+    text = f"{page.skip_ranks + 1} to {last} of {which}"
+    return f"{text}: --page {last // page.most_ranks + 1} shows more" if last < count else text
 
 
 def stop(flags: StopFlags) -> None:

@@ -23,8 +23,21 @@ _FAULT, _RANDOM = "Fault", "Random faults"
 
 @dataclass(frozen=True, kw_only=True)
 class StatusFlags(OneRunFlags):
-    """Show a run: state, step, loss, every rank and the newest incident."""
+    """Show a run: state, step, loss, the ranks and the newest incident.
 
+    Of a run with many ranks, it lists the odd ones and counts the others.
+
+    \b
+    Examples:
+      holdfast status --search 128-135
+      holdfast status --search node-17
+      holdfast status --search exited --page 2
+    """
+
+    search: Annotated[str | None, option("--search TEXT", OUTPUT, unset="the odd ranks")] = None
+    """List the ranks with this number, in this range, or with this text in node, state, phase or place."""
+    page: Annotated[int | None, option("--page N", OUTPUT, unset="the first", least=1)] = None
+    """List this page of ranks: of those that match, or of all, the odd ones first."""
     watch: Annotated[bool, option("--watch", OUTPUT)] = False
     """Keep showing until the run ends or Ctrl-C."""
     json: Json = False
@@ -134,6 +147,10 @@ class IncidentsFlags(OneRunFlags):
 
     everything: Annotated[bool, option("--all", OUTPUT)] = False
     """List those of earlier starts of the run too."""
+    limit: Annotated[int | None, option("--limit N", OUTPUT, unset="all", least=1)] = None
+    """List the newest N only."""
+    page: Annotated[int, option("--page N", OUTPUT, least=1)] = 1
+    """With --limit: page 2 lists the N before the newest N, and so on."""
     json: Json = False
 
 

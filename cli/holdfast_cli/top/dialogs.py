@@ -20,8 +20,8 @@ from holdfast_cli.views.clean_text import one_line
 HELP = (
     ("arrows, page keys", "move in the list or the map"),
     ("Enter", "open the rank, incident or file under the cursor"),
-    ("Esc", "go back; in the list of ranks: drop the filter"),
-    ("/", "filter ranks: a number, or text in node, place, state"),
+    ("Esc", "go back; among the ranks: end the search"),
+    ("/", "search: a rank, 128-135, or text in node, state, phase"),
     ("o", "show odd ranks only, or all"),
     ("t", "sort by the next column"),
     ("r", "reverse the order"),

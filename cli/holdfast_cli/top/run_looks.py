@@ -9,16 +9,25 @@ from holdfast_cli.fault_injection import request_fault
 from holdfast_cli.live.rank_stacks import LiveStack, unpacked
 from holdfast_cli.run_folder.ended import load_incidents, load_last_status
 from holdfast_cli.run_folder.target import Target, find_target
-from holdfast_cli.top.ranks.oddity import JudgedRanks, judge_ranks
+from holdfast_cli.top.ranks.oddity import JudgedRank, JudgedRanks, judge_ranks
 from holdfast_cli.top.ranks.rank_speeds import RankSpeeds, SpeedWatch
 from holdfast_cli.views.phrases import numbers_line
 from holdfast_hooks.faults import Fault
 from holdfast_proto.limits import STOP_GRACE_S
-from holdfast_proto.v1.control_pb2 import DaemonStatus, RunStatus
+from holdfast_proto.v1.control_pb2 import (
+    RANK_SORT_ODD_FIRST,
+    RANK_SORT_RANK,
+    DaemonStatus,
+    GetStatusRequest,
+    RunStatus,
+)
 from holdfast_proto.v1.store_pb2 import Incident
 
+WHOLE_RUN = 256
+"""Most ranks of a run of which each look has all: order and search then need no answer of the daemon."""
 _INCIDENTS_EVERY = 10
 """Looks after which all incidents are read again: an older one may have changed."""
+_WHOLE = GetStatusRequest(most_ranks=WHOLE_RUN, sort=RANK_SORT_RANK)
 
 
 @dataclass(frozen=True)
@@ -31,11 +40,32 @@ class RunLook:
     judged: JudgedRanks
     numbers: str
     """Numbers of the optimizer and of memory, in one line."""
+    watched: JudgedRank | None = None
+    """The rank that is open, if it is not on the page."""
 
     @classmethod
-    def of(cls, target: Target, status: RunStatus, incidents: tuple[Incident, ...], speeds: RankSpeeds) -> "RunLook":
-        """Return a look at a status, with its ranks judged."""
-        return cls(target, status, incidents, judge_ranks(status, incidents, speeds), numbers_line(status))
+    def of(
+        cls,
+        target: Target,
+        status: RunStatus,
+        incidents: tuple[Incident, ...],
+        speeds: RankSpeeds,
+        *,
+        skipped: int = 0,
+        watched: RunStatus | None = None,
+    ) -> "RunLook":
+        """Return a look at a status, with its ranks judged. ``skipped``: ranks of the pages before this one.
+
+        ``watched``: a status with the rank that is open.
+        """
+        judged = judge_ranks(status, incidents, speeds, skipped=skipped)
+        found = judge_ranks(watched).ranks if watched is not None else ()
+        return cls(target, status, incidents, judged, numbers_line(status), next(iter(found), None))
+
+    def rank(self, number: int) -> JudgedRank | None:
+        """Return a rank that is on the page, or open; None if nothing is known of it."""
+        known = (*self.judged.ranks, *([self.watched] if self.watched else []))
+        return next((rank for rank in known if rank.number == number), None)
 
     @property
     def ended(self) -> str:
@@ -52,6 +82,11 @@ class LookSource:
         self._looks = 0
         self._newest = Incident()
         self._incidents: tuple[Incident, ...] = ()
+        self._is_paged = False
+        self.page = GetStatusRequest(most_ranks=WHOLE_RUN, sort=RANK_SORT_ODD_FIRST)
+        """Page of ranks that looks at a larger run bring. Any thread may put another one here."""
+        self.watched_rank: int | None = None
+        """Rank that looks bring too. Any thread may put another one here."""
 
     def look(self) -> RunLook:
         """Return the present state. Raises CommandError if there is no such run, or nobody answers for it.
@@ -64,11 +99,19 @@ class LookSource:
         last = load_last_status(Path(target.ended.directory)) if target.ended else None
         if target.ended is not None and last is not None:
             return RunLook.of(target, last, tuple(load_incidents(target.ended)), self._speeds.see(last))
-        client = target.connect()
-        status = client.status()
+        client, page = target.connect(), self.page
+        status = client.status(page if self._is_paged else _WHOLE)
+        if (sum(status.rank_counts.values()) > WHOLE_RUN) != self._is_paged:
+            self._is_paged = not self._is_paged
+            status = client.status(page if self._is_paged else _WHOLE)
         if self._is_new(status):
             self._incidents = tuple(client.incidents())
-        return RunLook.of(target, status, self._incidents, self._speeds.see(status))
+        watched, number = None, self.watched_rank
+        if self._is_paged and number is not None and all(view.rank != number for view in status.ranks):
+            watched = client.status(GetStatusRequest(most_ranks=1, search=str(number)))
+        skipped = page.skip_ranks if self._is_paged else 0
+        speeds = self._speeds.see(status)
+        return RunLook.of(target, status, self._incidents, speeds, skipped=skipped, watched=watched)
 
     def take_checkpoint(self) -> str:
         """Request a checkpoint; return what follows. Raises CommandError if it is refused."""

@@ -1,11 +1,13 @@
 """The main screen: what is wrong first, then numbers and curves, then the ranks as a list or as a map."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.widgets import Input, Static
 
 from holdfast_cli.top.background import LiveScreen
@@ -13,6 +15,7 @@ from holdfast_cli.top.incidents.attention_panel import attention
 from holdfast_cli.top.poller import Lost
 from holdfast_cli.top.ranks.map_cells import MeshColour, known_colours
 from holdfast_cli.top.ranks.mesh_view import MeshView
+from holdfast_cli.top.ranks.oddity import JudgedRanks
 from holdfast_cli.top.ranks.rank_list import RankList
 from holdfast_cli.top.ranks.rank_order import RankOrder
 from holdfast_cli.top.run_looks import RunLook
@@ -27,16 +30,29 @@ from holdfast_cli.top.summary_pane import (
     rank_counts,
 )
 from holdfast_cli.views.clean_text import one_line
+from holdfast_core.texts.incident_lines import number_of
+from holdfast_daemon.control.rank_pages import MOST_LISTED, RankSearch
+from holdfast_proto.v1.control_pb2 import RANK_SORT_RANK, GetStatusRequest
 
 _ALL_HINTS = (
-    " ?:help /:filter o:odd t:sort m:map i:incidents p:checkpoints h:holdfast c:checkpoint x:fault s:stop q:quit",
-    " ?:help /:filter o:odd m:map i:incidents p:checkpoints h:holdfast s:stop q:quit",
-    " ?:help /:filter o:odd m:map q:quit",
+    " ?:help /:search o:odd t:sort m:map i:incidents p:checkpoints h:holdfast c:checkpoint x:fault s:stop q:quit",
+    " ?:help /:search o:odd m:map i:incidents p:checkpoints h:holdfast s:stop q:quit",
+    " ?:help /:search o:odd m:map q:quit",
 )
 """Hints for terminals of different widths, the longest first."""
 _NARROW, _LOW = 60, 24
 """Columns and lines of a terminal in which the numbers leave room for the ranks."""
 _CURVES_WHEN_LOW = 2
+_LEAST_HEIGHT = 24
+"""Lines for which ranks are asked for before the first layout."""
+
+
+class PageWanted(Message):
+    """The screen needs another page of the ranks than looks bring."""
+
+    def __init__(self, page: GetStatusRequest) -> None:
+        super().__init__()
+        self.page = page
 
 
 class RunScreen(LiveScreen):
@@ -76,7 +92,9 @@ class RunScreen(LiveScreen):
         yield Static(id="counts")
         yield RankList(id="table")
         yield MeshView(id="mesh")
-        yield Input(placeholder="number of a rank, or text in node, place, phase, state", id="filter", compact=True)
+        yield Input(
+            placeholder="rank, range such as 128-135, or text in node, state, phase, place", id="filter", compact=True
+        )
         yield Static(id="hints")
 
     @property
@@ -94,6 +112,7 @@ class RunScreen(LiveScreen):
     def on_resize(self) -> None:
         """Fit what depends on the width."""
         self._show(self.query_one("#hints", Static), Text(self._hints(), "dim", no_wrap=True))
+        self._want_page()
         self._draw_summary()
 
     def show(self, look: RunLook) -> None:
@@ -140,7 +159,24 @@ class RunScreen(LiveScreen):
             self.query_one(MeshView).show(judged, self._colour)
 
     def _order_text(self) -> str:
-        return one_line(self._order.describe()) if self._colour is None else f"map by {self._colour.value}"
+        judged = self._look.judged if self._look is not None else JudgedRanks()
+        if self._colour is None:
+            found = f", {number_of(judged.matching, 'rank')}" if self._order.text and not judged.is_whole else ""
+            return f"{one_line(self._order.describe())}{found}"
+        part = "" if judged.is_whole else f" of {number_of(len(judged.ranks), 'rank')}: / searches others"
+        return f"map by {self._colour.value}{part}"
+
+    def _want_page(self) -> None:
+        """Ask for the ranks on the screen, and for those of a screen before and after it."""
+        table, height = self.query_one(RankList), max(self.size.height, _LEAST_HEIGHT)
+        page = self._order.request(max(0, table.first_line - height), 3 * height)
+        if self._colour is not None:
+            page = GetStatusRequest(most_ranks=MOST_LISTED, search=self._order.text, sort=RANK_SORT_RANK)
+        self.post_message(PageWanted(page))
+
+    def on_rank_list_uncovered(self) -> None:
+        """Bring the ranks that somebody has scrolled to."""
+        self._want_page()
 
     def _show(self, pane: Static, text: Text) -> None:
         pane.update(text)
@@ -151,6 +187,7 @@ class RunScreen(LiveScreen):
 
     def _set_order(self, order: RankOrder) -> None:
         self._order = order
+        self._want_page()
         self._draw_ranks()
 
     def action_only_odd(self) -> None:
@@ -174,14 +211,14 @@ class RunScreen(LiveScreen):
         table, mesh = self.query_one(RankList), self.query_one(MeshView)
         table.display, mesh.display = self._colour is None, self._colour is not None
         (table if self._colour is None else mesh).focus()
+        self._want_page()
         self._draw_ranks()
 
     def action_filter(self) -> None:
-        """Ask for a filter of the list."""
-        if self._colour is None:
-            entry = self.query_one("#filter", Input)
-            entry.display = True
-            entry.focus()
+        """Ask what to search for."""
+        entry = self.query_one("#filter", Input)
+        entry.display = True
+        entry.focus()
 
     def action_clear_filter(self) -> None:
         """Show all ranks again."""
@@ -189,8 +226,11 @@ class RunScreen(LiveScreen):
         self._end_filter()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while somebody types."""
-        self._set_order(replace(self._order, text=event.value.strip().lower()))
+        """Search while somebody types. What cannot be searched for yet, such as half a range, changes nothing."""
+        text = event.value.strip().lower()
+        with suppress(ValueError):
+            RankSearch(text)
+            self._set_order(replace(self._order, text=text))
 
     def on_input_submitted(self) -> None:
         """Keep the filter, and go back to the list."""

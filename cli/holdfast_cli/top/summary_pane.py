@@ -6,7 +6,7 @@ from rich.text import Text
 from holdfast_base.text import clock
 from holdfast_cli.top.incidents.attention_panel import AttentionPanel
 from holdfast_cli.top.poller import Lost
-from holdfast_cli.top.ranks.oddity import JudgedRanks, Oddity
+from holdfast_cli.top.ranks.oddity import JudgedRanks
 from holdfast_cli.top.run_looks import RunLook
 from holdfast_cli.top.seen_numbers import SeenNumbers, sparkline
 from holdfast_cli.views.clean_text import one_line
@@ -96,10 +96,7 @@ def curves_text(seen: SeenNumbers, width: int, most: int = len(CURVES)) -> Text:
     return Text("\n").join(lines)
 
 
-_WORDS = {Oddity.NORMAL: "running"}
-
-
 def rank_counts(judged: JudgedRanks) -> str:
-    """Return how many ranks there are, and how many of each condition."""
-    kinds = ", ".join(f"{judged.counts[kind]} {_WORDS.get(kind, kind.name.lower())}" for kind in judged.present)
-    return f"{number_of(len(judged.ranks), 'rank')}: {kinds}" if kinds else "no rank yet"
+    """Return how many ranks there are, and how many of each oddity."""
+    kinds = ", ".join(f"{number} {kind.word}" for kind, number in judged.counts.items())
+    return f"{number_of(judged.size, 'rank')}: {kinds}" if kinds else "no rank yet"

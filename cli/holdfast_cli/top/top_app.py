@@ -20,7 +20,7 @@ from holdfast_cli.top.line_view import LineView
 from holdfast_cli.top.poller import Poller
 from holdfast_cli.top.ranks.rank_screen import RankScreen
 from holdfast_cli.top.run_looks import LookSource, RunLook, reason_of
-from holdfast_cli.top.run_screen import RunScreen
+from holdfast_cli.top.run_screen import PageWanted, RunScreen
 from holdfast_cli.views.clean_text import one_line
 from holdfast_hooks.faults import Fault
 from holdfast_proto.limits import STOP_GRACE_S
@@ -115,8 +115,26 @@ class TopApp(App[None]):
         self._open_rank(message.rank, message.generation)
 
     def _open_rank(self, rank: int, generation: int | None) -> None:
-        if self._look is not None and self._source is not None:
-            self.push_screen(RankScreen(rank, self._look, self._source, generation))
+        source = self._source
+        if self._look is None or source is None:
+            return
+
+        def closed(_: None) -> None:
+            source.watched_rank = None
+
+        source.watched_rank = rank
+        self._look_now()
+        self.push_screen(RankScreen(rank, self._look, source, generation), closed)
+
+    def on_page_wanted(self, message: PageWanted) -> None:
+        """Bring another page of the ranks."""
+        if self._source is not None and self._source.page != message.page:
+            self._source.page = message.page
+            self._look_now()
+
+    def _look_now(self) -> None:
+        if self._poller is not None:
+            self._poller.look_now()
 
     def on_asked(self, message: Asked) -> None:
         """Ask before something is done, and do it."""

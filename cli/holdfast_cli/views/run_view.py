@@ -68,11 +68,16 @@ class Surroundings:
     """Lines about components that were started again or are down."""
     most_ranks: int = 32
     """Rows; with more ranks the odd ones come first and the others are counted."""
+    page_note: str = ""
+    """Which of how many ranks are listed."""
 
 
 def render(status: RunStatus, surroundings: Surroundings) -> RenderableType:
     """Return the whole view: header, ranks, newest incident."""
-    parts: list[RenderableType] = [_header(status, surroundings), _Ranks(status, surroundings.most_ranks)]
+    parts: list[RenderableType] = [
+        _header(status, surroundings),
+        _Ranks(status, surroundings.most_ranks, surroundings.page_note),
+    ]
     if status.HasField("newest_incident"):
         parts.append(_incident(status.newest_incident))
     parts += [Text(note, style="yellow") for note in surroundings.notes]
@@ -142,6 +147,7 @@ class _Ranks:
 
     status: RunStatus
     most: int
+    note: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         judged = [(condition(rank), rank) for rank in self.status.ranks]
@@ -156,9 +162,12 @@ class _Ranks:
         table = _table(shown, with_node=with_node, with_memory=any(rank.memory_bytes for _, rank in shown))
         if Measurement.get(console, options.update(max_width=_WIDEST), table).maximum > options.max_width:
             table = _table(shown, with_node=with_node, with_memory=False)
-        yield table
+        if shown or not others:
+            yield table
+        if self.note:
+            yield Text(self.note)
         if others:
-            yield Text(f"and {_count(others)}", style="dim")
+            yield Text(f"{'and' if shown else 'ranks:'} {_count(others)}", style="dim")
 
 
 def _table(judged: Sequence[tuple[Condition, RankView]], *, with_node: bool, with_memory: bool) -> Table:

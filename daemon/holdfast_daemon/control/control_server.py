@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TypeVar
 
 import grpc
-from google.protobuf.message import Message
 
 from holdfast_base.sockets import claimed
 from holdfast_core.model import LiveAnswered, ProfileRequest, StacksRequest
+from holdfast_core.naming import incident_number
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console.pages.holdfast_page import holdfast_page
 from holdfast_daemon.console.watched import WatchedDaemon
+from holdfast_daemon.control.rank_pages import check_page
 from holdfast_daemon.control.status import daemon_status, status_of, unknown_status
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.validation.message_rules import OF_ANY_RUN
-from holdfast_proto.checks.value_rules import RefusedError
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import control_pb2_grpc
 
@@ -95,8 +95,8 @@ class ControlService(control_pb2_grpc.ControlServicer):
         shell = await self._shell(request.run, context)
         if shell.state is None:
             return unknown_status(shell.run_name, store_up=shell.store_up)
-        now, most = self._clock.now(), request.most_ranks
-        status = status_of(shell.state, now, store_up=shell.store_up, most_ranks=most)
+        await _checked(context, check_page, request)
+        status = status_of(shell.state, self._clock.now(), store_up=shell.store_up, request=request)
         status.leader = shell.leads
         return status
 
@@ -104,10 +104,13 @@ class ControlService(control_pb2_grpc.ControlServicer):
     async def ListIncidents(  # noqa: N802
         self, request: control.ListIncidentsRequest, context: "grpc.aio.ServicerContext"
     ) -> control.ListIncidentsResponse:
-        """Return all incidents, oldest first."""
+        """Return all incidents, or a page of them, oldest first."""
         shell = await self._shell(request.run, context)
         incidents = shell.state.incidents if shell.state else {}
-        return control.ListIncidentsResponse(incidents=[incidents[name] for name in sorted(incidents)])
+        end = max(0, len(incidents) - request.skip_incidents)
+        begin = max(0, end - request.most_incidents) if request.most_incidents else 0
+        page = [incidents[name] for name in sorted(incidents, key=incident_number)[begin:end]]
+        return control.ListIncidentsResponse(incidents=page, count=len(incidents))
 
     @_guarded
     async def AcknowledgeIncident(  # noqa: N802
@@ -140,7 +143,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> control.StopRunResponse:
         """End a run, immediately or after a last checkpoint."""
         shell = await self._leading(request.run, context)
-        await _checked(request, context)
+        await _checked(context, OF_ANY_RUN.check, request)
         refusal = await shell.requests.stop(request.grace_s)
         if refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
@@ -163,7 +166,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> control.InjectFaultResponse:
         """Request a fault and wait for the answer of its rank, which knows whether it can be injected."""
         shell = await self._leading(request.run, context)
-        await _checked(request, context)
+        await _checked(context, OF_ANY_RUN.check, request)
         answer = await shell.requests.fault(request.fault)
         if answer.refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, answer.refusal)
@@ -175,7 +178,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> control.TakeStacksResponse:
         """Request the stacks of ranks; answer with those that came in time."""
         shell = await self._leading(request.run, context)
-        await _checked(request, context)
+        await _checked(context, OF_ANY_RUN.check, request)
         wanted = StacksRequest(_new_id(), tuple(dict.fromkeys(request.ranks)), request.native)
         answer = await self._live(shell, wanted, context)
         return control.TakeStacksResponse(
@@ -188,7 +191,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> control.TakeProfileResponse:
         """Request a profile; answer once its files are written."""
         shell = await self._leading(request.run, context)
-        await _checked(request, context)
+        await _checked(context, OF_ANY_RUN.check, request)
         wanted = ProfileRequest(_new_id(), request.rank, request.steps, request.patience_s)
         [event] = (await self._live(shell, wanted, context)).events
         if not event.profile_taken.files:
@@ -222,10 +225,10 @@ def _new_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
 
 
-async def _checked(request: Message, context: "grpc.aio.ServicerContext") -> None:
+async def _checked(context: "grpc.aio.ServicerContext", check: Callable[[_Request], object], request: _Request) -> None:
     try:
-        OF_ANY_RUN.check(request)
-    except RefusedError as error:
+        check(request)
+    except ValueError as error:  # RefusedError, or a page that cannot be
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
 

@@ -20,15 +20,17 @@ def unknown_status(run: str, *, store_up: bool) -> control.RunStatus:
     return control.RunStatus(run=run, store_up=store_up, newest_step=-1, newest_checkpoint=-1, newest_snapshot=-1)
 
 
-def status_of(state: CoreState, now: float, *, store_up: bool, most_ranks: int = 0) -> control.RunStatus:
-    """Return the status of a run that this daemon leads.
+_ALL_RANKS = control.GetStatusRequest()
 
-    ``most_ranks``: of more ranks, only the oddest are listed, and the others are counted; 0: all are listed.
-    """
+
+def status_of(
+    state: CoreState, now: float, *, store_up: bool, request: control.GetStatusRequest = _ALL_RANKS
+) -> control.RunStatus:
+    """Return the status of a run that this daemon leads. ``request`` says which ranks are listed."""
     record, telemetry, spec = state.record, state.telemetry, state.spec
     checkpoints = committed_steps(state)
     ranks = ranks_of(state.members, record.generation)
-    listed, counted = listed_ranks(state, ranks, most_ranks)
+    listed = listed_ranks(state, ranks, request)
     status = control.RunStatus(
         run=record.run,
         phase=record.phase,
@@ -54,8 +56,11 @@ def status_of(state: CoreState, now: float, *, store_up: bool, most_ranks: int =
         pipeline_bubble=telemetry.pipeline_bubble,
         faults=[event.fault_injected for event in state.newest_faults if event.HasField("fault_injected")],
         faults_refused=[event.fault_refused for event in state.newest_faults if event.HasField("fault_refused")],
-        ranks=listed,
-        other_ranks=counted,
+        ranks=listed.views,
+        other_ranks=listed.others,
+        rank_counts={kind.word: number for kind, number in listed.counts.items()},
+        matching_ranks=listed.matching,
+        odd_ranks=listed.odd,
         settings=control.RunSettings(
             mode=spec.mode,
             ranks_per_node=spec.ranks_per_node,

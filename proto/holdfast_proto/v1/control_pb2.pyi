@@ -11,6 +11,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class RankSort(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RANK_SORT_UNSPECIFIED: _ClassVar[RankSort]
+    RANK_SORT_ODD_FIRST: _ClassVar[RankSort]
+    RANK_SORT_RANK: _ClassVar[RankSort]
+    RANK_SORT_STEP: _ClassVar[RankSort]
+    RANK_SORT_STALLED: _ClassVar[RankSort]
+    RANK_SORT_MEMORY: _ClassVar[RankSort]
+    RANK_SORT_NODE: _ClassVar[RankSort]
+
 class RankHealth(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RANK_HEALTH_UNSPECIFIED: _ClassVar[RankHealth]
@@ -21,6 +31,27 @@ class RankHealth(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RANK_HEALTH_CULPRIT: _ClassVar[RankHealth]
     RANK_HEALTH_EXITED: _ClassVar[RankHealth]
     RANK_HEALTH_LEFT: _ClassVar[RankHealth]
+
+class RankOddity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RANK_ODDITY_UNSPECIFIED: _ClassVar[RankOddity]
+    RANK_ODDITY_EXITED: _ClassVar[RankOddity]
+    RANK_ODDITY_CULPRIT: _ClassVar[RankOddity]
+    RANK_ODDITY_STOPPED: _ClassVar[RankOddity]
+    RANK_ODDITY_STALLED: _ClassVar[RankOddity]
+    RANK_ODDITY_BEHIND: _ClassVar[RankOddity]
+    RANK_ODDITY_SLOW: _ClassVar[RankOddity]
+    RANK_ODDITY_STARTING: _ClassVar[RankOddity]
+    RANK_ODDITY_WAITING: _ClassVar[RankOddity]
+    RANK_ODDITY_RUNNING: _ClassVar[RankOddity]
+    RANK_ODDITY_ENDED: _ClassVar[RankOddity]
+RANK_SORT_UNSPECIFIED: RankSort
+RANK_SORT_ODD_FIRST: RankSort
+RANK_SORT_RANK: RankSort
+RANK_SORT_STEP: RankSort
+RANK_SORT_STALLED: RankSort
+RANK_SORT_MEMORY: RankSort
+RANK_SORT_NODE: RankSort
 RANK_HEALTH_UNSPECIFIED: RankHealth
 RANK_HEALTH_OK: RankHealth
 RANK_HEALTH_STARTING: RankHealth
@@ -29,26 +60,53 @@ RANK_HEALTH_STALLED: RankHealth
 RANK_HEALTH_CULPRIT: RankHealth
 RANK_HEALTH_EXITED: RankHealth
 RANK_HEALTH_LEFT: RankHealth
+RANK_ODDITY_UNSPECIFIED: RankOddity
+RANK_ODDITY_EXITED: RankOddity
+RANK_ODDITY_CULPRIT: RankOddity
+RANK_ODDITY_STOPPED: RankOddity
+RANK_ODDITY_STALLED: RankOddity
+RANK_ODDITY_BEHIND: RankOddity
+RANK_ODDITY_SLOW: RankOddity
+RANK_ODDITY_STARTING: RankOddity
+RANK_ODDITY_WAITING: RankOddity
+RANK_ODDITY_RUNNING: RankOddity
+RANK_ODDITY_ENDED: RankOddity
 
 class GetStatusRequest(_message.Message):
-    __slots__ = ("run", "most_ranks")
+    __slots__ = ("run", "most_ranks", "search", "skip_ranks", "only_odd", "sort", "is_reversed")
     RUN_FIELD_NUMBER: _ClassVar[int]
     MOST_RANKS_FIELD_NUMBER: _ClassVar[int]
+    SEARCH_FIELD_NUMBER: _ClassVar[int]
+    SKIP_RANKS_FIELD_NUMBER: _ClassVar[int]
+    ONLY_ODD_FIELD_NUMBER: _ClassVar[int]
+    SORT_FIELD_NUMBER: _ClassVar[int]
+    IS_REVERSED_FIELD_NUMBER: _ClassVar[int]
     run: str
     most_ranks: int
-    def __init__(self, run: _Optional[str] = ..., most_ranks: _Optional[int] = ...) -> None: ...
+    search: str
+    skip_ranks: int
+    only_odd: bool
+    sort: RankSort
+    is_reversed: bool
+    def __init__(self, run: _Optional[str] = ..., most_ranks: _Optional[int] = ..., search: _Optional[str] = ..., skip_ranks: _Optional[int] = ..., only_odd: bool = ..., sort: _Optional[_Union[RankSort, str]] = ..., is_reversed: bool = ...) -> None: ...
 
 class ListIncidentsRequest(_message.Message):
-    __slots__ = ("run",)
+    __slots__ = ("run", "most_incidents", "skip_incidents")
     RUN_FIELD_NUMBER: _ClassVar[int]
+    MOST_INCIDENTS_FIELD_NUMBER: _ClassVar[int]
+    SKIP_INCIDENTS_FIELD_NUMBER: _ClassVar[int]
     run: str
-    def __init__(self, run: _Optional[str] = ...) -> None: ...
+    most_incidents: int
+    skip_incidents: int
+    def __init__(self, run: _Optional[str] = ..., most_incidents: _Optional[int] = ..., skip_incidents: _Optional[int] = ...) -> None: ...
 
 class ListIncidentsResponse(_message.Message):
-    __slots__ = ("incidents",)
+    __slots__ = ("incidents", "count")
     INCIDENTS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
     incidents: _containers.RepeatedCompositeFieldContainer[_store_pb2.Incident]
-    def __init__(self, incidents: _Optional[_Iterable[_Union[_store_pb2.Incident, _Mapping]]] = ...) -> None: ...
+    count: int
+    def __init__(self, incidents: _Optional[_Iterable[_Union[_store_pb2.Incident, _Mapping]]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class AcknowledgeIncidentRequest(_message.Message):
     __slots__ = ("run", "incident")
@@ -222,7 +280,7 @@ class HeardAgent(_message.Message):
     def __init__(self, node: _Optional[str] = ..., run: _Optional[str] = ..., reported_unix_s: _Optional[float] = ...) -> None: ...
 
 class RankView(_message.Message):
-    __slots__ = ("rank", "node", "life", "step", "phase", "process_state", "stalled_s", "coordinates", "pid", "exit", "memory_bytes", "memory_limit_bytes", "recorders", "own_time_source", "own_time_reason", "own_time_s", "own_steps", "gpu_use_sum", "gpu_use_samples", "health", "is_behind")
+    __slots__ = ("rank", "node", "life", "step", "phase", "process_state", "stalled_s", "coordinates", "pid", "exit", "memory_bytes", "memory_limit_bytes", "recorders", "own_time_source", "own_time_reason", "own_time_s", "own_steps", "gpu_use_sum", "gpu_use_samples", "health", "is_behind", "oddity")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -251,6 +309,7 @@ class RankView(_message.Message):
     GPU_USE_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     IS_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    ODDITY_FIELD_NUMBER: _ClassVar[int]
     rank: int
     node: str
     life: _store_pb2.Life
@@ -272,7 +331,8 @@ class RankView(_message.Message):
     gpu_use_samples: int
     health: RankHealth
     is_behind: bool
-    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., life: _Optional[_Union[_store_pb2.Life, str]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., process_state: _Optional[str] = ..., stalled_s: _Optional[float] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., pid: _Optional[int] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., own_time_s: _Optional[float] = ..., own_steps: _Optional[int] = ..., gpu_use_sum: _Optional[float] = ..., gpu_use_samples: _Optional[int] = ..., health: _Optional[_Union[RankHealth, str]] = ..., is_behind: bool = ...) -> None: ...
+    oddity: RankOddity
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., life: _Optional[_Union[_store_pb2.Life, str]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., process_state: _Optional[str] = ..., stalled_s: _Optional[float] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., pid: _Optional[int] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., own_time_s: _Optional[float] = ..., own_steps: _Optional[int] = ..., gpu_use_sum: _Optional[float] = ..., gpu_use_samples: _Optional[int] = ..., health: _Optional[_Union[RankHealth, str]] = ..., is_behind: bool = ..., oddity: _Optional[_Union[RankOddity, str]] = ...) -> None: ...
 
 class RankGroup(_message.Message):
     __slots__ = ("count", "like")
@@ -297,7 +357,7 @@ class RunSettings(_message.Message):
     def __init__(self, mode: _Optional[_Union[_store_pb2.Mode, str]] = ..., ranks_per_node: _Optional[int] = ..., on_hang: _Optional[_Union[_store_pb2.HangAction, str]] = ..., injection_allowed: bool = ..., checkpoint_directory: _Optional[str] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "planned_steps", "refused", "time_use_s", "wall_s", "nonfinite_since", "finite_loss_step", "stopped_by_loss", "urgent_incident", "loss_is_acknowledged", "refused_ranks", "settings", "time_left_s", "checkpoints", "pipeline_bubble", "other_ranks", "logged")
+    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "planned_steps", "refused", "time_use_s", "wall_s", "nonfinite_since", "finite_loss_step", "stopped_by_loss", "urgent_incident", "loss_is_acknowledged", "refused_ranks", "settings", "time_left_s", "checkpoints", "pipeline_bubble", "other_ranks", "rank_counts", "matching_ranks", "odd_ranks", "logged")
     class TimeUseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -305,6 +365,13 @@ class RunStatus(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class RankCountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     RUN_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -347,6 +414,9 @@ class RunStatus(_message.Message):
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_BUBBLE_FIELD_NUMBER: _ClassVar[int]
     OTHER_RANKS_FIELD_NUMBER: _ClassVar[int]
+    RANK_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    MATCHING_RANKS_FIELD_NUMBER: _ClassVar[int]
+    ODD_RANKS_FIELD_NUMBER: _ClassVar[int]
     LOGGED_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: _store_pb2.RunPhase
@@ -390,5 +460,8 @@ class RunStatus(_message.Message):
     checkpoints: _containers.RepeatedScalarFieldContainer[int]
     pipeline_bubble: float
     other_ranks: _containers.RepeatedCompositeFieldContainer[RankGroup]
+    rank_counts: _containers.ScalarMap[str, int]
+    matching_ranks: int
+    odd_ranks: int
     logged: _containers.RepeatedCompositeFieldContainer[_common_pb2.LoggedNumber]
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., planned_steps: _Optional[int] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ..., nonfinite_since: _Optional[int] = ..., finite_loss_step: _Optional[int] = ..., stopped_by_loss: _Optional[_Union[_store_pb2.LossTier, str]] = ..., urgent_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., loss_is_acknowledged: bool = ..., refused_ranks: _Optional[_Iterable[str]] = ..., settings: _Optional[_Union[RunSettings, _Mapping]] = ..., time_left_s: _Optional[float] = ..., checkpoints: _Optional[_Iterable[int]] = ..., pipeline_bubble: _Optional[float] = ..., other_ranks: _Optional[_Iterable[_Union[RankGroup, _Mapping]]] = ..., logged: _Optional[_Iterable[_Union[_common_pb2.LoggedNumber, _Mapping]]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., planned_steps: _Optional[int] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ..., nonfinite_since: _Optional[int] = ..., finite_loss_step: _Optional[int] = ..., stopped_by_loss: _Optional[_Union[_store_pb2.LossTier, str]] = ..., urgent_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., loss_is_acknowledged: bool = ..., refused_ranks: _Optional[_Iterable[str]] = ..., settings: _Optional[_Union[RunSettings, _Mapping]] = ..., time_left_s: _Optional[float] = ..., checkpoints: _Optional[_Iterable[int]] = ..., pipeline_bubble: _Optional[float] = ..., other_ranks: _Optional[_Iterable[_Union[RankGroup, _Mapping]]] = ..., rank_counts: _Optional[_Mapping[str, int]] = ..., matching_ranks: _Optional[int] = ..., odd_ranks: _Optional[int] = ..., logged: _Optional[_Iterable[_Union[_common_pb2.LoggedNumber, _Mapping]]] = ...) -> None: ...

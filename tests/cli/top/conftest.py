@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from holdfast_cli.top import poller
 from holdfast_cli.top.run_looks import LookSource
 from holdfast_cli.top.top_app import TopApp
+from holdfast_cli.views.narrowing import narrowed
 from holdfast_proto.v1 import control_pb2
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import StacksTaken
@@ -31,6 +32,12 @@ class TopControl(ChosenControl):
         super().__init__(status)
         self.daemon = control_pb2.DaemonStatus()
         self.stacks = StacksTaken()
+        self.pages: list[control_pb2.GetStatusRequest] = []
+        """Requests for a status."""
+
+    async def GetStatus(self, request: Any, context: Any) -> RunStatus:  # noqa: N802
+        self.pages.append(request)
+        return narrowed(self.status, request, self.incidents)
 
     async def GetDaemon(self, request: Any, context: Any) -> Any:  # noqa: N802
         return self.daemon

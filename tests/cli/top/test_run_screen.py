@@ -60,7 +60,7 @@ async def test_the_ranks_stand_in_the_order_of_their_oddity(watch: Watch) -> Non
     async with watch(status) as top:
         await top.shows("dead: SIGKILL")
         order = ranks_of(top)
-        assert order[:4] == [5, CULPRIT, 7, 20]
+        assert order[:4] == [CULPRIT, 5, 7, 20]
         assert order[-1] == 21
         await top.shows("1 exited, 1 culprit, 1 stopped, 1 behind, 27 waiting, 1 running")
 
@@ -71,7 +71,7 @@ async def test_a_filter_and_the_odd_ranks_are_shown_alone(watch: Watch) -> None:
         assert ranks_of(top) == list(range(8, 16))
         await top.press("enter")
         assert ranks_of(top) == list(range(8, 16)), "Enter keeps the filter"
-        await top.shows("filter: node-001")
+        await top.shows("search: node-001")
         await top.press("escape")
         assert len(ranks_of(top)) == 32
         await top.press("slash", "1", "7", "enter")
@@ -88,7 +88,7 @@ async def test_keys_typed_into_the_filter_do_nothing_else(watch: Watch) -> None:
         await top.press("slash", *"ostq")
         assert ranks_of(top) == []
         assert top.app.is_running
-        await top.shows("filter: ostq")
+        await top.shows("search: ostq")
 
 
 async def test_the_list_is_sorted_by_each_column_and_reversed(watch: Watch) -> None:

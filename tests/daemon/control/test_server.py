@@ -196,13 +196,17 @@ async def test_a_profile_is_answered_when_its_files_are_written_or_refused(
             assert (await asked).taken == taken
 
 
-async def test_incidents_come_oldest_first(folder: Path) -> None:
+async def test_incidents_come_oldest_first_and_pages_begin_with_the_newest(folder: Path) -> None:
     shell = idle_shell(folder)
     incidents = [store.Incident(id=name) for name in ("0010-hung", "0002-dead-rank", "0001-dead-rank")]
     shell.state = coordinator.begin(SPEC, None, {incident.id: incident for incident in incidents})
     async with operating(folder, service(shell)) as stub:
         answer = await stub.ListIncidents(pb.ListIncidentsRequest())
         assert [incident.id for incident in answer.incidents] == ["0001-dead-rank", "0002-dead-rank", "0010-hung"]
+        for skipped, page in ((0, ["0002-dead-rank", "0010-hung"]), (2, ["0001-dead-rank"]), (4, [])):
+            request = pb.ListIncidentsRequest(most_incidents=2, skip_incidents=skipped)
+            answer = await stub.ListIncidents(request)
+            assert ([incident.id for incident in answer.incidents], answer.count) == (page, 3)
         assert (await stub.GetStatus(pb.GetStatusRequest())).newest_incident.id == "0010-hung"
 
 
@@ -226,8 +230,10 @@ async def test_an_operator_sees_the_run_takes_a_checkpoint_and_stops_it(
         assert (status.leader, status.store_up, status.generation, status.newest_step) == (True, True, 1, 2)
         assert (status.loss, status.tokens_per_s) == (1.5, 100.0)
         assert [(rank.rank, rank.node, rank.pid) for rank in status.ranks] == [(0, NODE, 100), (1, NODE, 101)]
-        short = await stub.GetStatus(pb.GetStatusRequest(most_ranks=1))
-        assert (len(short.ranks), [group.count for group in short.other_ranks]) == (1, [1])
+        short = await stub.GetStatus(pb.GetStatusRequest(most_ranks=1, search=NODE, skip_ranks=1))
+        assert ([rank.rank for rank in short.ranks], [group.count for group in short.other_ranks]) == ([1], [1])
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "the search '3-1' ends before it begins: use 1-3"):
+            await stub.GetStatus(pb.GetStatusRequest(search="3-1"))
         accepted = await stub.TakeCheckpoint(pb.TakeCheckpointRequest())
         assert accepted.step > 3
         await until(lambda: "take_checkpoint" in agent.kinds(), "the agent has the command")

@@ -7,7 +7,7 @@ from holdfast_core.model import StopRequest
 from holdfast_daemon.control.status import status_of
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import OWN_TIME_SOURCE_HOST, OWN_TIME_SOURCE_NONE
-from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.control_pb2 import RANK_SORT_RANK, GetStatusRequest, RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, LIFE_RUNNING, RankExit
 from holdfast_proto.vocabulary import TIME_USES
 from tests.support.core_world import World
@@ -161,12 +161,14 @@ def test_of_many_ranks_the_oddest_are_listed_and_the_others_counted() -> None:
     world.rank(5).process_state = "T"
     world.rank(6).exit.signal, world.rank(6).life = 9, LIFE_EXITED
     world.tick()
-    seen = status_of(world.state, world.now, store_up=True, most_ranks=2)
+    seen = status_of(world.state, world.now, store_up=True, request=GetStatusRequest(most_ranks=2))
     assert [(rank.rank, rank.node) for rank in seen.ranks] == [(6, "node3"), (5, "node2")]
     assert [(group.count, group.like.life) for group in seen.other_ranks] == [
         (5, LIFE_RUNNING),
         (1, store.LIFE_STARTING),
     ]
+    assert dict(seen.rank_counts) == {"exited": 1, "culprit": 1, "starting": 1, "running": 5}
+    assert (seen.matching_ranks, seen.odd_ranks) == (3, 3)
     newest = max(rank.step for rank in status(world).ranks)
     assert (seen.other_ranks[0].like.step, seen.other_ranks[0].like.memory_bytes) == (newest, 7)
 
@@ -178,13 +180,14 @@ def test_culprits_are_the_first_to_be_listed() -> None:
     world.until("gathering")
     world.rank(0).life = LIFE_EXITED
     world.tick()
-    assert [rank.rank for rank in status_of(world.state, world.now, store_up=True, most_ranks=1).ranks] == [3]
+    seen = status_of(world.state, world.now, store_up=True, request=GetStatusRequest(most_ranks=1))
+    assert [rank.rank for rank in seen.ranks] == [3]
 
 
 @pytest.mark.parametrize("most_ranks", [0, 4, 5])
 def test_few_ranks_are_all_listed_by_number(most_ranks: int) -> None:
     world = trained(nodes=2)
-    seen = status_of(world.state, world.now, store_up=True, most_ranks=most_ranks)
+    seen = status_of(world.state, world.now, store_up=True, request=GetStatusRequest(most_ranks=most_ranks))
     assert [rank.rank for rank in seen.ranks] == [0, 1, 2, 3]
     assert not seen.other_ranks
 
@@ -195,5 +198,33 @@ def test_ranks_that_have_ended_alike_are_counted_together() -> None:
         exited, step = world.rank(number), number
         exited.life, exited.exit.code, exited.exit.step = LIFE_EXITED, 1, step
     world.tick()
-    [group] = status_of(world.state, world.now, store_up=True, most_ranks=1).other_ranks
+    seen = status_of(world.state, world.now, store_up=True, request=GetStatusRequest(most_ranks=1))
+    [group] = seen.other_ranks
     assert (group.count, group.like.exit) == (7, RankExit(code=1))
+
+
+def test_ranks_that_wait_for_a_named_culprit_are_counted_and_not_listed() -> None:
+    world = trained(nodes=4)
+    world.until("running")
+    world.hang(5)
+    world.until("gathering")
+    seen = status_of(world.state, world.now, store_up=True, request=GetStatusRequest(most_ranks=4))
+    assert [rank.rank for rank in seen.ranks] == [5]
+    assert (seen.odd_ranks, sum(group.count for group in seen.other_ranks)) == (1, 7)
+    assert dict(seen.rank_counts) == {"culprit": 1, "waiting": 7}
+
+
+def test_of_a_healthy_run_of_many_ranks_none_is_listed_unless_a_page_is_asked_for() -> None:
+    world = trained(nodes=4)
+    seen = status_of(world.state, world.now, store_up=True, request=GetStatusRequest(most_ranks=3))
+    assert (list(seen.ranks), seen.other_ranks[0].count) == ([], 8)
+    request = GetStatusRequest(most_ranks=3, skip_ranks=6, sort=RANK_SORT_RANK)
+    seen = status_of(world.state, world.now, store_up=True, request=request)
+    assert ([rank.rank for rank in seen.ranks], seen.matching_ranks, seen.other_ranks[0].count) == ([6, 7], 8, 6)
+
+
+def test_a_search_lists_the_ranks_of_a_node_and_counts_those_of_the_whole_run() -> None:
+    world = trained(nodes=4)
+    seen = status_of(world.state, world.now, store_up=True, request=GetStatusRequest(most_ranks=1, search="node2"))
+    assert ([rank.rank for rank in seen.ranks], seen.matching_ranks) == ([4], 2)
+    assert dict(seen.rank_counts) == {"running": 8}

@@ -2,9 +2,10 @@
 
 from enum import Enum
 
-from holdfast_cli.top.ranks.oddity import JudgedRank, JudgedRanks, Oddity
+from holdfast_cli.top.ranks.oddity import JudgedRank, JudgedRanks
 from holdfast_cli.top.ranks.rank_list import STYLES
 from holdfast_core.texts.incident_lines import enum_phrase
+from holdfast_daemon.control.rank_pages import Oddity
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.common_pb2 import (
     PHASE_CHECKPOINT,
@@ -36,10 +37,9 @@ _HEALTH = {
     Oddity.SLOW: "s",
     Oddity.STARTING: "+",
     Oddity.WAITING: "w",
-    Oddity.NORMAL: ".",
+    Oddity.RUNNING: ".",
     Oddity.ENDED: "-",
 }
-_HEALTH_WORDS = {Oddity.NORMAL: "running", Oddity.SLOW: "slow"}
 _PHASES = {
     PHASE_INIT: ("i", "cyan"),
     PHASE_DATA: ("d", "yellow"),
@@ -86,8 +86,7 @@ def legend(judged: JudgedRanks, colour: MeshColour) -> str:
     """Return what the characters mean."""
     match colour:
         case MeshColour.HEALTH:
-            counts, present = judged.counts, judged.present
-            words = [f"{_HEALTH[kind]} {_HEALTH_WORDS.get(kind, kind.name.lower())} {counts[kind]}" for kind in present]
+            words = [f"{_HEALTH[kind]} {kind.word} {number}" for kind, number in judged.counts.items()]
             return "health: " + "  ".join(words)
         case MeshColour.PHASE:
             words = [f"{letter} {enum_phrase(common_pb2.Phase, phase)}" for phase, (letter, _) in _PHASES.items()]

@@ -1,6 +1,5 @@
 """The ranks as a map, one character each."""
 
-from operator import itemgetter
 from typing import ClassVar
 
 from rich.cells import set_cell_size
@@ -14,7 +13,7 @@ from holdfast_cli.top.ranks.oddity import JudgedRank, JudgedRanks
 
 
 class MeshView(LineView):
-    """All ranks in the order of their mesh. Arrow keys move from rank to rank."""
+    """Ranks in the order of their mesh. Arrow keys move from rank to rank."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "across(-1)", show=False),
@@ -37,7 +36,7 @@ class MeshView(LineView):
     def show(self, judged: JudgedRanks, colour: MeshColour) -> None:
         """Show ranks."""
         self.colour, self._judged = colour, judged
-        self._ranks = sorted(judged.ranks, key=itemgetter(1))
+        self._ranks = sorted(judged.ranks, key=lambda rank: rank.number)
         self._legend = legend(judged, colour)
         self.fit()
 
@@ -46,7 +45,8 @@ class MeshView(LineView):
         width = max(1, self.size.width - 2)
         # Ranks say their places one after another: as long as some are missing, they are counted.
         known = 0 if self._axes else sum(1 for rank in self._ranks if rank.view.coordinates)
-        basis = (width, len(self._ranks), self._judged.generation)
+        numbers = [rank.number for rank in self._ranks]
+        basis = (width, self._judged.generation, len(numbers), *numbers[:1], *numbers[-1:])
         if self._laid_out != basis or known > self._known:
             self._laid_out, self._known = basis, known
             self._axes = axes_of(self._ranks)

@@ -1,72 +1,68 @@
-"""Judges which ranks are odd, and how odd, so that the one that matters stands first."""
+"""The ranks of one look, each with its oddity, so that the one that matters stands first."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from holdfast_cli.control import counted_ranks
 from holdfast_cli.top.ranks.rank_speeds import RankSpeeds
 from holdfast_cli.views.conditions import Condition, condition, describe
+from holdfast_cli.views.narrowing import facts_of, odd_kinds_of
+from holdfast_daemon.control.rank_pages import Oddity, RankFacts, oddity_counts
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
-from holdfast_proto.v1.store_pb2 import (
-    INCIDENT_STATE_NOTED,
-    LIFE_RUNNING,
-    VERDICT_KIND_DATA_STALL,
-    VERDICT_KIND_STRAGGLER,
-    VERDICT_KIND_THROUGHPUT_DROP,
-    Incident,
-)
+from holdfast_proto.v1.store_pb2 import LIFE_RUNNING, Incident
 
 _NOT_MEASURED = RankSpeeds()
-_SLOW = (VERDICT_KIND_STRAGGLER, VERDICT_KIND_DATA_STALL, VERDICT_KIND_THROUGHPUT_DROP)
-
-
-class Oddity(IntEnum):
-    """How odd a rank is. The oddest comes first, so that sorting puts it on top."""
-
-    EXITED = 0
-    CULPRIT = 1
-    STOPPED = 2
-    STALLED = 3
-    BEHIND = 4
-    SLOW = 5
-    STARTING = 6
-    WAITING = 7
-    NORMAL = 8
-    ENDED = 9
-
-    @property
-    def is_odd(self) -> bool:
-        """Whether a person should look at such a rank."""
-        return self < Oddity.STARTING
+_ENDED = (Oddity.EXITED, Oddity.ENDED)
 
 
 class JudgedRank(NamedTuple):
-    """A rank and how odd it is. They sort from the oddest to the usual, by rank among equals."""
+    """A rank and what order and search need of it."""
 
-    oddity: Oddity
-    number: int
+    facts: RankFacts
     view: RankView
+
+    @property
+    def oddity(self) -> Oddity:
+        """How the rank differs from the others."""
+        return self.facts.oddity
+
+    @property
+    def number(self) -> int:
+        """The number of the rank."""
+        return self.facts.number
 
 
 @dataclass(frozen=True)
 class JudgedRanks:
-    """All ranks of one status."""
+    """The ranks of one status: all, or those on one page."""
 
     ranks: tuple[JudgedRank, ...] = ()
+    """By number if these are all ranks, else in the order of the page."""
+    counts: Mapping[Oddity, int] = field(default_factory=dict)
+    """Ranks of the whole run by oddity, the oddest first."""
+    odd: frozenset[Oddity] = frozenset()
+    """Oddities that a person should look at."""
+    skipped: int = 0
+    """Ranks of the pages before this one."""
+    matching: int = 0
+    """Ranks on all pages."""
     furthest_step: int = -1
     nodes: frozenset[str] = frozenset()
     generation: int = 0
-    counts: tuple[int, ...] = (0,) * len(Oddity)
-    """Ranks of each oddity."""
     total_steps: int | None = None
     """Steps that the run is to do; None while no rank that has ended has said it."""
     speeds: RankSpeeds = _NOT_MEASURED
 
     @property
-    def present(self) -> list[Oddity]:
-        """The kinds of oddity that ranks have, the oddest first."""
-        return [kind for kind in Oddity if self.counts[kind]]
+    def size(self) -> int:
+        """Number of ranks of the run."""
+        return sum(self.counts.values())
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are all ranks of the run."""
+        return len(self.ranks) == self.size
 
     def state_text(self, rank: JudgedRank) -> str:
         """Return the state of a rank in words."""
@@ -82,60 +78,29 @@ class JudgedRanks:
         return text
 
 
-_BY_CONDITION = {
-    Condition.DEAD: Oddity.EXITED,
-    Condition.STOPPED: Oddity.STOPPED,
-    Condition.STALLED: Oddity.STALLED,
-    Condition.STARTING: Oddity.STARTING,
-    Condition.WAITING: Oddity.WAITING,
-    Condition.RUNNING: Oddity.NORMAL,
-    Condition.ENDED: Oddity.ENDED,
-    Condition.FINISHED: Oddity.ENDED,
-}
-_ENDED = (Oddity.EXITED, Oddity.ENDED)
-_OF_CONDITION = tuple(_BY_CONDITION[each] for each in Condition)
-"""Indexed, because hashing an enum ten thousand times takes long."""
-
-
 def judge_ranks(
-    status: RunStatus, incidents: Iterable[Incident] = (), speeds: RankSpeeds = _NOT_MEASURED
+    status: RunStatus, incidents: Iterable[Incident] = (), speeds: RankSpeeds = _NOT_MEASURED, *, skipped: int = 0
 ) -> JudgedRanks:
-    """Judge all ranks of a status. ``incidents``: those of the run, of which some may name slow ranks."""
-    present = status.urgent_incident.verdict  # without culprits if there is none
-    culprits = frozenset(() if present.kind in _SLOW else present.culprits)
-    slow = {
-        rank
-        for incident in (*incidents, status.newest_incident)
-        if incident.verdict.kind in _SLOW and _is_of_now(incident, status)
-        for rank in incident.verdict.culprits
-    }
+    """Return the ranks of a status. ``skipped``: ranks of the pages before this one.
+
+    ``incidents``: those of the run. Only of a daemon that does not judge its ranks, some may name slow ranks.
+    """
     views = list(status.ranks)  # one object for each rank, made once
-    furthest = max((view.step for view in views if view.life == LIFE_RUNNING), default=-1)
-    judged, counts, until = [], [0] * len(Oddity), 0
-    for view in views:
-        number = view.rank
-        oddity = _OF_CONDITION[condition(view)]
-        if number in culprits and Oddity.EXITED < oddity < Oddity.ENDED:
-            oddity = Oddity.CULPRIT
-        elif oddity is Oddity.NORMAL:
-            if view.is_behind:
-                oddity = Oddity.BEHIND
-            elif number in slow:
-                oddity = Oddity.SLOW
-        if oddity in _ENDED:
-            until = max(until, view.exit.steps_until)
-        counts[oddity] += 1
-        judged.append(JudgedRank(oddity, number, view))
+    facts = facts_of(status, views, incidents)
+    counts = {kind: status.rank_counts[kind.word] for kind in Oddity if kind.word in status.rank_counts}
+    counts = counts or oddity_counts(facts)
+    until = max(
+        (view.exit.steps_until for one, view in zip(facts, views, strict=True) if one.oddity in _ENDED), default=0
+    )
     return JudgedRanks(
-        ranks=tuple(judged),
-        furthest_step=furthest,
+        ranks=tuple(map(JudgedRank, facts, views)),
+        counts=counts,
+        odd=odd_kinds_of(status, counts),
+        skipped=skipped,
+        matching=status.matching_ranks or len(views),
+        furthest_step=max((view.step for view, _ in counted_ranks(status) if view.life == LIFE_RUNNING), default=-1),
         nodes=frozenset([view.node for view in views]),
         generation=status.generation,
-        counts=tuple(counts),
         total_steps=until or None,
         speeds=speeds,
     )
-
-
-def _is_of_now(incident: Incident, status: RunStatus) -> bool:
-    return incident.state == INCIDENT_STATE_NOTED and incident.generation == status.generation

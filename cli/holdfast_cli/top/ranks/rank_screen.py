@@ -24,7 +24,7 @@ from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 
 _HINTS = " Esc:back  g, G:log of an older, newer generation  k:stack  x:fault  end:newest"
-_OWN_LINES = ("exit", "coordinates", "recorders", "memory_bytes", "memory_limit_bytes", "rank")
+_OWN_LINES = ("exit", "coordinates", "oddity", "recorders", "memory_bytes", "memory_limit_bytes", "rank")
 _SUMS = ("own_time_s", "own_steps", "gpu_use_sum", "gpu_use_samples")
 """Fields that are shown in another way than name and value."""
 
@@ -118,7 +118,7 @@ class RankScreen(LiveScreen):
 
 def rank_facts(look: RunLook, number: int) -> Group:
     """Return all fields of a rank and the newest incident that names it."""
-    found = next((rank for rank in look.judged.ranks if rank.number == number), None)
+    found = look.rank(number)
     if found is None:
         return Group(Text(f"rank {number}", "bold"), Text("the run has no such rank now"))
     view = cleaned(found.view)
