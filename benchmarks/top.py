@@ -4,9 +4,9 @@
 
 The real application shows a simulated run in a terminal without a screen, of 120 columns and 40 lines. The statuses are
 made beforehand: steps advance, phases flicker, and one rank stalls now and then. Each look parses the bytes that a
-daemon would send, judges the ranks, and draws them. The time of an update is processor time, from the bytes to the
-drawn screen, so that other work on the machine matters little. The share of a core is that of the whole process, with
-one look a second. The last line is JSON.
+daemon would send for the page, judges its ranks, and draws them. The time of an update is processor time, from the
+bytes to the drawn screen, so that other work on the machine matters little. The share of a core is that of the whole
+process, with one look a second. The last line is JSON.
 """
 
 import argparse
@@ -25,10 +25,11 @@ from holdfast_cli.run_folder.target import Target  # noqa: E402
 from holdfast_cli.top import poller  # noqa: E402
 from holdfast_cli.top.background import LiveScreen  # noqa: E402
 from holdfast_cli.top.ranks.rank_speeds import SpeedWatch  # noqa: E402
-from holdfast_cli.top.run_looks import LookSource, RunLook  # noqa: E402
+from holdfast_cli.top.run_looks import WHOLE_RUN, LookSource, RunLook  # noqa: E402
 from holdfast_cli.top.top_app import TopApp  # noqa: E402
+from holdfast_cli.views.narrowing import narrowed  # noqa: E402
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD, PHASE_OPTIMIZER  # noqa: E402
-from holdfast_proto.v1.control_pb2 import RANK_HEALTH_STALLED, RunStatus  # noqa: E402
+from holdfast_proto.v1.control_pb2 import RANK_HEALTH_STALLED, GetStatusRequest, RunStatus  # noqa: E402
 from tests.cli.top.scenes import wide  # noqa: E402
 
 STATES = 20
@@ -46,15 +47,31 @@ class SimulatedSource(LookSource):
     def __init__(self, ranks: int) -> None:
         super().__init__(Path(), None, None)
         self._target_shown = Target("llama-7b", Path("none.sock"), None)
-        self._states = [_status(ranks, number).SerializeToString() for number in range(STATES)]
+        self._whole = [_status(ranks, number) for number in range(STATES)]
+        self._is_paged = ranks > WHOLE_RUN
+        self._made: dict[bytes, list[bytes]] = {}
         self._watch = SpeedWatch()
         self._at = 0
+
+    @property
+    def answer_bytes(self) -> int:
+        """Size of the newest answer."""
+        return len(self._states(self.page)[self._at % STATES])
 
     def look(self) -> RunLook:
         """Return the next state, read and judged as that of a daemon."""
         self._at += 1
-        status = RunStatus.FromString(self._states[self._at % STATES])
-        return RunLook.of(self._target_shown, status, (), self._watch.see(status))
+        page = self.page
+        status = RunStatus.FromString(self._states(page)[self._at % STATES])
+        skipped = page.skip_ranks if self._is_paged else 0
+        return RunLook.of(self._target_shown, status, (), self._watch.see(status), skipped=skipped)
+
+    def _states(self, page: GetStatusRequest) -> list[bytes]:
+        key = page.SerializeToString(deterministic=True) if self._is_paged else b""
+        if key not in self._made:
+            wanted = page if self._is_paged else GetStatusRequest()
+            self._made[key] = [narrowed(status, wanted).SerializeToString() for status in self._whole]
+        return self._made[key]
 
 
 def _status(ranks: int, number: int) -> RunStatus:
@@ -78,6 +95,8 @@ async def measure(ranks: int, seconds: float) -> dict[str, Any]:
         await pilot.pause()
         for name, keys in VIEWS.items():
             await pilot.press(*keys)
+            await pilot.pause()
+            source.look()  # makes the answers for this view
             await pilot.pause(2.0)  # the first looks are not those of an open view
             begun_s, used_s = time.monotonic(), time.process_time()
             await asyncio.sleep(seconds)
@@ -96,6 +115,7 @@ async def measure(ranks: int, seconds: float) -> dict[str, Any]:
                 "core_percent": round(100 * share, 2),
                 "update_median_ms": round(1000 * statistics.median(updates_s), 1),
                 "update_longest_ms": round(1000 * max(updates_s), 1),
+                "answer_kb": round(source.answer_bytes / 1000, 1),
             }
     return found
 
@@ -113,7 +133,8 @@ def main() -> None:
         for view, cost in [] if given.json else found[ranks].items():
             print(
                 f"{ranks:>6} ranks  {view:<18} {cost['core_percent']:>6.2f} % of a core  "
-                f"update {cost['update_median_ms']:>6.1f} ms, longest {cost['update_longest_ms']:>6.1f} ms"
+                f"update {cost['update_median_ms']:>6.1f} ms, longest {cost['update_longest_ms']:>6.1f} ms  "
+                f"{cost['answer_kb']:>6.1f} kB a look"
             )
     shown = {"look_every_s": poller.LOOK_EVERY_S, **{str(ranks): cost for ranks, cost in found.items()}}
     print(json.dumps(shown))

@@ -158,6 +158,25 @@ def test_what_earlier_starts_left_is_listed_on_demand_and_shown_by_its_folders_n
     assert "rank 2 is stopped" in incidents(folder, "show", "0001").stdout
 
 
+def test_pages_begin_with_the_newest_incidents_and_each_lists_the_oldest_first(folder: Path) -> None:
+    log, found = folder.parent.parent.parent / f"incidents-{RUN}.jsonl", incident()
+    with log.open("a") as lines:
+        for number in (2, 3):
+            found.id = f"000{number}-hung-collective"
+            lines.write(json.dumps(MessageToDict(found, preserving_proto_field_name=True)) + "\n")
+
+    def listed(*options: str) -> list[str]:
+        return [one["id"][:4] for one in json.loads(incidents(folder, *options, "--json").stdout)]
+
+    assert listed() == ["0001", "0002", "0003"]
+    assert listed("--limit", "2") == ["0002", "0003"]
+    assert listed("--limit", "2", "--page", "2") == ["0001"]
+    assert listed("--limit", "2", "--page", "3") == []
+    assert "2 of 3 incidents: --limit 2 --page 2 shows older ones" in incidents(folder, "--limit", "2").stdout
+    refused = incidents(folder, "--page", "2")
+    assert (refused.exit_code, refused.stderr) == (2, "holdfast: --page needs --limit N, the size of a page\n")
+
+
 @pytest.mark.parametrize("identity", ["1", "01", "0001", IDENTITY])
 def test_an_incident_is_named_by_its_id_or_by_its_number(folder: Path, identity: str) -> None:
     shown = incidents(folder, "show", identity)
