@@ -22,7 +22,7 @@ from holdfast_daemon.console.pages.holdfast_page import holdfast_page
 from holdfast_daemon.console.pages.run_frame import refusals, stale_text
 from holdfast_daemon.console.ranks import generation_logs, rank_page
 from holdfast_daemon.console.ranks.own_step_times import SingleRankTimes
-from holdfast_daemon.console.ranks.rank_cells import COLOURS, RankCells
+from holdfast_daemon.console.ranks.rank_cells import COLOURS, MOST_CELLS, RankCells
 from holdfast_daemon.console.ranks.taken_stacks import TakenStacks
 from holdfast_daemon.console.serving.answers import (
     Handler,
@@ -39,9 +39,10 @@ from holdfast_daemon.console.serving.sessions import OPERATOR, Sessions
 from holdfast_daemon.console.serving.static_files import StaticFolder
 from holdfast_daemon.console.serving.streams import Feed
 from holdfast_daemon.console.watched import WatchedDaemon, WatchedRun
+from holdfast_daemon.control.rank_pages import RankSearch
 from holdfast_daemon.history.history_tables import LOGGED
 from holdfast_proto import keys, run_files
-from holdfast_proto.limits import STOP_GRACE_S
+from holdfast_proto.limits import MOST_RANKS, STOP_GRACE_S
 
 STATIC = Path(__file__).parent / "static"
 LOG_BYTES = 20_000
@@ -218,12 +219,12 @@ class Console:
     async def _ranks(self, request: Request) -> Response:
         run, state = self._watched_run(request), self._state(request)
         reader = self.feeds.reader(run.run_name)
-        frame = RankCells(reader, _colour(request)).frame(state)
+        frame = RankCells(reader, *_rank_page(request)).frame(state)
         return json_answer({**frame, "stale": stale_text(run, reader.table(state))})
 
     async def _ranks_stream(self, request: Request) -> Response:
         self._state(request)
-        return self._stream(self.feeds.ranks(self._watched_run(request).run_name, _colour(request)))
+        return self._stream(self.feeds.ranks(self._watched_run(request).run_name, *_rank_page(request)))
 
     async def _rank(self, request: Request) -> Response:
         run, state, number = self._watched_run(request), self._state(request), request.path_params["rank"]
@@ -297,11 +298,19 @@ class Console:
         return self._static.answer(path, request.headers.get("if-none-match", ""))
 
 
-def _colour(request: Request) -> str:
+def _rank_page(request: Request) -> tuple[str, str, int]:
+    """Return the colour of a page of ranks, what is searched for, and how many ranks are before the page."""
     colour = request.query_params.get("colour", COLOURS[0])
     if colour not in COLOURS:
         raise RefusedRequestError(400, f"there is no colour {colour[:40]!r}: use {', '.join(COLOURS)}")
-    return colour
+    search, page = request.query_params.get("search", "").strip(), number_of_query(request, "page", 1)
+    if not 1 <= page <= MOST_RANKS:
+        raise RefusedRequestError(400, f"page is {page}: use 1 to {MOST_RANKS}")
+    try:
+        RankSearch(search)
+    except ValueError as error:
+        raise RefusedRequestError(400, str(error)) from None
+    return colour, search, min(MOST_CELLS * (page - 1), MOST_RANKS)
 
 
 def _check_name(run: str) -> None:

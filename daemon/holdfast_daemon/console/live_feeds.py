@@ -1,4 +1,4 @@
-"""The live pages: a feed for the list of runs, one for each run, and one for each colour of its ranks."""
+"""The live pages: a feed for the list of runs, one for each run, and one for each page of its ranks in each colour."""
 
 import logging
 import time
@@ -32,7 +32,7 @@ class LiveFeeds:
         self._runs_shown: dict[str, Any] = {}
         self._runs = Feed(self._first_runs, self._changed_runs, RANKS_PAUSE_S, self._urgent_runs)
         self._of_run: dict[str, _RunFeed] = {}
-        self._of_ranks: dict[tuple[str, str], _RanksFeed] = {}
+        self._of_ranks: dict[tuple[str, str, str, int], _RanksFeed] = {}
 
     @property
     def pages(self) -> int:
@@ -50,12 +50,14 @@ class LiveFeeds:
             self._of_run[name] = _RunFeed(self._watched, name, self.reader(name))
         return self._of_run[name].feed
 
-    def ranks(self, name: str, colour: str) -> Feed:
-        """Return the feed of a colour of a run's ranks. Raises ValueError if there is no such colour."""
+    def ranks(self, name: str, colour: str, search: str, skip: int) -> Feed:
+        """Return the feed of a page of a run's ranks. Raises ValueError if there is no such colour or search."""
         self._forget_unused()
-        key = (name, colour)
+        key = (name, colour, search, skip)
         if key not in self._of_ranks:
-            self._of_ranks[key] = _RanksFeed(self._watched, name, self.reader(name), colour)
+            reader = self.reader(name)
+            cells = RankCells(reader, colour, search, skip)
+            self._of_ranks[key] = _RanksFeed(self._watched, name, reader, cells)
         return self._of_ranks[key].feed
 
     def reader(self, name: str) -> RankReader:
@@ -143,13 +145,13 @@ class _RunFeed:
 
 
 class _RanksFeed:
-    """One colour of the ranks of one run."""
+    """One page of the ranks of one run, in one colour."""
 
-    def __init__(self, watched: WatchedDaemon, name: str, reader: RankReader, colour: str) -> None:
+    def __init__(self, watched: WatchedDaemon, name: str, reader: RankReader, cells: RankCells) -> None:
         self._watched = watched
         self._name = name
         self._reader = reader
-        self._cells = RankCells(reader, colour)
+        self._cells = cells
         self._stale = ""
         self.feed = Feed(self._first, self._changes, RANKS_PAUSE_S)
         self._begun_s = 0.0

@@ -5,7 +5,7 @@ gets one page of them and the number of all by oddity.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -138,6 +138,16 @@ class RankSearch:
         return found
 
 
+_Key = Callable[[RankFacts], Any]
+_KEYS: Mapping[int, _Key] = {
+    control.RANK_SORT_RANK: lambda one: one.number,
+    control.RANK_SORT_STEP: lambda one: (one.step, one.number),
+    control.RANK_SORT_STALLED: lambda one: (-one.stalled_s, one.number),
+    control.RANK_SORT_MEMORY: lambda one: (-one.memory_bytes, one.number),
+    control.RANK_SORT_NODE: lambda one: (one.node, one.number),
+}
+
+
 def check_page(request: control.GetStatusRequest) -> None:
     """Raise ValueError with one line if a request asks for too many ranks, or has a search that cannot be."""
     if request.most_ranks > MOST_LISTED:
@@ -160,24 +170,10 @@ def page_of(
         search = RankSearch(request.search)
         found = [one for one in found if search.fits(one)]
     if not (is_plain and is_fitting):
-        found.sort(key=lambda one: _key(request.sort, one, odd), reverse=request.is_reversed)
+        odd_first: _Key = lambda one: (not one.is_culprit, one.oddity not in odd, one.oddity, one.number)  # noqa: E731
+        found.sort(key=_KEYS.get(request.sort, odd_first), reverse=request.is_reversed)
     end = request.skip_ranks + request.most_ranks if request.most_ranks else None
     return found[request.skip_ranks : end], len(found)
-
-
-def _key(sort: int, one: RankFacts, odd: Collection[Oddity]) -> tuple[Any, ...]:
-    match sort:
-        case control.RANK_SORT_RANK:
-            return (one.number,)
-        case control.RANK_SORT_STEP:
-            return one.step, one.number
-        case control.RANK_SORT_STALLED:
-            return -one.stalled_s, one.number
-        case control.RANK_SORT_MEMORY:
-            return -one.memory_bytes, one.number
-        case control.RANK_SORT_NODE:
-            return one.node, one.number
-    return not one.is_culprit, one.oddity not in odd, one.oddity, one.number
 
 
 def _place(coordinates: Mapping[str, int]) -> str:

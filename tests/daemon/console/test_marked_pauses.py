@@ -79,7 +79,7 @@ def test_one_rank_that_stalls_in_a_marked_pause_is_the_odd_one(console: Simulate
     health, text, cells, odd = shown(console)
     assert (health, text) == ("attention", "no rank has made progress lately")
     assert cells == ["stalled", *["waiting"] * 7]
-    assert odd == [0, *range(1, 8)]
+    assert odd == [0], "most ranks wait: none of them differs"
 
 
 def test_a_pause_of_one_rank_hides_no_rank_that_stalls_in_training(console: SimulatedConsole) -> None:

@@ -12,7 +12,7 @@ from holdfast_core.deadlines import Deadlines
 from holdfast_core.model import CoreState
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console import live_feeds
-from holdfast_daemon.console.ranks.rank_cells import COLOURS, MOST_CHANGES, MOST_ODD, RankCells
+from holdfast_daemon.console.ranks.rank_cells import COLOURS, MOST_CELLS, MOST_CHANGES, MOST_ODD, RankCells
 from holdfast_daemon.console.ranks.rank_table import RankReader
 from holdfast_daemon.console.watched import WatchedDaemon
 from holdfast_proto.v1 import store_pb2 as store
@@ -72,7 +72,7 @@ def test_health_is_never_put_off() -> None:
     run.advance(5.0)
     event = cells.change(state_of(run))
     assert event is not None
-    assert (len(event[1]["values"]["at"]), event[1]["odd"][0], len(event[1]["odd"])) == (2000, 7, MOST_ODD)
+    assert (len(event[1]["values"]["at"]), event[1]["odd"]) == (MOST_CELLS, [7])
 
 
 def test_ranks_whose_values_change_all_the_time_take_turns() -> None:
@@ -94,15 +94,16 @@ def test_a_healthy_run_has_no_odd_ranks_and_its_health_sends_nothing() -> None:
         assert cells.change(state_of(run)) is None
 
 
-def test_the_oddest_ranks_come_first() -> None:
+def test_culprits_and_then_the_oddest_ranks_come_first_without_those_that_wait_for_them() -> None:
     run = SimulatedRun(ranks=16)
     run.advance(1.0)
     run.hang(3)
     run.kill(9)
     run.advance(5.0)
     run.judge(12)
-    odd = RankCells(RankReader(), "health").frame(state_of(run))["odd"]
-    assert (odd[:3], odd[3:]) == ([9, 12, 3], [rank for rank in range(16) if rank not in (9, 12, 3)])
+    frame = RankCells(RankReader(), "health").frame(state_of(run))
+    assert (frame["odd"], frame["odd_count"]) == ([12, 9, 3], 3)
+    assert frame["totals"] == {"exited": 1, "culprit": 1, "stopped": 1, "waiting": 13}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,8 @@ def test_a_rank_is_behind_only_if_it_is_by_two_steps_and_two_seconds(
     cells = RankCells(RankReader(), "health")
     assert cells.frame(state_of(run))["behind"] == []
     event = cells.change(fall_behind(state_of(run), steps))
-    assert event == (("change", {"odd": [5], "behind": [5]}) if is_behind else None)
+    change = {"odd": [5], "behind": [5], "odd_count": 1, "totals": {"behind": 1, "running": 7}}
+    assert event == (("change", change) if is_behind else None)
 
 
 def test_no_rank_is_behind_before_the_usual_time_of_a_step_is_known() -> None:
@@ -130,7 +132,8 @@ def test_a_further_page_takes_no_change_from_the_first(tmp_path: Path) -> None:
     run = SimulatedRun(ranks=8)
     named = SimpleNamespace(runs={"r": run}, clock=Clock(), options=SimpleNamespace(directory=tmp_path))
     watched = cast(WatchedDaemon, named)
-    ranks = live_feeds._RanksFeed(watched, "r", RankReader(), "health")
+    reader = RankReader()
+    ranks = live_feeds._RanksFeed(watched, "r", reader, RankCells(reader, "health"))
     frames = live_feeds._RunFeed(watched, "r", RankReader())
     ((_, first),), ((_, shown),) = ranks._first(True), frames._first(True)
     run.hang(3)
@@ -141,6 +144,36 @@ def test_a_further_page_takes_no_change_from_the_first(tmp_path: Path) -> None:
     assert change["values"]["at"] == list(range(8))
     name, change = next(iter(frames._changes()))
     assert (name, change["rank_counts"]["stalled"]) == ("change", 8)
+
+
+def test_a_page_has_the_next_ranks_and_knows_the_odd_ones_of_all_pages() -> None:
+    run = SimulatedRun(ranks=2000)
+    run.kill(7)
+    run.advance(5.0)
+    frame = RankCells(RankReader(), "health", skip=MOST_CELLS).frame(state_of(run))
+    assert (frame["count"], frame["ranks"][0], frame["ranks"][-1], frame["matching"]) == (976, 1024, 1999, 2000)
+    assert frame["odd_elsewhere"] == {"7": {"node": "node0000", "what": "exited"}}
+    assert frame["nodes"][0] == f"node{1024 // 8:04}" and frame["node_of"][8] == 1
+
+
+def test_a_search_shows_the_ranks_that_match_and_follows_them() -> None:
+    run = SimulatedRun(ranks=64)
+    cells = RankCells(RankReader(), "health", search="exited")
+    assert cells.frame(state_of(run))["ranks"] == []
+    run.kill(9)
+    run.advance(1.0)
+    event = cells.change(state_of(run))
+    assert event is not None
+    assert (event[0], event[1]["ranks"], event[1]["matching"], event[1]["nodes"]) == ("frame", [9], 1, ["node0001"])
+
+
+def test_of_many_odd_ranks_the_first_are_listed_and_all_are_counted() -> None:
+    run = SimulatedRun(ranks=200)
+    for rank in range(2 * MOST_ODD):
+        run.kill(rank)
+    run.advance(1.0)
+    frame = RankCells(RankReader(), "health").frame(state_of(run))
+    assert (len(frame["odd"]), frame["odd_count"]) == (MOST_ODD, 2 * MOST_ODD)
 
 
 def test_another_world_gets_a_new_frame() -> None:

@@ -1,11 +1,13 @@
 """The page of one rank in a real browser: its words, its badge, and the stack that an operator takes."""
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.daemon.console.conftest import OpenPage, advance
 from tests.support.console_browser import PHONE, Theme, keep_screenshot
-from tests.support.console_server import SimulatedConsole
+from tests.support.console_server import SimulatedConsole, simulated_console
 
 pytestmark = pytest.mark.system
 
@@ -65,3 +67,29 @@ def test_the_badge_and_the_own_time_are_in_words(open_page: OpenPage, console: S
         expect(badge).to_have_text("running")
         expect(badge).to_have_class("badge ok")
         keep_screenshot(page, f"running-rank-{theme}-desktop")
+
+
+def test_a_large_run_is_seen_page_by_page_and_searched_by_keyboard_alone(open_page: OpenPage, tmp_path: Path) -> None:
+    with simulated_console(tmp_path, ranks=2000, with_files=False) as large, open_page(large.address()) as (page, _):
+        advance(large, 1.0, large.run.kill, 1999)
+        page.goto(f"{large.origin}/{RANKS}")
+        pages = page.get_by_role("navigation", name="Pages of ranks")
+        expect(pages.get_by_role("status")).to_have_text("1 to 1,024 of 2,000 ranks in all")
+        expect(page.locator(".totals")).to_contain_text("2,000 ranks: 1 exited")
+        expect(page.locator(".odd li").first).to_contain_text("rank 1999")
+        expect(page.locator(".odd li").first).to_contain_text("exited")
+        pages.get_by_role("button", name="Next page").click()
+        expect(pages.get_by_role("status")).to_have_text("1,025 to 2,000 of 2,000 ranks in all")
+        expect(pages.get_by_role("button", name="Next page")).to_be_disabled()
+        page.keyboard.press("/")
+        expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
+        page.keyboard.type("node0002")
+        page.keyboard.press("Enter")
+        expect(pages.get_by_role("status")).to_have_text("8 ranks that match")
+        expect(page.get_by_role("application", name="Map of 8 ranks")).to_be_visible()
+        page.get_by_role("application").focus()
+        page.keyboard.press("ArrowRight")
+        expect(page.locator(".said")).to_contain_text(", node0002: ")
+        page.keyboard.press("/")
+        page.keyboard.press("Escape")
+        expect(pages.get_by_role("status")).to_have_text("1 to 1,024 of 2,000 ranks in all")

@@ -117,6 +117,8 @@ def test_a_large_body_is_refused_also_if_its_length_is_not_said(console: Simulat
         ("/api/runs/llama-7b/ranks/-1", 404),
         ("/api/runs/llama-7b/ranks/99999999999999999999", 404),
         ("/api/runs/llama-7b/ranks?colour=taste", 400),
+        ("/api/runs/llama-7b/ranks?search=9-3", 400),
+        ("/api/runs/llama-7b/ranks?page=0", 400),
         ("/api/runs/llama-7b/ranks/stream?colour=taste", 400),
         ("/api/runs/llama-7b/ranks/0/log?bytes=many", 400),
         ("/api/runs/llama-7b/curves?names=loss,taste", 400),

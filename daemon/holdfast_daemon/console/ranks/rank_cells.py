@@ -1,19 +1,21 @@
-"""The ranks page: one value for each rank, its legend, the odd ranks, and what changes.
+"""The ranks page: one value for each rank on it, its legend, the odd ranks, and what changes.
 
-One :class:`RankCells` serves all pages that show the same colour of the same run, so that a further page costs no more
-than its bytes. A page gets all values once, and then what has changed.
+One :class:`RankCells` serves all browsers that show the same page in the same colour, so that a further one costs no
+more than its bytes. A browser gets all values once, and then what has changed.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast_core.model import CoreState
-from holdfast_core.reading.rank_health import CULPRIT, EXITED, HEALTH, STALLED, STARTING, WAITING, is_behind
+from holdfast_core.reading.rank_health import HEALTH
 from holdfast_daemon.console.ranks.own_step_times import OwnStepTimes
-from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable
+from holdfast_daemon.console.ranks.rank_table import RankReader, RankTable, Row
+from holdfast_daemon.control.rank_pages import Oddity, check_page, page_of
 from holdfast_proto.message_json import enum_name
 from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
 
 Value = float | int | None
@@ -22,85 +24,125 @@ COLOURS = ("health", "phase", "step_time", "memory", "utilisation")
 MOST_CHANGES = 400
 """Most values that are sent at once. With more changes, the odd ranks go first and the others follow in turn."""
 MOST_ODD = 50
+MOST_CELLS = 1024
+"""Ranks on a page."""
 _FULL_RATIO = 0.95
 _SLOW_RATIO = 1.5
 _AXES = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "ep", "tp")
 """Usual axes of a mesh, outermost first. Others follow by name."""
 _PHASES = tuple(enum_name(common.Phase, number).replace("_", " ") for number in sorted(common.Phase.values()) if number)
 
+_ODD = control.GetStatusRequest(most_ranks=MOST_ODD, only_odd=True, sort=control.RANK_SORT_ODD_FIRST)
+
 OWN_TIME_NOTE = "time that the rank needs for itself in a step: work of its GPU, or of its training thread on a CPU"
 
 
 class RankCells:
-    """The values of one colour of one run, as all its pages have them."""
+    """The values of one colour of one page of the ranks, as all browsers have them."""
 
-    def __init__(self, reader: RankReader, colour: str) -> None:
-        """Raise ValueError if there is no such colour."""
+    def __init__(self, reader: RankReader, colour: str, search: str = "", skip: int = 0) -> None:
+        """Raise ValueError if there is no such colour, or the search cannot be. ``skip``: ranks before this page."""
         if colour not in COLOURS:
             raise ValueError(f"there is no colour {colour[:40]!r}: use {', '.join(COLOURS)}")
+        self._page = control.GetStatusRequest(
+            most_ranks=MOST_CELLS, search=search, skip_ranks=skip, sort=control.RANK_SORT_RANK
+        )
+        check_page(self._page)
         self._reader = reader
         self._colour = colour
+        self._numbers: list[int] = []
+        self._matching = 0
+        self._times: dict[int, float] = {}
         self._own = OwnStepTimes()
         self._shown: list[Value] = []
         self._legend: dict[str, Any] = {}
-        self._odd: list[int] = []
-        self._behind: list[int] = []
+        self._about: dict[str, Any] = {}
         self._layout: tuple[object, ...] = ()
         self._turn = 0
 
     def frame(self, state: CoreState) -> dict[str, Any]:
-        """Return all values, and take them as the ones that pages have."""
+        """Return all values, and take them as the ones that browsers have."""
         table = self._reader.table(state)
+        self._numbers, self._matching = self._ranks_on_page(table)
         self._shown, self._legend = self._values(state, table)
-        self._odd = self._oddest(table)
-        self._behind = _behind(table, self._odd)
-        self._layout = _layout_key(state, table)
+        self._about = self._about_all(table)
+        self._layout = self._layout_key(state, table)
         return self.last_frame(state)
 
     def last_frame(self, state: CoreState) -> dict[str, Any]:
-        """Return the values that the other pages have: the next change continues from them."""
-        axes, places = _places(state, len(self._shown))
+        """Return the values that the other browsers have: the next change continues from them."""
+        rows = self._reader.table(state).rows
+        axes, places = _places(rows, self._numbers)
         nodes = list(state.record.nodes or sorted(state.nodes))
         index = {name: number for number, name in enumerate(nodes)}
-        node_of: list[int | None] = [None] * len(self._shown)
-        for row in self._reader.table(state).rows.values():
-            if row.node not in index:
+        node_of: list[int | None] = []
+        for number in self._numbers:
+            row = rows.get(number)
+            if row is not None and row.node not in index:
                 index[row.node] = len(nodes)
                 nodes.append(row.node)
-            if row.rank < len(node_of):
-                node_of[row.rank] = index[row.node]
+            node_of.append(None if row is None else index[row.node])
+        used = {at for at in node_of if at is not None}
+        if len(self._numbers) < self._reader.table(state).size:  # a page names its own nodes only
+            order = sorted(used)
+            nodes = [nodes[at] for at in order]
+            place = {at: number for number, at in enumerate(order)}
+            node_of = [None if at is None else place[at] for at in node_of]
         return {
             "count": len(self._shown),
+            "ranks": list(self._numbers),
+            "first": self._page.skip_ranks,
+            "matching": self._matching,
+            "page_size": MOST_CELLS,
             "axes": axes,
             "places": places,
             "nodes": nodes,
             "node_of": node_of,
             "values": list(self._shown),
             "legend": self._legend,
-            "odd": list(self._odd),
-            "behind": list(self._behind),
+            **self._about,
         }
 
     def change(self, state: CoreState) -> tuple[str, dict[str, Any]] | None:
         """Return the name and the contents of the next event; None: nothing has changed."""
         table = self._reader.table(state)
-        if _layout_key(state, table) != self._layout:
+        if self._layout_key(state, table) != self._layout:
             return "frame", self.frame(state)
         values, legend = self._values(state, table)
-        change: dict[str, Any] = {}
-        odd = self._oddest(table)
-        chosen = self._chosen([at for at, value in enumerate(values) if value != self._shown[at]], odd)
+        about = self._about_all(table)
+        change: dict[str, Any] = {name: value for name, value in about.items() if value != self._about[name]}
+        self._about = about
+        chosen = self._chosen([at for at, value in enumerate(values) if value != self._shown[at]], about["odd"])
         if chosen:
             change["values"] = {"at": chosen, "to": [values[at] for at in chosen]}
             for at in chosen:
                 self._shown[at] = values[at]
-        if odd != self._odd:
-            change["odd"] = self._odd = odd
-        if (behind := _behind(table, odd)) != self._behind:
-            change["behind"] = self._behind = behind
         if legend != self._legend:
             change["legend"] = self._legend = legend
         return ("change", change) if change else None
+
+    def _ranks_on_page(self, table: RankTable) -> tuple[list[int], int]:
+        """Return the ranks on this page, and how many are on all pages. Those that nothing is known of count, too."""
+        if self._page.search.strip():
+            page, matching = page_of(self._page, table.facts(tuple(Oddity)), table.odd)
+            return [one.number for one in page], matching
+        first = self._page.skip_ranks
+        return list(range(table.size))[first : first + MOST_CELLS], table.size
+
+    def _about_all(self, table: RankTable) -> dict[str, Any]:
+        """Return what a page says of all ranks: how many there are of each oddity, and the odd ones."""
+        odd, listed = self._oddest(table), set(self._numbers)
+        return {
+            "odd": odd,
+            "behind": sorted(number for number in odd if table.is_behind(number)),
+            "odd_elsewhere": {
+                str(number): {"node": table.rows[number].node, "what": table.oddities[number].word}
+                for number in odd
+                if number not in listed
+            },
+            "odd_count": sum(number for kind, number in table.totals.items() if kind in table.odd),
+            "totals": {kind.word: number for kind, number in table.totals.items()},
+        }
 
     def _chosen(self, changed: Sequence[int], odd: Sequence[int]) -> list[int]:
         """Return the ranks whose values are sent now. Changes of health are all sent."""
@@ -108,7 +150,8 @@ class RankCells:
             self._turn = 0
             return list(changed)
         known = set(changed)
-        first = [at for at in odd if at in known]
+        cells = {number: at for at, number in enumerate(self._numbers)}
+        first = [cells[number] for number in odd if cells.get(number) in known]
         later = [at for at in changed if at >= self._turn] + [at for at in changed if at < self._turn]
         chosen = list(dict.fromkeys((*first, *later)))[:MOST_CHANGES]
         self._turn = chosen[-1] + 1
@@ -117,21 +160,21 @@ class RankCells:
     def _values(self, state: CoreState, table: RankTable) -> tuple[list[Value], dict[str, Any]]:
         match self._colour:
             case "health":
-                return _filled(table, table.health.items()), {"kind": "words", "words": list(HEALTH)}
+                return self._filled(table.health.items()), {"kind": "words", "words": list(HEALTH)}
             case "phase":
                 phases = ((row.rank, row.phase - 1 if row.phase else None) for row in table.rows.values())
-                return _filled(table, phases), {"kind": "words", "words": list(_PHASES)}
+                return self._filled(phases), {"kind": "words", "words": list(_PHASES)}
             case "step_time":
-                times = self._own.times_s(state)
-                values = _filled(table, times.items())
+                self._times = dict(self._own.times_s(state))
+                values = self._filled(self._times.items())
                 return values, self._range(values, "s", OWN_TIME_NOTE)
             case "memory":
                 sizes = (
                     (row.rank, rounded(row.memory_bytes / 2**30)) for row in table.rows.values() if row.memory_bytes
                 )
-                values = _filled(table, sizes)
+                values = self._filled(sizes)
                 return values, self._range(values, "GiB", "memory that the rank's tensors use, or the process on a CPU")
-        values = _filled(table, self._own.utilisations(state).items())
+        values = self._filled(self._own.utilisations(state).items())
         legend = {"kind": "range", "unit": "%", "low": 0, "high": 100, "note": "time in which the GPU ran a kernel"}
         return values, legend
 
@@ -146,34 +189,37 @@ class RankCells:
             old_low, old_high = rounded(max(0.0, low - margin)), rounded(high + margin)
         return {"kind": "range", "unit": unit, "low": old_low, "high": old_high, "note": note}
 
+    def _filled(self, pairs: Iterable[tuple[int, Value]]) -> list[Value]:
+        known = dict(pairs)
+        return [known.get(number) for number in self._numbers]
+
     def _oddest(self, table: RankTable) -> list[int]:
-        """Return the odd ranks, the oddest first. A healthy run has none."""
-        order = {EXITED: 0, CULPRIT: 1, STALLED: 2, STARTING: 4, WAITING: 7}
-        if all(health == STARTING for health in table.health.values()):
-            del order[STARTING]  # all start: none of them is odd
-        if table.pausing:
-            del order[WAITING]  # they wait for an evaluation or a save
-        keys: list[tuple[int, float, int]] = []
-        slow = self._slow_ranks() if self._colour == "step_time" else {}
-        for number, health in table.health.items():
-            row = table.rows[number]
-            behind = table.newest_step - row.step
-            if health in order:
-                keys.append((order[health], -row.stalled_s, number))
-            elif _is_behind(table, number):
-                keys.append((3, -behind, number))
-            elif number in slow:
-                keys.append((5, -slow[number], number))
-            elif row.memory_limit_bytes and row.memory_bytes > _FULL_RATIO * row.memory_limit_bytes:
-                keys.append((6, -row.memory_bytes / row.memory_limit_bytes, number))
-        return [number for _, _, number in sorted((kind, 0.0 if kind in (2, 7) else by, at) for kind, by, at in keys)][
-            :MOST_ODD
+        """Return the odd ranks, the oddest first, and then those that differ in this colour. A healthy run has none."""
+        page, _ = page_of(_ODD, table.facts(table.odd), table.odd)
+        odd = [one.number for one in page]
+        known = set(odd)
+        return [*odd, *(number for number in self._outliers(table) if number not in known)][:MOST_ODD]
+
+    def _outliers(self, table: RankTable) -> list[int]:
+        """Return the ranks that need much longer than usual for themselves, or have little memory left."""
+        if self._colour == "step_time":
+            usual = sorted(self._times.values())[len(self._times) // 2] if self._times else 0.0
+            slow = [(-value, number) for number, value in self._times.items() if value > _SLOW_RATIO * usual > 0.0]
+            return [number for _, number in sorted(slow) if number in table.rows]
+        if self._colour != "memory":
+            return []
+        return [
+            number
+            for number, row in table.rows.items()
+            if row.memory_limit_bytes and row.memory_bytes > _FULL_RATIO * row.memory_limit_bytes
         ]
 
-    def _slow_ranks(self) -> dict[int, float]:
-        times = {at: value for at, value in enumerate(self._shown) if value is not None}
-        usual = sorted(times.values())[len(times) // 2] if times else 0.0
-        return {at: value for at, value in times.items() if value > _SLOW_RATIO * usual > 0.0}
+    def _layout_key(self, state: CoreState, table: RankTable) -> tuple[object, ...]:
+        """Return what a frame shows besides the values: with another one, browsers need a new frame."""
+        known = sum(row.life != store.LIFE_STARTING for row in table.rows.values())
+        found = tuple(self._ranks_on_page(table)[0]) if self._page.search.strip() else ()
+        nodes = tuple(state.record.nodes)
+        return table.size, state.record.generation, nodes, len(table.rows), known == table.size, found
 
 
 def rounded(value: float, digits: int = 2) -> float:
@@ -181,40 +227,13 @@ def rounded(value: float, digits: int = 2) -> float:
     return float(f"{value:.{digits}g}") if math.isfinite(value) else 0.0
 
 
-def _is_behind(table: RankTable, number: int) -> bool:
-    step_s = table.state.deadlines.median_step_s
-    return is_behind(table.health[number], table.rows[number].step, table.newest_step, step_s)
-
-
-def _behind(table: RankTable, odd: Iterable[int]) -> list[int]:
-    """Return those of the odd ranks that are behind: their own values may be those of any healthy rank."""
-    return sorted(number for number in odd if _is_behind(table, number))
-
-
-def _filled(table: RankTable, pairs: Iterable[tuple[int, Value]]) -> list[Value]:
-    values: list[Value] = [None] * table.size
-    for number, value in pairs:
-        if number < table.size:
-            values[number] = value
-    return values
-
-
-def _layout_key(state: CoreState, table: RankTable) -> tuple[object, ...]:
-    """Return what a frame shows besides the values: with another one, pages need a new frame."""
-    known = sum(row.life != store.LIFE_STARTING for row in table.rows.values())
-    return table.size, state.record.generation, tuple(state.record.nodes), len(table.rows), known == table.size
-
-
-def _places(state: CoreState, count: int) -> tuple[list[dict[str, Any]], list[list[int]] | None]:
+def _places(rows: Mapping[int, Row], numbers: Sequence[int]) -> tuple[list[dict[str, Any]], list[list[int]] | None]:
     """Return the axes of the mesh and the place of each rank; [] and None if a rank has not named its place."""
-    coordinates: dict[int, dict[str, int]] = {}
-    for node in state.nodes.values():
-        if node.generation == state.record.generation:
-            coordinates.update((rank.rank, dict(rank.coordinates)) for rank in node.ranks)
-    names = {axis for place in coordinates.values() for axis in place}
-    if not names or any(coordinates.get(rank, {}).keys() != names for rank in range(count)):
+    coordinates = [dict(rows[number].message.coordinates) if number in rows else {} for number in numbers]
+    names = {axis for place in coordinates for axis in place}
+    if not names or any(place.keys() != names for place in coordinates):
         return [], None
     usual: Callable[[str], tuple[int, str]] = lambda axis: (_AXES.index(axis) if axis in _AXES else len(_AXES), axis)  # noqa: E731
     axes = sorted(names, key=usual)
-    places = [[coordinates[rank][axis] for axis in axes] for rank in range(count)]
+    places = [[place[axis] for axis in axes] for place in coordinates]
     return [{"name": axis, "size": 1 + max(place[at] for place in places)} for at, axis in enumerate(axes)], places

@@ -5,17 +5,18 @@ again, and the table is not read more often than its cost allows.
 """
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from holdfast_core.checkpointing.restore_point import newest_common_snapshot
 from holdfast_core.model import CoreState
-from holdfast_core.reading.attention import open_incident, urgent_incident
-from holdfast_core.reading.rank_health import CULPRIT, StallRule, health_counts, is_in_pause
+from holdfast_core.reading.rank_health import CULPRIT, OK, StallRule, health_counts, is_behind, is_in_pause
+from holdfast_daemon.control.listed_ranks import culprits_of, is_halted, is_killed, shows_exit, slow_ranks_of
+from holdfast_daemon.control.rank_pages import Oddity, RankFacts, odd_kinds, oddity_of
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.vocabulary import ENDED
 
 LEAST_PAUSE_S = 0.5
 """Shortest time between two looks at the ranks."""
@@ -37,6 +38,11 @@ class Row(NamedTuple):
     memory_bytes: int
     memory_limit_bytes: int
     planned_steps: int
+    is_halted: bool
+    has_exit: bool
+    is_killed: bool
+    message: store.RankState
+    """What the agent reports. Reading a field costs time: rows are made of those that all pages need."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,50 @@ class RankTable:
     def pausing(self) -> list[int]:
         """Ranks in an evaluation or a save that the script has marked, within its time. Others may wait for them."""
         return [number for number, row in self.rows.items() if is_in_pause(row.life, row.phase, self.health[number])]
+
+    @cached_property
+    def oddities(self) -> dict[int, Oddity]:
+        """How each rank differs from the others."""
+        culprits, slow, state = culprits_of(self.state), slow_ranks_of(self.state), self.state
+        found = {}
+        for number, row in self.rows.items():
+            if row.health == OK and row.step == self.newest_step and number not in culprits and number not in slow:
+                found[number] = Oddity.RUNNING  # most ranks of most runs
+                continue
+            found[number] = oddity_of(
+                row.health,
+                shows_exit=row.has_exit and shows_exit(state, number, is_killed=row.is_killed),
+                is_halted=row.is_halted,
+                is_culprit=number in culprits,
+                is_behind=self.is_behind(number),
+                is_slow=number in slow,
+            )
+        return found
+
+    @cached_property
+    def totals(self) -> dict[Oddity, int]:
+        """Number of ranks by oddity, the oddest first."""
+        return dict(sorted(Counter(self.oddities.values()).items()))
+
+    def facts(self, kinds: Collection[Oddity]) -> list[RankFacts]:
+        """Return what order and search need to know of the ranks of some oddities, by number."""
+        culprits = culprits_of(self.state)
+        found = []
+        for number in sorted(number for number, oddity in self.oddities.items() if oddity in kinds):
+            row, oddity = self.rows[number], self.oddities[number]
+            about = (row.node, row.step, row.stalled_s, row.memory_bytes, row.phase, row.message.coordinates)
+            found.append(RankFacts(oddity, number, *about, number in culprits))
+        return found
+
+    @cached_property
+    def odd(self) -> frozenset[Oddity]:
+        """Oddities that a person should look at."""
+        return odd_kinds(self.totals, is_explained=bool(self.pausing or culprits_of(self.state)))
+
+    def is_behind(self, number: int) -> bool:
+        """Return whether a rank is behind the foremost one."""
+        step_s = self.state.deadlines.median_step_s
+        return is_behind(self.health[number], self.rows[number].step, self.newest_step, step_s)
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -103,7 +153,7 @@ class RankReader:
             known[name] = held if held is not None and held[0] is node else (node, _rows(name, node, rule))
             rows.update((row.rank, row) for row in known[name][1])
         self._rows = known
-        culprits = _culprits(state)
+        culprits = culprits_of(state)
         health = {number: CULPRIT if number in culprits else row.health for number, row in rows.items()}
         size = max(state.world_size, max(rows, default=-1) + 1)
         return RankTable(
@@ -114,12 +164,6 @@ class RankReader:
             steps_until=max((row.planned_steps for row in rows.values()), default=0),
             state=state,
         )
-
-
-def _culprits(state: CoreState) -> frozenset[int]:
-    has_ended = state.record.phase in ENDED
-    incident = urgent_incident(state, 0.0) if has_ended else open_incident(state)  # of a failed run: why it has failed
-    return frozenset() if incident is None else frozenset(incident.verdict.culprits)
 
 
 def _rows(name: str, node: store.NodeState, rule: StallRule) -> list[Row]:
@@ -139,6 +183,10 @@ def _rows(name: str, node: store.NodeState, rule: StallRule) -> list[Row]:
                 memory.allocated_bytes,
                 memory.limit_bytes,
                 rank.planned_steps,
+                is_halted(rank),
+                has_exit,
+                has_exit and is_killed(rank),
+                rank,
             )
         )
     return rows

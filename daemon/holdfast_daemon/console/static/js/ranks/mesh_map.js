@@ -25,9 +25,10 @@ export function MeshMap({ mesh, subscribe, onOpen }) {
   const [tip, setTip] = useState(null);
   const [words, setWords] = useState("");
 
-  const describe = (rank) => {
+  const describe = (cell) => {
     const { mesh: shown } = painter.current;
-    const node = shown.nodes[shown.node_of[rank]] ?? "node unknown";
+    const rank = shown.ranks[cell];
+    const node = shown.nodes[shown.node_of[cell]] ?? "node unknown";
     return `rank ${rank}, ${node}: ${rankWords(shown, rank)}${shown.odd.includes(rank) ? ", odd" : ""}`;
   };
 
@@ -72,7 +73,7 @@ export function MeshMap({ mesh, subscribe, onOpen }) {
   const onKeyDown = (event) => {
     if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
-      if (focused.current >= 0) onOpen(focused.current);
+      if (focused.current >= 0) onOpen(mesh.ranks[focused.current]);
       return;
     }
     const move = MOVES[event.key];
@@ -102,18 +103,18 @@ export function MeshMap({ mesh, subscribe, onOpen }) {
     const rank = at(event);
     if (rank < 0) return;
     focusOn(rank);
-    onOpen(rank);
+    onOpen(mesh.ranks[rank]);
   };
   const tipStyle = tip && (tip.right ? { right: `calc(100% - ${tip.x}px)`, top: `${tip.y}px` }
     : { left: `${tip.x}px`, top: `${tip.y}px` });
   return html`<div class="mesh" ref=${place} tabindex="0" role="application" aria-roledescription="map of ranks"
       aria-label=${`Map of ${mesh.count} ranks. Arrow keys move over the cells, Enter opens a rank.`}
-      onKeyDown=${onKeyDown} onFocus=${() => focused.current < 0 && focusOn(mesh.odd[0] ?? 0)}
+      onKeyDown=${onKeyDown} onFocus=${() => focused.current < 0 && focusOn(Math.max(mesh.ranks.indexOf(mesh.odd[0]), 0))}
       onPointerMove=${onPointerMove} onPointerLeave=${leave} onClick=${click}>
       <canvas ref=${cells} aria-hidden="true"></canvas>
       <canvas ref=${outlines} class="over" aria-hidden="true"></canvas>
       ${tip && html`<div class="tip" aria-hidden="true" style=${tipStyle}>${tip.text}</div>`}
     </div>
-    <p class="quiet cell-words"><span>${words} Odd ranks are outlined, except those that only wait.</span>
+    <p class="quiet cell-words"><span>${words} Odd ranks are outlined.</span>
       <span aria-live="polite" class="said">${said}</span></p>`;
 }

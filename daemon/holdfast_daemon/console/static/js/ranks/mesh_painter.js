@@ -52,14 +52,15 @@ export class MeshPainter {
 
   /**
    * Takes in a `change` event of the stream.
-   * @param {{values?: {at: number[], to: (number | null)[]}, odd?: number[], behind?: number[],
-   *     legend?: object}} change
+   * @param {{values?: {at: number[], to: (number | null)[]}, legend?: object}} change Cells and their new values, and
+   *     other keys of the mesh that have changed.
    */
   update(change) {
     const began = performance.now();
     if (change.legend) this.replaceLegend(change.legend);
-    if (change.odd) this.mesh.odd = change.odd;
-    if (change.behind) this.mesh.behind = change.behind;
+    for (const name of ["odd", "behind", "odd_elsewhere", "odd_count", "totals"]) {
+      if (change[name] !== undefined) this.mesh[name] = change[name];
+    }
     const { at = [], to = [] } = change.values ?? {};
     for (let index = 0; index < at.length; index += 1) {
       const rank = at[index];
@@ -152,7 +153,8 @@ export class MeshPainter {
       context.fillStyle = this.palette.colours[shade];
       for (const rank of same) context.fillRect(x[rank], y[rank], size, size);
     });
-    if (size >= 22) this.drawNumbers(context, ranks);
+    // The numbers of large runs have more digits than a cell has room for.
+    if (size >= (this.mesh.ranks.at(-1) >= 1000 ? 36 : 22)) this.drawNumbers(context, ranks);
   }
 
   drawNumbers(context, ranks) {
@@ -162,17 +164,17 @@ export class MeshPainter {
     context.textBaseline = "middle";
     for (const rank of ranks) {
       context.fillStyle = readable(this.palette.colours[this.shades[rank]]);
-      context.fillText(String(rank), x[rank] + size / 2, y[rank] + size / 2 + 1);
+      context.fillText(String(this.mesh.ranks[rank]), x[rank] + size / 2, y[rank] + size / 2 + 1);
     }
   }
 
   drawOutlines(context) {
     const { width, height } = this.layout;
     context.clearRect(0, 0, width, height);
-    const { odd, values, legend } = this.mesh;
-    // Ranks that only wait for others are many, and not the cause.
-    const waits = legend.kind === "words" ? legend.words.indexOf("waiting") : -1;
-    for (const rank of odd) if (waits < 0 || values[rank] !== waits) this.outline(context, rank, this.ink.text, 2);
+    for (const rank of this.mesh.odd) {
+      const cell = this.mesh.ranks.indexOf(rank);
+      if (cell >= 0) this.outline(context, cell, this.ink.text, 2);
+    }
     if (this.hovered >= 0) this.outline(context, this.hovered, this.ink.muted, 2);
     if (this.focused >= 0) this.outline(context, this.focused, this.ink.accent, 3);
   }

@@ -60,8 +60,8 @@ export function rampGradient() {
 }
 
 /** Returns the value of a rank in words. One that is behind has a value like that of any healthy rank. */
-export function rankWords({ values, legend, behind }, rank) {
-  const value = valueWords(values[rank], legend);
+export function rankWords({ values, legend, behind, ranks }, rank) {
+  const value = valueWords(values[ranks.indexOf(rank)], legend);
   if (!behind.includes(rank)) return value;
   return value === "ok" ? "behind" : `${value}, behind`;
 }
