@@ -9,6 +9,7 @@ from holdfast_proto.checks.value_rules import RefusedError
 from holdfast_proto.limits import MOST_RANKS
 from holdfast_proto.member_runs import flaw_of_runs, members_of, number_of_members
 from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.recorder_pb2 import RecordedGroup, RecorderDump
@@ -20,8 +21,8 @@ def _check_event(event: store.Event) -> None:
         raise RefusedError("kind: it is of no kind that this version knows")
 
 
-def _check_has_fault(answer: "store.FaultInjected | store.FaultRefused") -> None:
-    if not answer.HasField("fault"):
+def _check_has_fault(message: "store.FaultInjected | store.FaultRefused | control.InjectFaultRequest") -> None:
+    if not message.HasField("fault"):
         raise RefusedError("fault is missing")
 
 
@@ -84,6 +85,7 @@ _WHOLES: Mapping[str, Callable[[Any], None]] = {
     "Event": _check_event,
     "FaultInjected": _check_has_fault,
     "FaultRefused": _check_has_fault,
+    "InjectFaultRequest": _check_has_fault,
     "BlockedOn": _check_blocked_on,
     "RecordedGroup": _check_recorded_group,
     "RecorderDump": _check_recorder,

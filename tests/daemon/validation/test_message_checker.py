@@ -9,12 +9,21 @@ from google.protobuf.message import Message
 from holdfast_daemon.validation.message_rules import OF_ANY_RUN, check_event
 from holdfast_proto.checks.value_rules import Range, RefusedError
 from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.validation.bad_values import HUGE, SPEC, changed
 from tests.daemon.validation.test_event_rules import good_event
 
-ROOTS = (store.Event, store.RunSpec, store.CoordinatorState, store.Incident, store.NodeState, session.RankMessage)
+ROOTS = (
+    store.Event,
+    store.RunSpec,
+    store.CoordinatorState,
+    store.Incident,
+    store.NodeState,
+    session.RankMessage,
+    control.InjectFaultRequest,
+)
 
 
 def checked_messages() -> dict[str, Descriptor]:
