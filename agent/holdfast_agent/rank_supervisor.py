@@ -47,6 +47,8 @@ class RankSupervisor:
         self._link = link
         self._checkpoints = checkpoints
         self._jobs = BackgroundJobs(node.errors, "rank_exits")
+        self._turn = asyncio.Lock()
+        """Held while ranks are started or stopped."""
         self.exits = RankWatch(node, checkpoints.saver, link.emit)
         parent_log = process_log(node.options.directory, "warm-parent")
         self.parent = WarmParentClient(
@@ -64,8 +66,12 @@ class RankSupervisor:
 
         If that fails, the node's state reports it and none of the ranks is left.
         """
+        async with self._turn:
+            await self._start(generation, start)
+
+    async def _start(self, generation: int, start: store.StartGeneration) -> None:
         node = self._node
-        await self.stop()
+        await self._stop()
         try:
             # Both take time, and neither needs the other.
             point, _ = await asyncio.gather(
@@ -90,7 +96,7 @@ class RankSupervisor:
 
     async def _give_up(self, generation: int, reason: str, *, awaits_files: bool = False) -> None:
         log.error("generation %d cannot start: %s", generation, reason)
-        await self.stop()
+        await self._stop()
         self._node.failed_generation, self._node.failure = generation, reason
         self._node.awaits_files = awaits_files
 
@@ -164,8 +170,11 @@ class RankSupervisor:
 
         Ranks that another launcher has started are left alone.
         """
-        if self._node.observes:
-            return
+        if not self._node.observes:
+            async with self._turn:
+                await self._stop()
+
+    async def _stop(self) -> None:
         kill_at = 0.0
         while True:
             if time.monotonic() >= kill_at:

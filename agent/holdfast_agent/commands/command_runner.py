@@ -26,6 +26,9 @@ from holdfast_proto.v1 import store_pb2 as store
 log = logging.getLogger(__name__)
 
 _SEEN_KEPT = 10_000
+TURN_S = 10.0
+"""Time after which later commands no longer wait for ranks that start or stop. A rank may hang in the kernel, where
+nothing ends it: evidence of the others must not wait for that."""
 
 
 class CommandRunner:
@@ -86,15 +89,10 @@ class CommandRunner:
 
     async def _carry_out(self, command: store.NodeCommand) -> None:
         """Carry out one command. Those that take a while run in the background, next to later commands."""
-        node = self._node
         log.info("generation %d: %s", command.generation, command.WhichOneof("kind"))
         match command.WhichOneof("kind"):
-            case "start":
-                if command.generation > node.generation:
-                    await self._supervisor.start(command.generation, command.start)
-            case "stop":
-                await self._supervisor.stop()
-                node.changed.set()
+            case "start" | "stop":
+                await asyncio.wait([self._jobs.begin(self._move(command))], timeout=TURN_S)
             case "gather_evidence":
                 if command.gather_evidence.ras_pids:
                     self._jobs.begin(self._ask_ras(command))
@@ -109,6 +107,14 @@ class CommandRunner:
                 self._end(command)
             case _:
                 self._jobs.begin(self._background(command))
+
+    async def _move(self, command: store.NodeCommand) -> None:
+        """Start or stop ranks. The supervisor does one after another."""
+        if command.HasField("stop"):
+            await self._supervisor.stop()
+            self._node.changed.set()
+        elif command.generation > self._node.generation:
+            await self._supervisor.start(command.generation, command.start)
 
     async def _background(self, command: store.NodeCommand) -> None:
         match command.WhichOneof("kind"):

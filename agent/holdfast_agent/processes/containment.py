@@ -97,8 +97,8 @@ class BackgroundJobs:
         """Coroutines that have not ended."""
         return len(self._tasks)
 
-    def begin(self, work: Coroutine[None, None, None]) -> None:
-        """Run ``work`` without waiting for it."""
+    def begin(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        """Run ``work`` without waiting for it. Returns the task, which never raises."""
 
         async def contained() -> None:
             with self._errors.contained(self._job):
@@ -107,6 +107,7 @@ class BackgroundJobs:
         task = asyncio.get_running_loop().create_task(contained())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 async def keep_going(

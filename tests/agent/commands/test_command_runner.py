@@ -273,3 +273,24 @@ async def test_what_nccls_ras_says_of_ranks_that_a_restart_has_ended_meanwhile_i
     await until(lambda: not desk.commands._jobs.running, "RAS has answered")
     assert desk.node.ranks[1].exit is not None
     assert desk.reported == ["evidence_captured"]
+
+
+async def test_a_rank_that_nothing_ends_does_not_keep_later_commands_from_the_others(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = asyncio.Event()
+    started: list[int] = []
+
+    async def start(generation: int, _: store.StartGeneration) -> None:
+        started.append(generation)
+
+    monkeypatch.setattr(command_runner, "TURN_S", 0.01)
+    monkeypatch.setattr(desk.supervisor, "_stop", gone.wait)
+    monkeypatch.setattr(desk.supervisor, "_start", start)
+    await desk.give(stop=store.StopGeneration())
+    begin_again = store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_SEED)
+    await desk.give(start=begin_again, generation=GENERATION + 1)
+    await desk.give()
+    assert (desk.reported, started) == (["evidence_captured"], [])
+    gone.set()
+    await until(lambda: started == [GENERATION + 1], "the ranks are gone, and the next generation starts")
