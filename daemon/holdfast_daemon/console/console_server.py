@@ -118,9 +118,12 @@ class _Connections:
             found.transport.abort()
 
     def enter(self, protocol: H11Protocol) -> bool:
-        """Take a connection in; return whether there is room. The oldest one that asks for nothing makes room."""
+        """Take a connection in; return whether there is room. The oldest one that asks for nothing makes room.
+
+        Nor does one ask for anything as long as its body has not come: without a token, anybody can hold many of them.
+        """
         if len(self._open) >= self.most:
-            idle = next((one for one in self._open.values() if one.cycle is None or one.cycle.response_complete), None)
+            idle = next((one for one in self._open.values() if _asks_nothing(one)), None)
             if idle is None:
                 return False
             idle.transport.abort()
@@ -133,6 +136,10 @@ class _Connections:
         """Forget a connection."""
         if protocol.client is not None and self._open.get(protocol.client) is protocol:
             del self._open[protocol.client]
+
+
+def _asks_nothing(protocol: H11Protocol) -> bool:
+    return protocol.cycle is None or protocol.cycle.response_complete or protocol.cycle.more_body
 
 
 def _protocol(connections: _Connections) -> type[H11Protocol]:

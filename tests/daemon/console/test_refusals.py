@@ -3,8 +3,9 @@
 import http.client
 import json
 import os
+import socket
 import urllib.error
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,18 @@ def test_the_secrets_are_in_no_archive_and_no_log(console: SimulatedConsole, cap
     with console.request("/api/runs/llama-7b/incidents/0001-hung-collective/archive") as answer:
         assert console.operator.encode() not in answer.read()
     assert console.operator not in caplog.text
+
+
+def test_requests_without_a_body_keep_nobody_out(console: SimulatedConsole) -> None:
+    with ExitStack() as entered:
+        for _ in range(100):
+            held = entered.enter_context(closing(socket.create_connection(("127.0.0.1", console.port), timeout=30)))
+            head = ["POST /api/login HTTP/1.1", f"Host: 127.0.0.1:{console.port}", f"Origin: {console.origin}"]
+            with suppress(OSError):  # it may be refused, or make room for the next one
+                held.sendall("\r\n".join([*head, "Content-Length: 9", "Expect: 100-continue", "", ""]).encode())
+                held.recv(100)  # the console waits for the body now
+        for _ in range(20):
+            console.request("/api/session").close()
 
 
 def test_a_body_that_does_not_come_keeps_no_connection(
