@@ -233,7 +233,7 @@ def test_the_secrets_are_in_no_archive_and_no_log(console: SimulatedConsole, cap
     assert console.operator not in caplog.text
 
 
-def test_requests_without_a_body_keep_nobody_out(console: SimulatedConsole) -> None:
+def test_requests_without_a_body_keep_nobody_out(console: SimulatedConsole, caplog: pytest.LogCaptureFixture) -> None:
     with ExitStack() as entered:
         for _ in range(100):
             held = entered.enter_context(closing(socket.create_connection(("127.0.0.1", console.port), timeout=30)))
@@ -243,6 +243,7 @@ def test_requests_without_a_body_keep_nobody_out(console: SimulatedConsole) -> N
                 held.recv(100)  # the console waits for the body now
         for _ in range(20):
             console.request("/api/session").close()
+    assert "the console failed" not in caplog.text
 
 
 def test_a_body_that_does_not_come_keeps_no_connection(

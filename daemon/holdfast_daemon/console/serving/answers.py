@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import IO, Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from holdfast_daemon.console.pages import incident_pages
@@ -34,6 +34,8 @@ def contained(handler: Handler) -> Handler:
             return await handler(request)
         except (HTTPException, RefusedRequestError):
             raise
+        except ClientDisconnect:
+            raise RefusedRequestError(400, "the client has left before its request was whole") from None
         except Exception as error:
             name = type(error).__name__
             log.error("the console failed: %r", error, exc_info=None if name in _FAILED else error)
