@@ -17,6 +17,7 @@ from typing import Any
 from holdfast_agent import session
 from holdfast_agent.blocking.stall_watch import StallWatch
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
+from holdfast_agent.checkpoints.restore_sources import LOOKERS
 from holdfast_agent.commands.command_runner import CommandRunner
 from holdfast_agent.departure import Departure
 from holdfast_agent.devices.device_watch import DeviceWatch, has_driver
@@ -100,7 +101,7 @@ class Agent:
             keep("events", link.send_events),
             keep("commands", receive),
             keep("tick", self.tick, longest_pause_s=TICK_PAUSE_S),
-            keep("checkpoints", lambda: self.checkpoints.inventory.refresh(self.checkpoints.saver.report_loss)),
+            keep("checkpoints", self._watch_checkpoints),
             keep("process_trees", TreeWatch(node).run),
             keep("stalls", StallWatch(node).run),
             keep("evidence", lambda: limit_evidence(node)),
@@ -142,6 +143,10 @@ class Agent:
                 supervisor.exits.note_cgroups()
                 supervisor.record.save_if_due()
                 await self.link.publish_state(node.state(ready=supervisor.parent.is_ready), node.spec)
+
+    async def _watch_checkpoints(self) -> None:
+        inventory, saver = self.checkpoints.inventory, self.checkpoints.saver
+        await inventory.refresh(saver.report_loss, lambda: self.node.must_look(LOOKERS))
 
     async def _end(self, finish: store.FinishRun, hurried: asyncio.Event) -> None:
         """Leave nothing behind: end the ranks, finish the checkpoints, remove the slots, dismiss the warm parent."""

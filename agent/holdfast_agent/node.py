@@ -96,6 +96,11 @@ class Node:
         """Whether all its ranks train: none starts, stands still or ends, and the node does not leave."""
         return bool(self.ranks) and self.leave_by_s is None and all(rank.trains for rank in self.ranks.values())
 
+    def must_look(self, lookers: int) -> bool:
+        """Return whether this node looks at the run's checkpoints itself: one of the first does, and so does one whose
+        ranks do not train."""
+        return self.start.first_rank < lookers * self.start.ranks or not self.is_quiet
+
     def ranks_of_world(self) -> tuple[range, int]:
         """Return the ranks of this node and the size of their world; an empty range before the first generation."""
         start = self.start
@@ -160,6 +165,7 @@ class Node:
             failed_generation=self.failed_generation,
             failure=self.failure,
             history=self._inventory.history,
+            checkpoints_are_old=self._inventory.is_old,
             damaged_checkpoints=self._inventory.damaged,
             awaits_files=self.awaits_files,
             leave_in_s=self._leave_in_s(),

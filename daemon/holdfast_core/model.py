@@ -404,8 +404,12 @@ def places_of(state: CoreState, number: int) -> Iterator[tuple[str, store.RankSt
 
 
 def committed_steps(state: CoreState) -> list[int]:
-    """Return the steps of all checkpoints that a node sees, ascending."""
-    return sorted({step for node in state.nodes.values() for step in node.checkpoints})
+    """Return the steps of all checkpoints that a node sees, ascending.
+
+    A node that leaves looking to others may still name checkpoints that were removed. It counts if no other one does.
+    """
+    nodes = [node for node in state.nodes.values() if not node.checkpoints_are_old] or state.nodes.values()
+    return sorted({step for node in nodes for step in node.checkpoints})
 
 
 def present_step(state: CoreState) -> int:

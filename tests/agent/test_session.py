@@ -130,6 +130,20 @@ async def test_a_node_is_quiet_while_all_its_ranks_train(folder: Path) -> None:
     assert not node.is_quiet, "rank 1 is about to end"
 
 
+async def test_of_nodes_whose_ranks_train_the_first_look_at_the_checkpoints(folder: Path) -> None:
+    node = make_node(folder)
+    assert node.must_look(lookers=2), "it has no ranks"
+    begin(node, GENERATION, {0: 1, 1: 1})
+    for rank in node.ranks.values():
+        rank.steps_done = 1
+    node.start.ranks = 2
+    for first_rank, must_look in ((0, True), (2, True), (4, False)):
+        node.start.first_rank = first_rank
+        assert node.must_look(lookers=2) is must_look
+    node.pass_time(STALLED_AFTER_S)
+    assert node.must_look(lookers=2), "its ranks stand still"
+
+
 def test_large_runs_send_the_store_no_more_states_when_all_ranks_stand_still() -> None:
     assert prompt_pause_s(1) == prompt_pause_s(512) == PROMPT_PAUSE_S
     assert prompt_pause_s(1250) == pytest.approx(0.49, abs=0.01)

@@ -1,9 +1,11 @@
 """The working copy of one tick: edits replace the state and the record, and change neither."""
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast_core import coordinator
-from holdfast_core.model import Send
+from holdfast_core.model import Send, committed_steps
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -46,3 +48,13 @@ def test_a_command_is_for_the_present_generation_unless_it_names_another(tick: T
 
 def test_a_thing_is_new_once_in_a_generation(tick: Tick) -> None:
     assert [tick.once("x"), tick.once("x"), tick.once("y")] == [True, False, True]
+
+
+def test_checkpoints_of_a_node_that_leaves_looking_to_others_count_if_no_other_one_knows_any() -> None:
+    state = coordinator.begin(store.RunSpec(run="r", nodes=2, ranks_per_node=1))
+    nodes = {
+        "node0": store.NodeState(checkpoints=[20, 30]),
+        "node1": store.NodeState(checkpoints=[10, 20], checkpoints_are_old=True),
+    }
+    assert committed_steps(replace(state, nodes=nodes)) == [20, 30]
+    assert committed_steps(replace(state, nodes={"node1": nodes["node1"]})) == [10, 20]

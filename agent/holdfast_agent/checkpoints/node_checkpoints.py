@@ -1,5 +1,7 @@
 """The snapshots and checkpoints of one node, and the state that the ranks of a generation start from."""
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
@@ -7,6 +9,7 @@ from holdfast_agent.checkpoints.restorer import CheckpointRestorer, StartingPoin
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_base.processes import AgentError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -31,6 +34,10 @@ class NodeCheckpoints:
             self.memory.keep_only(-1)
             return StartingPoint()
         self.memory.keep_only(start.step)
+        if self.inventory.is_old:
+            # What is in memory does not need the folder.
+            with suppress(*() if start.source == store.SOURCE_CHECKPOINT else (CheckpointError,)):
+                await asyncio.to_thread(self.inventory.look)
         if start.source == store.SOURCE_CHECKPOINT:
             return await self.restorer.starting_point(start.step, ranks, start.world_size, generation)
         slots = {rank: self.memory.slot_holding(rank, start.step) for rank in ranks}

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,6 +18,13 @@ from holdfast_proto.v1 import store_pb2 as store
 log = logging.getLogger(__name__)
 
 REFRESH_S = 5.0
+
+_TURN_S = 0.5
+"""Pause before the node sees whether it must look."""
+
+LOOKERS = 8
+"""Nodes that look while all train, the first ones in rank order. A thousand nodes that list a shared folder every few
+seconds are a load for it; the loss of one rack must not leave nobody who knows the checkpoints."""
 
 
 class CheckpointInventory:
@@ -48,6 +57,8 @@ class CheckpointInventory:
         """Steps that this node has seen before, that are missing now, and that pruning cannot have removed."""
         self.newest_generation = 0
         """Generation that wrote the newest checkpoint; 0: there is no checkpoint."""
+        self.is_old = False
+        """Whether the node has left it to others to look since its newest look."""
         try:
             self.look()
         except CheckpointError as error:
@@ -74,20 +85,30 @@ class CheckpointInventory:
         self.in_primary, self.committed, self.damaged = in_primary, sorted({*committed, *vanished}), damaged
         self.vanished = vanished
         self.known.note(history, {*committed, *damaged, *vanished})
+        self.is_old = False
 
     def _manifest(self, step: int, in_primary: Sequence[int]) -> Manifest:
         if self.secondary is not None and step not in in_primary:
             return self.secondary.remote.at(step).load_manifest(step)
         return self.primary.at(step).load_manifest(step)
 
-    async def refresh(self, report_loss: Callable[[int], None]) -> None:
+    async def refresh(self, report_loss: Callable[[int], None], must_look: Callable[[], bool] = lambda: True) -> None:
         """Look every few seconds, forever: other nodes commit checkpoints too, and people remove folders.
 
-        ``report_loss`` is called with the newest step of those that have vanished since the look before.
+        ``report_loss`` is called with the newest step of those that have vanished since the look before. While
+        ``must_look`` returns False, it is left to other nodes; when that ends, the node looks at once.
         """
         known: set[int] = set()
+        looked_s = time.monotonic()
         while True:
-            await asyncio.sleep(REFRESH_S)
+            await asyncio.sleep(min(REFRESH_S, _TURN_S))
+            now_s = time.monotonic()
+            if not must_look():
+                self.is_old, looked_s = True, -math.inf
+                continue
+            if now_s - looked_s < REFRESH_S:
+                continue
+            looked_s = now_s
             try:
                 await asyncio.to_thread(self.look)
             except CheckpointError as error:

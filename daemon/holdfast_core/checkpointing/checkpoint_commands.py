@@ -2,7 +2,7 @@
 
 from holdfast_core import incidents
 from holdfast_core.checkpointing.restore_point import newest_common_snapshot
-from holdfast_core.model import CheckpointAnswered
+from holdfast_core.model import CheckpointAnswered, committed_steps
 from holdfast_core.naming import run_phase_name
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
@@ -127,7 +127,7 @@ def _keep(tick: Tick, good: int, incident: store.Incident) -> None:
 
 
 def _committed(tick: Tick) -> set[int]:
-    return {known for node in tick.state.nodes.values() for known in node.checkpoints}
+    return set(committed_steps(tick.state))
 
 
 def _take(tick: Tick) -> int | None:

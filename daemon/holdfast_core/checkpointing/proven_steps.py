@@ -5,6 +5,7 @@ not that of its own step: ``CoordinatorState.proven`` holds it. The newest prove
 not remove it: if the loss is reported rarely, all newer ones may hold a bad state by the time that a loss shows it.
 """
 
+from holdfast_core.model import committed_steps
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -64,8 +65,7 @@ def bad_from(tick: Tick) -> int | None:
 
 def newest_committed(tick: Tick, before_step: int) -> int | None:
     """Return the newest committed checkpoint from before a step that can be read, as far as is known; None: none is."""
-    committed = {known for node in tick.state.nodes.values() for known in node.checkpoints}
-    usable = committed - set(tick.record.unreadable_checkpoints)
+    usable = set(committed_steps(tick.state)) - set(tick.record.unreadable_checkpoints)
     return max((step for step in usable if step < before_step), default=None)
 
 

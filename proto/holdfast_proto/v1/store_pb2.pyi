@@ -688,7 +688,7 @@ class LostWorker(_message.Message):
     def __init__(self, pid: _Optional[int] = ..., code: _Optional[int] = ...) -> None: ...
 
 class NodeState(_message.Message):
-    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "relaunched", "refused_ranks", "history", "damaged_checkpoints", "protocol", "awaits_files")
+    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "relaunched", "refused_ranks", "history", "damaged_checkpoints", "protocol", "awaits_files", "checkpoints_are_old")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -712,6 +712,7 @@ class NodeState(_message.Message):
     DAMAGED_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     AWAITS_FILES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_ARE_OLD_FIELD_NUMBER: _ClassVar[int]
     run: str
     node: str
     generation: int
@@ -735,7 +736,8 @@ class NodeState(_message.Message):
     damaged_checkpoints: _containers.RepeatedScalarFieldContainer[int]
     protocol: int
     awaits_files: bool
-    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ..., world_size: _Optional[int] = ..., relaunched: bool = ..., refused_ranks: _Optional[str] = ..., history: _Optional[int] = ..., damaged_checkpoints: _Optional[_Iterable[int]] = ..., protocol: _Optional[int] = ..., awaits_files: bool = ...) -> None: ...
+    checkpoints_are_old: bool
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ..., world_size: _Optional[int] = ..., relaunched: bool = ..., refused_ranks: _Optional[str] = ..., history: _Optional[int] = ..., damaged_checkpoints: _Optional[_Iterable[int]] = ..., protocol: _Optional[int] = ..., awaits_files: bool = ..., checkpoints_are_old: bool = ...) -> None: ...
 
 class Mean(_message.Message):
     __slots__ = ("sum", "count")

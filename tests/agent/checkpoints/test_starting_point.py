@@ -1,13 +1,17 @@
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from holdfast_agent.checkpoints import restore_sources
 from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
 from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot
+from holdfast_proto.v1 import store_pb2 as store
+from tests.support.coroutines import end, until
 from tests.support.nodes import RUN, make_node
 from tests.support.snapshots import Snapshots, as_run
 
@@ -66,3 +70,38 @@ async def test_unreachable_store_ends_an_agent_at_the_start_and_not_one_whose_ra
     else:
         with pytest.raises(CheckpointError, match="no answer"):
             inventory()
+
+
+async def test_a_node_leaves_looking_to_others_while_its_ranks_train_and_looks_at_once_when_they_do_not(
+    committed: CheckpointDirectory, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore_sources, "_TURN_S", 0.001)
+    inventory = CheckpointInventory(as_run(committed), None, None, RUN)
+    trains, asked = True, 0
+
+    def must_look() -> bool:
+        nonlocal asked
+        asked += 1
+        return not trains
+
+    looking = asyncio.create_task(inventory.refresh(lambda _: None, must_look))
+    await until(lambda: inventory.is_old, "it leaves looking to others")
+    snapshots.commit(committed, 50, world_size=2)
+    asked_before = asked
+    await until(lambda: asked > asked_before + 2, "it has had several turns")
+    assert (inventory.committed, inventory.is_old) == ([40], True)
+    trains = False
+    await until(lambda: not inventory.is_old, "it has looked")
+    assert inventory.committed == [40, 50]
+    await end(looking)
+
+
+async def test_a_node_that_has_left_looking_to_others_looks_before_it_starts_from_a_checkpoint(
+    committed: CheckpointDirectory, snapshots: Snapshots, tmp_path: Path
+) -> None:
+    node = make_node(tmp_path)
+    snapshots.commit(committed, 50, world_size=2)
+    node.inventory.is_old = True
+    start = store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_CHECKPOINT, step=50)
+    point = await node.checkpoints.starting_point(start, generation=3)
+    assert point.checkpoint == committed.step_directory(50)
