@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from holdfast_proto.v1 import common_pb2, store_pb2
 
@@ -117,7 +118,7 @@ class Deadlines:
             return self._longest(least_s, _FIRST_STEPS_FLOORS, self._longest_first_step_s)
         return self._steps_deadline_s
 
-    @property
+    @cached_property
     def _steps_deadline_s(self) -> float:
         return self._longest(0.0, 1.0, self._steps.p99_s)
 
