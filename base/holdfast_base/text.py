@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Iterable
 
 
 def reason_of(error: BaseException) -> str:
@@ -23,6 +24,7 @@ HIDDEN = "[hidden]"
 """What is shown for a secret."""
 SECRET_NAME = r"(?:pass(?:word|wd|phrase)?|secret|token|credentials?|auth(?:orization)?|(?:api|access)?[-_]?key)"
 """Pattern of a name that speaks of a secret."""
+_SECRET_OPTION = re.compile(SECRET_NAME, re.IGNORECASE)
 _CREDENTIALS = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)[^\s/@]+@")
 _QUERY = re.compile(r"(?P<url>\b[A-Za-z][A-Za-z0-9+.-]*://[^\s?#]+)\?[^\s]+")
 _NAMED = re.compile(
@@ -35,6 +37,22 @@ _KNOWN_TOKENS = re.compile(
     r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|ya29\.|eyJ)[A-Za-z0-9_.+/=-]{8,}"
 )
 _LONG = re.compile(r"(?<![\w/.+-])(?=[\w+-]*\d)(?=[\w+-]*[A-Za-z])[\w+-]{40,}={0,2}(?![\w/.])")
+
+
+def arguments_without_secrets(words: Iterable[str]) -> list[str]:
+    """Return the words of a command without secrets. The value of an option that is named like one is hidden, too."""
+    shown: list[str] = []
+    hides_next = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        is_option = name.startswith("-")
+        is_secret = is_option and _SECRET_OPTION.search(name) is not None
+        if hides_next and not is_option:
+            shown.append(HIDDEN)
+        else:
+            shown.append(f"{name}={HIDDEN}" if is_secret and equals else without_secrets(word))
+        hides_next = is_secret and not equals
+    return shown
 
 
 def without_secrets(text: str) -> str:

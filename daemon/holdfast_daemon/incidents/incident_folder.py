@@ -3,21 +3,21 @@
 import json
 import tarfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from google.protobuf.json_format import ParseError
 from google.protobuf.message import DecodeError
 
 from holdfast_base.files import replace_file
-from holdfast_base.text import reason_of
+from holdfast_base.text import arguments_without_secrets, reason_of
 from holdfast_core.model import CoreState
 from holdfast_daemon.replay.recorded_tick import decode_state, encode_state, unframed
 from holdfast_daemon.replay.recording import Excerpt
 from holdfast_daemon.replay.state_codec import CodecError
 from holdfast_proto.message_json import from_json, to_json
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
-from holdfast_proto.v1.store_pb2 import Incident, Verdict
+from holdfast_proto.v1.store_pb2 import Incident, RunSpec, Verdict
 
 STORY = "incident.json"
 """Name of the file in an incident's folder."""
@@ -110,8 +110,15 @@ def write_story(folder: Path, incident: Incident) -> None:
 
 
 def write_recording(folder: Path, excerpt: Excerpt, verdict: Verdict | None, *, dropped_ticks: int) -> None:
-    """Write what `holdfast replay` reads. Raises OSError, and CodecError if the state cannot be carried."""
-    state = {"format": _FORMAT, "dropped_turns": dropped_ticks, "state": encode_state(excerpt.base)}
+    """Write what `holdfast replay` reads, without secrets of the run's command and without where it notifies people.
+
+    Raises OSError, and CodecError if the state cannot be carried.
+    """
+    spec = RunSpec()
+    spec.CopyFrom(excerpt.base.spec)
+    spec.command[:] = arguments_without_secrets(spec.command)
+    spec.ClearField("notify")
+    state = {"format": _FORMAT, "dropped_turns": dropped_ticks, "state": encode_state(replace(excerpt.base, spec=spec))}
     if verdict is not None:
         state["verdict"] = to_json(verdict)
     replace_file(folder / TICKS, b"".join(excerpt.ticks))

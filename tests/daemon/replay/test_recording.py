@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast_base.text import HIDDEN
 from holdfast_core import coordinator
 from holdfast_core.model import CoreState, Observation
 from holdfast_daemon.incidents import incident_folder
@@ -70,6 +71,19 @@ def hung(watch: Watch, recording: Recording | None = None) -> tuple[store.Incide
 def write(folder: Path, incident: store.Incident, recording: Recording) -> None:
     incident_folder.write_story(folder, incident)
     incident_folder.write_recording(folder, kept(recording), incident.verdict, dropped_ticks=0)
+
+
+def test_a_recording_holds_no_secret_of_the_command_and_does_not_say_who_is_notified(
+    watch: Watch, tmp_path: Path
+) -> None:
+    incident, recording = hung(watch)
+    spec = kept(recording).base.spec
+    spec.command[:] = ["train.py", "--token", "abc"]
+    spec.notify.channels.add(name="team", webhook=store.WebhookChannel(url="https://chat/abc"))
+    write(tmp_path, incident, recording)
+    base = read_recording(tmp_path).base
+    assert (list(base.spec.command), base.spec.HasField("notify")) == (["train.py", "--token", HIDDEN], False)
+    assert list(spec.command) == ["train.py", "--token", "abc"]
 
 
 @pytest.mark.parametrize("way", ["hang", "death", "lost node"])
