@@ -18,6 +18,10 @@ LONGEST_S = 1e9
 LATEST_UNIX_S = 7_258_118_400.0
 """Latest time: the year 2200."""
 
+FENCE_AHEAD_MS = 365 * 86_400_000
+"""How far a fence may be ahead of the clock of an agent or a daemon. A fence is a time of the store's clock, or little
+more. If an agent obeyed one from the far future, it would refuse every later leader."""
+
 MOST_RANKS = 2**20
 """Largest world."""
 

@@ -177,16 +177,22 @@ class MemoryStore:
     # The scripts of RunStore.
 
     def acquire(self, names: Sequence[str], arguments: Sequence[Any]) -> int:
-        (lease, last), (daemon, lease_ms, lowest) = names, arguments
-        holder, _, fence = (self.get(lease) or b"").decode().rpartition(" ")
-        if holder not in ("", daemon):
-            return 0
-        if holder and int(fence) >= lowest:
-            self.pexpire(lease, lease_ms)
-            return int(fence)
+        (lease, last), (daemon, lease_ms, lowest, most) = names, arguments
+
+        def fence_of(text: str) -> int:
+            return int(text) if text.isdecimal() and int(text) <= most else 0
+
+        least = fence_of(str(lowest))
+        holder, _, own = (self.get(lease) or b"").decode().rpartition(" ")
+        if own.isdecimal():
+            if holder != daemon:
+                return 0
+            if fence_of(own) and fence_of(own) >= least:
+                self.pexpire(lease, lease_ms)
+                return fence_of(own)
         # A real server takes longer than 1 ms to start, and fences rely on that.
         now_ms = int(self.clock.now() * 1000) + self._starts
-        newest: int = max(int(self.get(last) or 0) + 1, now_ms, lowest + 1)
+        newest: int = max(fence_of((self.get(last) or b"0").decode()) + 1, now_ms, least + 1)
         self.set(last, str(newest))
         self.set(lease, f"{daemon} {newest}", px=lease_ms)
         return newest

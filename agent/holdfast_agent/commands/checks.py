@@ -5,15 +5,11 @@ from dataclasses import dataclass
 
 from holdfast_proto.checks.value_rules import RefusedError
 from holdfast_proto.checks.whole_rules import new_checker
-from holdfast_proto.limits import MOST_RANKS
+from holdfast_proto.limits import FENCE_AHEAD_MS, MOST_RANKS
 from holdfast_proto.v1 import store_pb2 as store
 
 MOST_RANKS_OF_NODE = 4096
 """Most ranks of a node whose run does not say how many it has."""
-
-FENCE_AHEAD_MS = 365 * 86_400_000
-"""How far a fence may be ahead of this node's clock. A fence is a time of the store's clock, in milliseconds, or little
-more. If an agent obeyed one from the far future, it would refuse every later leader."""
 
 HARMLESS = ("gather_evidence", "take_stacks", "take_profile", "finish")
 """Commands that are also carried out on a node whose ranks another launcher has started."""

@@ -1,6 +1,7 @@
 """One run in Redis, as a daemon reads it and, while it leads, writes it."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,29 +11,36 @@ from redis.exceptions import ResponseError
 from holdfast_base.stream_reader import StreamBatch, StreamReader
 from holdfast_daemon.validation.intake import Intake
 from holdfast_proto import keys
+from holdfast_proto.limits import FENCE_AHEAD_MS
 from holdfast_proto.v1 import store_pb2 as store
 
 EVENTS_PER_READ = 512
 COMMANDS_KEPT = 1000
 ENDED_RUN_TTL_S = 86_400
 
-# KEYS: lease, last fence. ARGV: daemon, lease in ms, lowest acceptable fence.
-# Returns the fence if the daemon now leads, else 0. The fence grows even if the store was emptied in
-# between: it is above the server's clock, and above all fences that the daemon knows of.
+# KEYS: lease, last fence. ARGV: daemon, lease in ms, lowest acceptable fence, largest fence that can be true.
+# Returns the fence if the daemon now leads, else 0. The fence grows even if the store was emptied in between: it is above
+# the server's clock, and above all fences that the daemon knows of. A number that cannot be a fence counts as none:
+# agents would refuse all commands with a larger one.
 _ACQUIRE = """
+local function fence_of(text)
+  local number = tonumber(text)
+  if number and number >= 0 and number <= tonumber(ARGV[4]) then return number end
+  return 0
+end
+local least = fence_of(ARGV[3])
 local holder = redis.call('GET', KEYS[1])
-if holder then
-  local name, fence = string.match(holder, '^(.*) (%d+)$')
+local name, own = string.match(holder or '', '^(.*) (%d+)$')
+if name then
   if name ~= ARGV[1] then return 0 end
-  if tonumber(fence) >= tonumber(ARGV[3]) then
+  if fence_of(own) > 0 and fence_of(own) >= least then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    return tonumber(fence)
+    return fence_of(own)
   end
 end
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local last = tonumber(redis.call('GET', KEYS[2]) or '0')
-local fence = math.max(last + 1, now_ms, tonumber(ARGV[3]) + 1)
+local fence = math.max(fence_of(redis.call('GET', KEYS[2])) + 1, now_ms, least + 1)
 local text = string.format('%.0f', fence)
 redis.call('SET', KEYS[2], text)
 redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. text, 'PX', ARGV[2])
@@ -103,7 +111,8 @@ class RunStore:
     async def acquire(self, lease_s: float, lowest_fence: int) -> bool:
         """Take or renew the lease with a fence of at least ``lowest_fence``; return whether we lead."""
         lease_keys = [keys.leader(self._run), keys.fence(self._run)]
-        self.fence = int(await self._acquire(lease_keys, [self._daemon, int(lease_s * 1000), lowest_fence]))
+        most = int(time.time() * 1000) + FENCE_AHEAD_MS
+        self.fence = int(await self._acquire(lease_keys, [self._daemon, int(lease_s * 1000), lowest_fence, most]))
         return self.fence > 0
 
     async def release(self) -> None:

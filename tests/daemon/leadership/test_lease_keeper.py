@@ -112,7 +112,7 @@ async def test_what_a_tick_decided_is_dropped_if_another_daemon_has_led_in_it(
         def let_another_lead() -> None:
             lease = [keys.leader(RUN), keys.fence(RUN)]
             memory.delete(lease[0])
-            fence = memory.acquire(lease, ["usurper", 600_000, 0])
+            fence = memory.acquire(lease, ["usurper", 600_000, 0, 2**52])
             record = store.CoordinatorState()
             record.CopyFrom(it.record)
             record.restarts_total, record.fence = 7, fence
@@ -146,7 +146,7 @@ class Standby:
 
     def takes_over(self) -> bool:
         lease = [keys.leader(RUN), keys.fence(RUN)]
-        self.fence = int(str(self._client.eval(run_store._ACQUIRE, 2, *lease, "standby", "600000", "0")))
+        self.fence = int(str(self._client.eval(run_store._ACQUIRE, 2, *lease, "standby", "600000", "0", str(2**52))))
         return self.fence > 0
 
     def left_ms(self) -> int:

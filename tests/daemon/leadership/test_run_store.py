@@ -108,6 +108,22 @@ async def test_a_fence_is_never_below_what_the_nodes_have_obeyed(store_server: S
         assert a.fence == fence
 
 
+@pytest.mark.parametrize("junk", ["18446744073709551615", "99999999999999", "1e400", "nan", "-1", "x"])
+async def test_a_number_that_cannot_be_a_fence_counts_as_none(store_server: Store, junk: str) -> None:
+    async with daemons(store_server, "a", "b") as (a, b):
+        assert await a.acquire(LONG_S, 0)
+        usual = a.fence
+        await a.release()
+        with store_server.client() as client:
+            client.set(keys.fence(RUN), junk)
+        assert await b.acquire(LONG_S, 2**52)
+        assert usual <= b.fence < usual + 60_000
+        with store_server.client() as client:
+            client.set(keys.leader(RUN), f"b {junk}")
+        await b.acquire(LONG_S, 0)
+        assert usual <= b.fence < usual + 60_000
+
+
 async def test_release_by_the_leader_alone_lets_a_standby_in_at_once(store_server: Store) -> None:
     async with daemons(store_server, "a", "b") as (a, b):
         assert await a.acquire(LONG_S, 0)
