@@ -20,8 +20,8 @@ ENDED_RUN_TTL_S = 86_400
 
 # KEYS: lease, last fence. ARGV: daemon, lease in ms, lowest acceptable fence, largest fence that can be true.
 # Returns the fence if the daemon now leads, else 0. The fence grows even if the store was emptied in between: it is
-# above the server's clock, and above all fences that the daemon knows of. A number that cannot be a fence counts as none:
-# agents would refuse all commands with a larger one.
+# above the server's clock, and above all fences that the daemon knows of. A number that cannot be a fence counts as
+# none: agents would refuse all commands with a larger one.
 _ACQUIRE = """
 local function fence_of(text)
   local number = tonumber(text)
