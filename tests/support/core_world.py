@@ -5,11 +5,20 @@ from typing import Any
 
 from holdfast_core import coordinator
 from holdfast_core.model import Action, CheckpointAnswered, Observation, Request, SaveIncident, Send
+from holdfast_proto.checks.whole_rules import new_checker
+from holdfast_proto.limits import MOST_RANKS
 from holdfast_proto.member_runs import runs_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 TICK_S = 0.1
+
+
+_COMMANDS = new_checker(MOST_RANKS)
+
+
+def _parts_of(command: store.NodeCommand) -> dict[str, Any]:
+    return {one.name: value for one, value in command.ListFields()}
 
 
 @dataclass
@@ -90,6 +99,7 @@ class World:
         for action in actions:
             match action:
                 case Send(node=name, command=command):
+                    _COMMANDS.check(store.NodeCommand(id="1", **_parts_of(command)))  # as an agent does
                     self.commands.append((name, command))
                     if self.obeys and name in self.node_states:
                         self._obey(self.node_states[name], command)

@@ -1,4 +1,6 @@
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from holdfast_proto.v1.common_pb2 import (
     PendingCall,
     Progress,
 )
+from tests.support.nodes import begin, make_node
 
 WORLD, MOST_GROUPS = 4, 4096
 NOW_UNIX_S = 1.9e9
@@ -244,3 +247,12 @@ def test_a_sleep_that_is_out_of_range_is_removed(seconds: float) -> None:
 def test_a_source_of_the_own_time_that_is_unknown_and_a_reason_that_is_no_line_are_removed(reason: str) -> None:
     report, reasons = cleaned(session.Report(own_time_source=77, own_time_reason=reason, device_steps=3))  # type: ignore[arg-type]
     assert (report.own_time_source, report.own_time_reason, report.device_steps, len(reasons)) == (0, "", 3, 2)
+
+
+def test_daemon_takes_the_whole_state_of_an_agent(folder: Path) -> None:
+    node = make_node(folder)
+    begin(node, 1, {0: os.getpid(), 1: os.getpid()})
+    node.failed_generation, node.failure = 1, "x"
+    state = node.state(ready=True)
+    assert len(state.ranks) == 2
+    check_node(state, name=node.options.node, run=node.spec.run, spec=node.spec, known=KnownRanks())
