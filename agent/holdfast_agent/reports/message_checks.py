@@ -34,7 +34,10 @@ def flaw_of_hello(hello: session.Hello) -> str:
 
 def clean_hello(hello: session.Hello, refuse: Refuse) -> None:
     """Remove what makes no sense from a rank's first message."""
+    axes = len(hello.coordinates)
     clean(hello, _checker_of(MOST_RANKS), refuse)
+    if len(hello.coordinates) < axes:  # a place without one of its axes is the place of other ranks
+        hello.ClearField("coordinates")
 
 
 def flaw_of_slots(request: session.SlotRequest) -> str:

@@ -249,6 +249,13 @@ def test_a_source_of_the_own_time_that_is_unknown_and_a_reason_that_is_no_line_a
     assert (report.own_time_source, report.own_time_reason, report.device_steps, len(reasons)) == (0, "", 3, 2)
 
 
+def test_a_rank_with_one_bad_coordinate_has_none() -> None:
+    said = hello(coordinates={"dp": 1, "tp": limits.MOST_RANKS})
+    reasons: list[str] = []
+    clean_hello(said, reasons.append)
+    assert (dict(said.coordinates), len(reasons)) == ({}, 1)
+
+
 def test_daemon_takes_the_whole_state_of_an_agent(folder: Path) -> None:
     node = make_node(folder)
     begin(node, 1, {0: os.getpid(), 1: os.getpid()})
