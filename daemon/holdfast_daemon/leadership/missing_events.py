@@ -45,8 +45,10 @@ def after_gap(state: CoreState, events: Sequence[store.Event]) -> CoreState:
     With the summaries of some nodes alone, a step would show a part of its loss and tokens.
     """
     steps = [event.step_summary.step for event in events if event.HasField("step_summary")]
-    if not steps:
+    # Without a summary that shows where the nodes are, they are at most a little after the newest one.
+    first = min(steps, default=max(state.counted_steps.values(), default=None))
+    if first is None:
         return dataclasses.replace(state, pending_steps={})
-    newest = min(steps) + STEPS_APART
+    newest = first + STEPS_APART
     sent = {name: max(newest, state.counted_steps.get(name, -1)) for name in state.record.nodes}
     return dataclasses.replace(state, pending_steps={}, counted_steps={**state.counted_steps, **sent})

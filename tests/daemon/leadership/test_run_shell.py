@@ -186,7 +186,9 @@ def test_after_a_gap_no_step_counts_that_may_be_incomplete() -> None:
     after = after_gap(state, summaries(7, 8, 9))
     assert (after.counted_steps, after.pending_steps) == ({"a": 12, "b": 9}, {})
     after = after_gap(state, [store.Event(checkpoint_failed={})])
-    assert (after.counted_steps, after.pending_steps) == ({"a": 12}, {})
+    assert (after.counted_steps, after.pending_steps) == ({"a": 14, "b": 14}, {})  # b sends its part of step 12
+    after = after_gap(begun, [store.Event(checkpoint_failed={})])
+    assert (after.counted_steps, after.pending_steps) == ({}, {})
 
 
 @on_virtual_time
