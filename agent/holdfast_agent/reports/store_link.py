@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import contextlib
 import itertools
 import logging
 import math
@@ -37,6 +38,9 @@ REGISTER_EVERY_S = 10.0
 most of what a node sends."""
 
 RETRY_S = 0.2
+
+_LISTING_S = 1.0
+"""Longest wait for the list of runs."""
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +78,10 @@ class StoreLink:
         """Most events in the run's stream."""
         self._registered_until_s = -math.inf
         """Monotonic time at which the keys that stay are written again, although the store seems to have them."""
+        self._listed_until_s = -math.inf
+        """Monotonic time at which the run is added again to the list of runs."""
+        self._listing: asyncio.Task[None] | None = None
+        """Adds it, or has done so."""
         self.up = False
         self.operations_total = 0
         self.failures_total = 0
@@ -111,15 +119,31 @@ class StoreLink:
         if now_s < self._registered_until_s:
             # An emptied store has lost this key, too. It is not set then, and all are restored together.
             is_set = await self._try(self._client.set(key, value, px=self._state_ttl_ms, xx=True))
+            self._keep_listed(now_s)
             if is_set or not self.up:
                 return
         pipeline = self._client.pipeline(transaction=False)
         pipeline.set(key, value, px=self._state_ttl_ms)
         pipeline.sadd(keys.nodes(self._run), self._node)
         pipeline.set(keys.spec(self._run), spec.SerializeToString(), nx=True)
-        pipeline.sadd(keys.RUNS, self._run)
         if await self._try(pipeline.execute()) is not None:
             self._registered_until_s = now_s + REGISTER_EVERY_S
+            self._listed_until_s = -math.inf
+            self._keep_listed(now_s)
+
+    def _keep_listed(self, now_s: float) -> None:
+        """Have the run added to the list of runs if that is due. Nothing waits for it.
+
+        In a cluster, another server than that of the run may hold the list. If it hangs, a client waits for a minute.
+        """
+        if now_s >= self._listed_until_s and (self._listing is None or self._listing.done()):
+            self._listing = asyncio.create_task(self._list_run())
+
+    async def _list_run(self) -> None:
+        with contextlib.suppress(StoreError, OSError):  # the next state tries again
+            async with asyncio.timeout(_LISTING_S):  # before the client's own: that has it ask all servers anew
+                await self._client.sadd(keys.RUNS, self._run)
+            self._listed_until_s = time.monotonic() + REGISTER_EVERY_S
 
     async def withdraw(self) -> None:
         """Remove this node's state: the agent leaves and will not return."""

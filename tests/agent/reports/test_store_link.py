@@ -161,10 +161,33 @@ async def test_publishing_puts_back_what_an_emptied_store_has_lost(store_server:
                 data: Any = client.get(keys.node(RUN, NODE))
                 assert read_state(data).generation == 3
                 assert 0 < int(client.pttl(keys.node(RUN, NODE))) <= store_link.STATE_TTL_MS
+                while not client.smembers(keys.RUNS):
+                    await link.publish_state(store.NodeState(node=NODE, generation=3), SPEC)
                 assert client.smembers(keys.RUNS) == {RUN.encode()}
                 assert client.smembers(keys.nodes(RUN)) == {NODE.encode()}
             store_server.kill()
             store_server.start()
+
+
+async def test_no_state_waits_for_a_server_of_a_cluster_that_holds_the_list_of_runs_and_hangs(
+    store_server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_link, "REGISTER_EVERY_S", 0.0)
+    asked = []
+
+    async def hang(*words: str) -> None:
+        asked.append(words)
+        await asyncio.Event().wait()
+
+    async with linked(store_server) as link:
+        monkeypatch.setattr(link._client, "sadd", hang)
+        for generation in (1, 2, 3):
+            await link.publish_state(store.NodeState(node=NODE, generation=generation), SPEC)
+            await asyncio.sleep(0)
+        with store_server.client() as client:
+            data: Any = client.get(keys.node(RUN, NODE))
+        assert (read_state(data).generation, link.failures_total) == (3, 0)
+        assert asked == [(keys.RUNS, RUN)]
 
 
 async def test_publishing_leaves_the_spec_of_another_instance_alone_and_a_node_can_withdraw(
