@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from holdfast_core.naming import incident_number
 from holdfast_daemon.validation.message_rules import check_event, check_incident, check_record, check_spec
 from holdfast_daemon.validation.node_rules import KnownRanks, check_node
 from holdfast_proto.checks.value_rules import RefusedError, check_node_name
@@ -111,7 +112,7 @@ class Intake:
             )
             if incident is not None:
                 found[name] = incident
-        return {name: found[name] for name in sorted(found)}
+        return {name: found[name] for name in sorted(found, key=incident_number)}
 
     def node_names(self, members: Iterable[bytes]) -> list[str]:
         """Return the good ones of the names of nodes, sorted."""

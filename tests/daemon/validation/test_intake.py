@@ -103,3 +103,9 @@ def test_refusals_are_logged_once_for_each_source_and_counted(caplog: pytest.Log
 def test_a_bad_incident_hides_no_other() -> None:
     good = store.Incident(id="0001-dead-rank", run=RUN)
     assert Intake(RUN).incidents({b"0000": JUNK, b"0001-dead-rank": good.SerializeToString()}) == {good.id: good}
+
+
+def test_incidents_come_oldest_first_also_after_ten_thousand() -> None:
+    made = [store.Incident(id=f"{number:04}-straggler", run=RUN) for number in (10000, 2, 9999)]
+    found = Intake(RUN).incidents({one.id.encode(): one.SerializeToString() for one in made})
+    assert list(found) == ["0002-straggler", "9999-straggler", "10000-straggler"]
