@@ -204,6 +204,17 @@ class _BlockingCluster(redis.RedisCluster):
         with _as_store_error():
             return super().execute_command(*arguments, **options)  # type: ignore[no-untyped-call]
 
+    def pipeline(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        pipeline: Any = super().pipeline(*arguments, **options)  # type: ignore[no-untyped-call]
+        execute = pipeline.execute
+
+        def executed(*arguments: Any, **options: Any) -> object:
+            with _as_store_error():
+                return execute(*arguments, **options)
+
+        pipeline.execute = executed
+        return pipeline
+
 
 class _LateCluster:
     """A blocking client of a cluster that connects at its first call, as other clients do."""

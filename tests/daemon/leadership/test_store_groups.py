@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast_base.redis_client import StoreError
 from holdfast_cli.local_run.store import live_nodes, publish_run
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
@@ -100,6 +101,16 @@ async def test_a_run_uses_a_cluster(cluster: ClusterGroup, folder: Path) -> None
     record = stored_record(store_of_all)
     assert record is not None
     assert record.generation == 2
+
+
+def test_commands_sent_together_to_a_cluster_that_is_down_raise_an_error_of_the_store(cluster: ClusterGroup) -> None:
+    with cluster.client() as client:
+        client.get("a")
+        cluster.close()
+        pipeline = client.pipeline(transaction=False)
+        pipeline.get("a")
+        with pytest.raises(StoreError):
+            pipeline.execute()
 
 
 async def test_a_run_goes_on_when_a_server_loses_all_data_and_its_clock_is_behind(
