@@ -15,6 +15,7 @@ from holdfast_base.log_files import LOOK_EVERY_S, limit_log
 from holdfast_base.old_folders import FolderLimits, OurFiles, remove_old_folders
 from holdfast_base.threads import in_daemon_thread
 from holdfast_proto.run_files import (
+    EVIDENCE_NAME,
     GENERATION_FOLDER,
     GENERATIONS_LOGGED,
     MISSING,
@@ -22,11 +23,11 @@ from holdfast_proto.run_files import (
     process_log,
 )
 
-EVIDENCE = OurFiles(re.compile(rf"(rank|node)-.+|{re.escape(MISSING)}"), within=SUSPICION_WITHIN)
+EVIDENCE = OurFiles(re.compile(rf"{EVIDENCE_NAME}|{re.escape(MISSING)}"), within=SUSPICION_WITHIN)
 """Files of evidence. A folder with a daemon's story is that daemon's to empty: it knows which incidents are open."""
 EVIDENCE_LIMITS = FolderLimits(folders=200, total_bytes=20 * 2**30, age_s=30 * 86_400.0)
 """Evidence that stays on a node. At most two incidents are open at a time, and the newest ten stay in any case."""
-PROFILES = OurFiles(re.compile(r"rank-.+"))
+PROFILES = OurFiles(re.compile(EVIDENCE_NAME))
 PROFILE_LIMITS = FolderLimits(folders=50, total_bytes=20 * 2**30, age_s=math.inf)
 """Profiles that stay. Somebody has asked for each, so age alone removes none."""
 TIDY_EVERY_S = 600.0

@@ -6,16 +6,18 @@ So each read looks first where the stream ends. After a failure, or if the strea
 again from an older id, and entries that are known are left out.
 """
 
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import redis.asyncio
 
 Entry = tuple[str, Mapping[bytes, bytes]]
 
-IDS_KEPT = 2_000
-"""Newest ids that a reader remembers. A replica lags behind its master by fewer entries than that."""
+IDS_KEPT = 20_000
+"""Newest ids that a reader remembers. A replica lags behind its master by fewer entries than that: a thousand nodes add
+as many in 20 s."""
 
 BEGINNING = "0-0"
 
@@ -35,6 +37,12 @@ if value['first-entry'] then first = value['first-entry'][1] end
 local entries = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', ARGV[2])
 return {value['last-generated-id'], value['entries-added'] or -1, value['length'], first, entries}
 """
+
+
+def _mark(entry: Entry) -> tuple[str, int]:
+    """Return what tells an entry from another one: a server whose clock was behind may give an id again."""
+    entry_id, fields = entry
+    return entry_id, hash(tuple(sorted(fields.items())))
 
 
 def order_of(entry_id: str) -> tuple[int, int]:
@@ -61,7 +69,7 @@ class StreamPosition:
     """How far a reader is."""
 
     known: tuple[str, ...]
-    """Ids of the newest entries that were read, oldest first; never empty. The last one is where reading continues."""
+    """Ids of the newest entries that were read from this stream, oldest first; never empty."""
     index: int | None
     """Number of entries that had been added to the stream up to the last one; None: unknown."""
 
@@ -103,23 +111,36 @@ class StreamReader:
         """StreamPosition after the last read, which the caller has not confirmed yet."""
         self._is_doubted = False
         """Whether the server may be another one than at the last read."""
+        self._dealt_with: deque[tuple[str, int]] = deque(maxlen=IDS_KEPT)
+        """Marks of the newest entries that the caller has dealt with, also of lost data: it may come back."""
+        self._given: list[Entry] = []
+        """Entries of the last read."""
+        self._has_ever_lost = False
 
     async def read(self, last_id: str, *, most: int, block_ms: int) -> StreamBatch:
         """Return the entries after ``last_id``; wait up to ``block_ms`` for one. Raises as the client does."""
         self._confirm(last_id)
         try:
-            return await self._read(most, block_ms)
+            batch = await self._read(most, block_ms)
         except BaseException:
             self._is_doubted = True
             raise
+        self._has_ever_lost |= batch.has_lost
+        self._given = batch.entries if not self._has_ever_lost else self._new_of(batch.entries)
+        return replace(batch, entries=self._given)
+
+    def _new_of(self, entries: list[Entry]) -> list[Entry]:
+        known = set(self._dealt_with)
+        return [entry for entry in entries if _mark(entry) not in known]
 
     def _confirm(self, last_id: str) -> None:
         if self._next is not None and self._next.last_id == last_id:
             self._position = self._next
+            self._dealt_with.extend(map(_mark, self._given))
         elif self._position.last_id != last_id:
             is_beginning = order_of(last_id) == (0, 0)
             self._position = StreamPosition((BEGINNING,), 0) if is_beginning else StreamPosition((last_id,), None)
-        self._next = None
+        self._next, self._given = None, []
 
     async def _read(self, most: int, block_ms: int) -> StreamBatch:
         look = await self._look_after(self._position.last_id, most)
@@ -147,7 +168,6 @@ class StreamReader:
     async def _read_again(self, look: StreamLook, most: int, *, has_lost: bool) -> StreamBatch:
         """Read from the oldest known entry that may be there, and leave out those that are known."""
         missed = 0 if has_lost else self._missed(look)
-        known = set(self._position.known)
         start = self._position.known[0]
         if order_of(start) > order_of(look.newest_id):
             start = BEGINNING
@@ -156,7 +176,7 @@ class StreamReader:
         while not new:
             look = await self._look_after(position.last_id, most)
             position = position.after(look.entries)
-            new = [entry for entry in look.entries if entry[0] not in known]
+            new = self._new_of(look.entries)
             if len(look.entries) < most:
                 # All is read. From here on, the number of entries tells how many are missed.
                 position = StreamPosition(position.known, look.added if look.added >= 0 else None)

@@ -168,6 +168,10 @@ SUSPICION_WITHIN = "suspicion"
 """Folder in that of an incident, with the evidence of the suspicion that came before it."""
 
 
+EVIDENCE_NAME = r"rank-\d{5,}\..+|node-.+\.(?:txt|json)"
+"""Pattern of the names below. Only such files are removed when they are old: people put others next to them."""
+
+
 def rank_evidence(rank: int, kind: str) -> str:
     """Return the name of a file of evidence about a rank, such as ``exit.json``."""
     return f"{_rank(rank)}.{kind}"

@@ -78,6 +78,27 @@ async def test_a_stream_that_comes_back_empty_with_its_clock_behind_is_read_on(r
     assert (reading.texts, reading.missed, reading.losses) == (["a", "b", "c"], [], 1)
 
 
+async def test_data_that_comes_back_after_it_was_lost_is_not_read_twice(reading: StreamReading) -> None:
+    reading.add("a", "b", at="10")
+    await reading.read()
+    reading.lose()
+    await reading.read()
+    reading.add("a", "b", at="10")
+    reading.add("c", at="20")
+    await reading.read()
+    assert (reading.texts, reading.losses) == (["a", "b", "c"], 1)
+
+
+async def test_an_id_that_is_given_again_is_of_a_new_entry(reading: StreamReading) -> None:
+    reading.add("a", at="10")
+    reading.add("b", at="20")
+    await reading.read()
+    reading.lose()
+    reading.add("c", at="10")
+    await reading.read()
+    assert (reading.texts, reading.losses) == (["a", "b", "c"], 1)
+
+
 async def test_an_empty_stream_is_a_loss_once(reading: StreamReading) -> None:
     reading.add("a")
     await reading.read()

@@ -8,7 +8,7 @@ from holdfast_core.accounting.ledger import time_use
 from holdfast_core.checkpointing.restore_point import newest_common_snapshot
 from holdfast_core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_core.model import CoreState, committed_steps, present_step, ranks_of
-from holdfast_core.naming import time_left_s
+from holdfast_core.naming import incident_number, time_left_s
 from holdfast_core.reading.attention import is_loss_acknowledged, is_training, tokens_per_s, urgent_incident
 from holdfast_daemon.control.listed_ranks import listed_ranks
 from holdfast_proto.v1 import control_pb2 as control
@@ -98,7 +98,7 @@ def status_of(
     if urgent is not None:
         status.urgent_incident.CopyFrom(urgent)
     if state.incidents:
-        status.newest_incident.CopyFrom(state.incidents[max(state.incidents)])
+        status.newest_incident.CopyFrom(state.incidents[max(state.incidents, key=incident_number)])
     return status
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from holdfast_base.old_folders import AS_FOLDER, FolderLimits, MeasuredFolder, OurFiles, opened, too_much
 from holdfast_daemon.incidents.evidence_files import open_evidence
 from holdfast_daemon.incidents.incident_folder import README, STATE, STORY, TICKS, StoryError, parse_story
-from holdfast_proto.run_files import MISSING, SUSPICION_WITHIN
+from holdfast_proto.run_files import EVIDENCE_NAME, MISSING, SUSPICION_WITHIN
 from holdfast_proto.v1 import store_pb2 as store
 
 REMOVED = "removed.txt"
 """Name of the file that says what was removed from an incident's folder."""
 _OURS = OurFiles(
-    re.compile(rf"(rank|node)-.+|{re.escape(MISSING)}|{re.escape(STATE)}|{re.escape(TICKS)}"),
+    re.compile(rf"{EVIDENCE_NAME}|{re.escape(MISSING)}|{re.escape(STATE)}|{re.escape(TICKS)}"),
     within=SUSPICION_WITHIN,
     dated_by=STORY,
 )
@@ -92,12 +92,13 @@ def _empty(root: int, measured: MeasuredFolder, now_unix_s: float) -> None:
 
 
 def _remove_story(root: int, name: str) -> None:
-    """Remove what is ours of a folder that has no evidence any more, and the folder if nothing else is in it."""
+    """Remove a folder that holds the story alone. People may have put something there that is about the story."""
     with opened(root, name) as folder:
-        if any(_OURS.files(folder)):
-            return
+        with os.scandir(folder) as entries:
+            if not {entry.name for entry in entries} <= {README, REMOVED, STORY}:
+                return
         for ours in (README, REMOVED, STORY):  # the story last: without it, the folder would not be found again
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(ours, dir_fd=folder)
-    with contextlib.suppress(OSError):  # people have put something there
+    with contextlib.suppress(OSError):  # somebody has put something there just now
         os.rmdir(name, dir_fd=root)

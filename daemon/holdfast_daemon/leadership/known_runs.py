@@ -23,6 +23,8 @@ LONGEST_PAUSE_S = 60.0
 CALM_S = 600.0
 """Time that a shell must run before the pause after its next failure is the first one again."""
 _NAMES_LOGGED = 100
+_LISTING_S = 1.0
+"""Longest wait for the list of runs. In a cluster, another server than those of the runs may hold it, and hang."""
 
 
 @dataclass
@@ -73,7 +75,8 @@ class Runs(Mapping[str, RunShell]):
             if task.done():
                 self._see_end(run, task)
         try:
-            members: Any = await self._client.smembers(keys.RUNS)
+            async with asyncio.timeout(_LISTING_S):
+                members: Any = await self._client.smembers(keys.RUNS)
             self._outage.answered()
             for run in sorted(filter(None, map(self._name, members))):
                 self._take_up(run)

@@ -4,6 +4,7 @@ Only the bad part is removed: a rank whose reports were refused as a whole, beca
 progress and seem to hang. A message that is lenient loses bad fields, and any other one goes as a whole.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -69,13 +70,18 @@ class _Cleaner:
             if len(items) > most:
                 raise RefusedError(f"{path} has {len(items)} items, more than {most}")
             return
-        for place in range(len(items) - 1, -1, -1):
-            if one.message_type is not None:
-                is_bad = self._is_bad(lambda place=place: self.clean(items[place], f"{path}."))  # type: ignore[misc]
-            else:
-                is_bad = self._is_bad(lambda place=place: rule((items[place],), path))  # type: ignore[misc]
-            if is_bad:
-                del items[place]
+        is_message = one.message_type is not None
+        bad = {
+            place
+            for place, item in enumerate(items)
+            if self._is_bad(
+                lambda item=item: self.clean(item, f"{path}.") if is_message else rule((item,), path)  # type: ignore[misc]
+            )
+        }
+        if bad:  # one by one, the removal of many takes long
+            good = [copy.deepcopy(item) for place, item in enumerate(items) if place not in bad]
+            del items[:]
+            items.extend(good)
         if len(items) > most:
             self._refuse(f"{path} has {len(items)} items, more than {most}")
             del items[most:]

@@ -74,7 +74,7 @@ def test_of_still_older_incidents_the_stories_go_too_and_what_people_put_there_s
     assert remove(incidents, EvidenceLimits(folders=2, stories=2, untouched=1)) == ([1, 3], [])
     left = {path.name: sorted(one.name for one in path.iterdir()) for path in incidents.iterdir()}
     assert sorted(left) == ["0001-dead-rank", "0002-dead-rank", "0004-dead-rank", "0005-dead-rank"]
-    assert left["0001-dead-rank"] == ["notes.md"]
+    assert left["0001-dead-rank"] == ["README.txt", "incident.json", "notes.md", "removed.txt"]
     assert (STORY in left["0002-dead-rank"], "core.json" in left["0002-dead-rank"]) == (True, True)
 
 
@@ -93,11 +93,11 @@ def test_no_link_is_followed(incidents: Path, tmp_path: Path) -> None:
     make(outside, 7)
     before = sorted(outside.rglob("*"))
     folder = incidents / "0001-dead-rank"
-    (folder / "node-link").symlink_to(outside)
-    (folder / "rank-link").symlink_to(outside / "0007-dead-rank" / "core.json")
+    (folder / "node-link.txt").symlink_to(outside)
+    (folder / "rank-00002.link").symlink_to(outside / "0007-dead-rank" / "core.json")
     (incidents / "0000-link").symlink_to(outside / "0007-dead-rank")
     assert remove(incidents, EvidenceLimits(folders=0, untouched=4)) == ([1], [])
-    assert (sorted(outside.rglob("*")), (folder / "node-link").is_symlink()) == (before, False)
+    assert (sorted(outside.rglob("*")), (folder / "node-link.txt").is_symlink()) == (before, False)
     (tmp_path / "link").symlink_to(incidents)
     with pytest.raises(OSError, match="link"):
         remove(tmp_path / "link", EvidenceLimits(folders=0, untouched=1))
