@@ -142,7 +142,9 @@ class Node:
         """
         if rank.is_alive and not rank.held_for_stacks:
             try:
-                rank.look(processes.process_state(rank.pid), training_thread.look_at(rank.pid, rank.thread_id))
+                thread = training_thread.look_at(rank.pid, rank.thread_id)
+                is_main = rank.thread_id == rank.pid  # then both states are of one task, and one file has them
+                rank.look(thread.state if is_main else processes.process_state(rank.pid), thread)
             except OSError:
                 rank.thread = training_thread.ThreadStatus(busy_s=rank.thread.busy_s)
 
