@@ -2,6 +2,7 @@
 
 import pickle
 import pickletools
+import re
 from io import BytesIO
 from typing import NoReturn
 
@@ -38,6 +39,23 @@ _PREFIXES = {code: _PREFIX_BYTES[_ARGUMENTS[code]] for code in _COSTS if _ARGUME
 _NUMBERED = _CODES["LONG_BINPUT"]
 _STEPS = {code: 1 + _ARGUMENTS[code] for code in _COSTS.keys() - _PREFIXES.keys() - {_NUMBERED}}
 """Code of an instruction that needs no other check -> its bytes."""
+_MOST_OF_A_BYTE = max(_COSTS.values())
+"""Most memory that one byte of a pickle can ask for. The characters of a text ask for less."""
+_SAFE_NUMBERS = rb"r..[\x00-\x0f]\x00"
+"""LONG_BINPUT of the first million of objects: a table for these takes little memory."""
+
+
+def _of_size(size: int) -> bytes:
+    """Return what matches an instruction of so many bytes."""
+    codes = b"".join(b"\\x%02x" % code for code, of_code in _STEPS.items() if of_code == size)
+    return b"[%b].{%d}" % (codes, size - 1)
+
+
+_RUN = re.compile(
+    b"(?:" + b"|".join((*map(_of_size, sorted({*_STEPS.values()})), _SAFE_NUMBERS)) + b")*+",
+    re.DOTALL,
+)
+"""Any number of instructions that need no other check."""
 _LAST = frozenset(
     _CODES[name] for name in ("STOP", "GLOBAL", "INST", "STACK_GLOBAL", "PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4")
 )
@@ -64,7 +82,11 @@ def load_plain(data: bytes) -> object:
 
     Raises NotPlainError if it holds anything else, is damaged, or describes more than ``MOST_MEMORY_BYTES``.
     """
-    check_memory(_memory_bytes(data))
+    # The pickles of most dumps are too small to describe much. Only larger ones are counted, which takes longer.
+    if len(data) * _MOST_OF_A_BYTE <= MOST_MEMORY_BYTES:
+        _check_lengths(data)
+    else:
+        check_memory(_memory_bytes(data))
     try:
         return _PlainUnpickler(BytesIO(data)).load()
     except NotPlainError:
@@ -81,6 +103,39 @@ def check_memory(size: int) -> None:
         raise NotPlainError(f"it describes objects of more than {MOST_MEMORY_BYTES >> 20} MiB, and no dump needs that")
 
 
+def _check_lengths(data: bytes) -> None:
+    """Raise NotPlainError as ``_memory_bytes`` does. Regular expressions skip what needs no check."""
+    at = 0
+    while at < len(data):
+        run = _RUN.match(data, at)
+        at = run.end() if run is not None else at
+        code = data[at] if at < len(data) else pickle.STOP[0]
+        if code in _PREFIXES:
+            at = _end_of_counted(data, at)
+        elif code == _NUMBERED:
+            at = _end_of_numbered(data, at)
+        elif code in _LAST:
+            return
+        else:
+            raise NotPlainError(_DAMAGED)
+
+
+def _end_of_counted(data: bytes, at: int) -> int:
+    """Return where an instruction ends that says how long its argument is."""
+    start = at + 1 + _PREFIXES[data[at]]
+    end = start + int.from_bytes(data[at + 1 : start], "little")
+    if end > len(data):
+        raise NotPlainError(_DAMAGED)
+    return end
+
+
+def _end_of_numbered(data: bytes, at: int) -> int:
+    # pickle makes its table of known objects as long as the largest number, and numbers count from 0.
+    if int.from_bytes(data[at + 1 : at + 5], "little") > at:
+        raise NotPlainError(_DAMAGED)
+    return at + 5
+
+
 def _memory_bytes(data: bytes) -> int:
     """Return how much memory reading a pickle takes at most, by its instructions. Nothing is built yet.
 
@@ -92,15 +147,10 @@ def _memory_bytes(data: bytes) -> int:
         if code in _STEPS:
             at += _STEPS[code]
         elif code == _NUMBERED:
-            # pickle makes its table of known objects as long as the largest number, and numbers count from 0.
-            if int.from_bytes(data[at + 1 : at + 5], "little") > at:
-                raise NotPlainError(_DAMAGED)
-            at += 5
+            at = _end_of_numbered(data, at)
         elif code in _PREFIXES:
             start = at + 1 + _PREFIXES[code]
-            at = start + int.from_bytes(data[at + 1 : start], "little")
-            if at > len(data):
-                raise NotPlainError(_DAMAGED)
+            at = _end_of_counted(data, at)
             size += _WIDEST_CHARACTER_BYTES * (at - start)
         elif code in _LAST:
             break

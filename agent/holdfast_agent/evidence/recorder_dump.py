@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +30,8 @@ LARGEST_DUMP_BYTES = 256 << 20
 LONGEST_TEXT = 4096
 _DIGITS = 20
 _MOST_GROUPS = 4096
+_TEXTS_KEPT, _LONGEST_KNOWN = 4096, 128
+"""Short texts and lists whose reading is remembered, and how long these are. A job makes the same few calls often."""
 
 HIGHEST_RANK = (1 << 16) - 1
 """A larger number in a dump or in the name of a file is no rank."""
@@ -306,6 +309,8 @@ def _number(value: object) -> int:
 
 
 def _signed(value: object) -> int:
+    if type(value) is int and -_LARGEST <= value <= _LARGEST:
+        return value
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError("no number")
     if isinstance(value, str) and len(value) > _DIGITS:
@@ -328,12 +333,46 @@ def _plain_text(value: object) -> str:
     """Return a text, or a small number as one. Raises TypeError for anything else, which may be of any size."""
     if value is None:
         return ""
-    return printable(value[:LONGEST_TEXT]) if isinstance(value, str) else str(_signed(value))
+    return _printable_start(value) if isinstance(value, str) else str(_signed(value))
+
+
+def _printable_start(text: str) -> str:
+    return _known_printable(text) if len(text) <= _LONGEST_KNOWN else printable(text[:LONGEST_TEXT])
+
+
+_known_printable = lru_cache(_TEXTS_KEPT)(printable)
 
 
 def _text(value: object) -> str:
     """Return a text, or lists of texts and numbers as Python writes them. Raises TypeError for anything else."""
+    if isinstance(value, str):
+        return _printable_start(value)
+    key = _key_of(value)
+    return _written(value) if key is None else _known_written(key)
+
+
+def _key_of(value: object) -> tuple[object, ...] | None:
+    """Return a short list of texts, numbers and short lists of numbers as a key; None for all else."""
+    if not isinstance(value, list | tuple) or len(value) > _LONGEST_KNOWN:
+        return None
+    key: list[object] = []
+    for item in value:
+        if type(item) is list or type(item) is tuple:
+            if len(item) > _LONGEST_KNOWN or any(type(number) is not int for number in item):
+                return None
+            key.append(tuple(item))
+        elif type(item) is int or (type(item) is str and len(item) <= _LONGEST_KNOWN):
+            key.append(item)
+        else:
+            return None
+    return tuple(key)
+
+
+def _written(value: object) -> str:
     return "".join(itertools.islice(_pieces(value, depth=3), LONGEST_TEXT))[:LONGEST_TEXT]
+
+
+_known_written = lru_cache(_TEXTS_KEPT)(_written)
 
 
 def _pieces(value: object, depth: int) -> Iterator[str]:
@@ -349,6 +388,11 @@ def _pieces(value: object, depth: int) -> Iterator[str]:
     yield "]"
 
 
+@lru_cache(_TEXTS_KEPT)
+def _is_in_library(file: str) -> bool:
+    return _LIBRARY.search(file) is not None
+
+
 def _user_frame(frames: object) -> str:
     """Return the innermost frame that is in no library, as FILE:LINE FUNCTION."""
     if not isinstance(frames, list | tuple):
@@ -356,7 +400,7 @@ def _user_frame(frames: object) -> str:
     for frame in frames:
         if isinstance(frame, dict):
             file = _plain_text(frame.get("filename"))
-            if file and not _LIBRARY.search(file):
+            if file and not _is_in_library(file):
                 line, function = _plain_text(frame.get("line", "?")), _plain_text(frame.get("name"))
                 return f"{file}:{line} {function}"[:LONGEST_TEXT]
     return ""

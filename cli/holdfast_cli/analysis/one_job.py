@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from holdfast_proto.member_runs import members_of
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
@@ -32,17 +33,17 @@ class DumpFile:
     """Path below the folder."""
     dump: RecorderDump
 
-    @property
+    @cached_property
     def newest_ns(self) -> int:
         """Time of its newest call, wall clock; 0: it has none, or shows no times."""
         return max((call.created_ns for call in self.dump.calls), default=0)
 
-    @property
+    @cached_property
     def oldest_ns(self) -> int:
         """Time of its oldest call, wall clock; 0: it has none, or shows no times."""
         return min((call.created_ns for call in self.dump.calls if call.created_ns), default=0)
 
-    @property
+    @cached_property
     def backend(self) -> str:
         """Backend whose calls it holds; empty if nothing shows it."""
         found = Counter(call.op.partition(":")[0] for call in self.dump.calls if ":" in call.op)
@@ -51,7 +52,7 @@ class DumpFile:
         named = _BACKEND_IN_NAME.search(self.name)
         return (named[1] or _ON_CPU[0]) if named is not None else ""
 
-    @property
+    @cached_property
     def world(self) -> tuple[int, ...]:
         """Members of the group of all ranks; empty if the dump does not say."""
         groups = (group for group in self.dump.groups if group.name == _WORLD and group.member_runs)

@@ -1,5 +1,6 @@
 """``holdfast analyze``: who holds up a job, from dumps. ``holdfast spikes``: what is wrong with a loss, from a log."""
 
+import gc
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -39,11 +40,22 @@ def analyze(flags: AnalyzeFlags) -> None:
     if world and (strangers := dead - set(world)):
         raise UsageError(f"--dead {min(strangers)}: the dumps name {len(world)} ranks, and this is none of them")
     earlier = _earlier(flags, found)
-    diagnosis = diagnose_dumps(found, dead=dead, world_size=flags.world_size, earlier=earlier)
+    with _no_search_for_circles():
+        diagnosis = diagnose_dumps(found, dead=dead, world_size=flags.world_size, earlier=earlier)
     if flags.json:
         print_json(as_object(found, diagnosis))
     else:
         print("\n".join(as_lines(found, diagnosis)))
+
+
+@contextmanager
+def _no_search_for_circles() -> Iterator[None]:
+    """Turn Python's collector off: it would look at millions of calls again and again, and none of them is garbage."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _earlier(flags: AnalyzeFlags, found: Dumps) -> Mapping[int, RecorderDump]:

@@ -89,7 +89,6 @@ def test_damaged_opcodes_are_refused(data: bytes) -> None:
     "data",
     [
         b"\x80\x02]r\xff\xff\xff\x0f.",  # LONG_BINPUT: 4 GiB for the table of known objects
-        b"\x80\x02]r\x09\x00\x00\x00.",
         b"\x80\x02T\xff\xff\xff\x7fx.",  # BINSTRING
         b"\x80\x02X\xff\xff\xff\xffx.",  # BINUNICODE
         b"\x80\x02\x8b\xff\xff\xff\x7fx.",  # LONG4

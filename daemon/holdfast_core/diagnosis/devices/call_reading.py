@@ -51,6 +51,8 @@ class _Reading:
         self._doubtful: list[int] = []
         """Pending batches whose members are lost. In a dump without complete calls also those of which nothing shows
         whether they are pending: transfers, and members of a batch."""
+        self._made: dict[tuple[GroupKey, str], tuple[GroupKey, str]] = {}
+        """Group and signature of each kind of call, once: a history of thousands holds the same few again and again."""
         self._first_done: dict[int, bool] = {}
         """Group -> whether the oldest call in the ring is done."""
 
@@ -66,8 +68,7 @@ class _Reading:
         for entry in followed:
             self._before[entry.group] = self._newest.get(entry.group, entry)
             self._newest[entry.group] = entry
-        for entry in entries:
-            self._note_position(entry)
+        self._note_positions()
         for entry in followed:
             self._add(entry, self._members[entry.order])
         self._use_status()
@@ -177,9 +178,14 @@ class _Reading:
         """Return the number with which a call appears in its group's status."""
         return entry.p2p_seq if self._is_transfer(entry) else entry.seq
 
-    def _note_position(self, entry: recorder.RecordedCall) -> None:
-        key = self._keys[entry.group]
-        self._calls.arrived[key] = max(self._calls.arrived.get(key, 0), entry.seq)
+    def _note_positions(self) -> None:
+        newest: dict[int, int] = {}
+        for entry in self._dump.calls:
+            group = entry.group
+            newest[group] = max(newest.get(group, 0), entry.seq)
+        for group, seq in newest.items():
+            key = self._keys[group]
+            self._calls.arrived[key] = max(self._calls.arrived.get(key, 0), seq)
 
     def _add(self, entry: recorder.RecordedCall, members: list[recorder.RecordedCall]) -> None:
         key = self._keys[entry.group]
@@ -190,30 +196,32 @@ class _Reading:
                 self._doubtful.append(entry.order)
             return
         inside = self._is_inside(entry)
+        order, op, retired = entry.order, entry.op, entry.retired  # each look into a message makes a new object
         completed = entry.state == recorder.CALL_STATE_COMPLETED and not inside
-        done = entry.retired or completed or entry.order in self._captured
+        done = retired or completed or order in self._captured
         self._first_done.setdefault(entry.group, done)
         transfers = tuple(self._transfers(key, members or [entry])) if is_p2p else ()
         seq = 0 if is_p2p else entry.seq
         # The host has returned from a call after which it has made another one: then its state is its own.
-        is_over = entry.retired or (completed and self._newest[entry.group] is not entry)
-        if is_over and not is_p2p and not self._calls.ends_at_issue and ends_together(entry.op):
+        is_over = retired or (completed and self._newest[entry.group] is not entry)
+        if is_over and not is_p2p and not self._calls.ends_at_issue and ends_together(op):
             self._calls.over[key] = max(seq, self._calls.over.get(key, 0))
         call = Call(
             rank=self._calls.rank,
             group=key,
-            order=entry.order,
+            order=order,
             seq=seq,
-            op=operation(entry.op) if not is_p2p or not members else "batch of transfers",
+            op=operation(op) if not is_p2p or not members else "batch of transfers",
             signature=self._signature_of(entry, members),
             done=done,
             started=self._has_started(entry),
             inside=inside,
-            frame=entry.frame or next((member.frame for member in members if member.frame), ""),
+            frame=_once(entry.frame) or next((member.frame for member in members if member.frame), ""),
             transfers=transfers,
             is_p2p=is_p2p,
         )
-        self._calls.history.append((key, call.signature))
+        made = key, call.signature
+        self._calls.history.append(self._made.setdefault(made, made))
         if not is_p2p:
             self._calls.at[key, seq] = call
         if not done:
@@ -350,6 +358,12 @@ def _closes(entry: recorder.RecordedCall) -> bool:
 @lru_cache(4096)  # see _TEXTS_KEPT of operations.py
 def _is_closing(op: str) -> bool:
     return bool(_CLOSING.search(op)) and not _ONE_CALL.search(op)
+
+
+@lru_cache(4096)
+def _once(text: str) -> str:
+    """Return a text that is equal, and the same object for all calls that have it."""
+    return text
 
 
 def _is_bare_closing(entry: recorder.RecordedCall) -> bool:

@@ -163,11 +163,12 @@ def read_ranks(
     readings: dict[int, Reading] | None = None,
 ) -> dict[int, RankCalls]:
     """Return what each dump shows by itself. ``keys``: see ``group_keys``; ``readings``: see :func:`diagnose`."""
-    calls = [(keys[rank][call.group], call) for rank, dump in dumps.items() for call in dump.calls]
+    # A job makes the same few kinds of calls: only these are kept, not hundreds of thousands of calls.
+    made = {(keys[rank][group], p2p, op) for rank, dump in dumps.items() for group, p2p, op in _kinds_of_calls(dump)}
     uses = GroupUses(
-        with_p2p=frozenset(group for group, call in calls if call.p2p),
-        with_collectives=frozenset(group for group, call in calls if not call.p2p and call.op.startswith(_NCCL)),
-        with_early_ends=frozenset(group for group, call in calls if not (call.p2p or ends_together(call.op))),
+        with_p2p=frozenset(group for group, p2p, _ in made if p2p),
+        with_collectives=frozenset(group for group, p2p, op in made if not p2p and op.startswith(_NCCL)),
+        with_early_ends=frozenset(group for group, p2p, op in made if not (p2p or ends_together(op))),
         only_pending=_hold_only_pending(dumps.values()),
         has_blocking_wait=any(map(_has_no_status, dumps.values())),
     )
@@ -177,6 +178,11 @@ def read_ranks(
         if rank not in known or known[rank].dump is not dump or known[rank].asked != asked:
             known[rank] = Reading(dump, asked, calls_of(rank, dump, *asked))
     return {rank: known[rank].calls for rank in sorted(dumps)}
+
+
+def _kinds_of_calls(dump: recorder.RecorderDump) -> set[tuple[int, bool, str]]:
+    """Return the different calls of a dump: index of the group, whether it is point to point, and operation."""
+    return {(call.group, call.p2p, call.op) for call in dump.calls}
 
 
 def _hold_only_pending(dumps: Collection[recorder.RecorderDump]) -> bool:
