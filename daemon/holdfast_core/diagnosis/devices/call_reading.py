@@ -26,13 +26,31 @@ that report none."""
 _TRANSFER = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)$")
 
 
-def calls_of(rank: int, dump: recorder.RecorderDump, keys: list[GroupKey], uses: GroupUses) -> RankCalls:
-    """Return what a rank's dump shows. ``keys``: for each group of the dump, its key."""
-    return _Reading(rank, dump, keys, uses).result()
+Numbered = tuple[GroupKey, int]
+"""Group and number of a collective."""
+
+
+def calls_of(
+    rank: int, dump: recorder.RecorderDump, keys: list[GroupKey], uses: GroupUses, shared: dict[Numbered, Numbered]
+) -> RankCalls:
+    """Return what a rank's dump shows.
+
+    ``keys``: for each group of the dump, its key. ``shared``: the keys of collectives that other ranks have, to use and
+    to fill in. All members of a group have the same ones, and each of its own would take a hundred bytes.
+    """
+    return _Reading(rank, dump, keys, uses, shared).result()
 
 
 class _Reading:
-    def __init__(self, rank: int, dump: recorder.RecorderDump, keys: list[GroupKey], uses: GroupUses) -> None:
+    def __init__(
+        self,
+        rank: int,
+        dump: recorder.RecorderDump,
+        keys: list[GroupKey],
+        uses: GroupUses,
+        shared: dict[Numbered, Numbered],
+    ) -> None:
+        self._shared = shared
         self._dump = dump
         self._keys = keys
         self._uses = uses
@@ -201,7 +219,9 @@ class _Reading:
         done = retired or completed or order in self._captured
         self._first_done.setdefault(entry.group, done)
         transfers = tuple(self._transfers(key, members or [entry])) if is_p2p else ()
-        seq = 0 if is_p2p else entry.seq
+        place = key, 0 if is_p2p else entry.seq
+        place = self._shared.setdefault(place, place)
+        seq = place[1]
         # The host has returned from a call after which it has made another one: then its state is its own.
         is_over = retired or (completed and self._newest[entry.group] is not entry)
         if is_over and not is_p2p and not self._calls.ends_at_issue and ends_together(op):
@@ -223,7 +243,7 @@ class _Reading:
         made = key, call.signature
         self._calls.history.append(self._made.setdefault(made, made))
         if not is_p2p:
-            self._calls.at[key, seq] = call
+            self._calls.at[place] = call
         if not done:
             self._calls.pending.append(call)
 

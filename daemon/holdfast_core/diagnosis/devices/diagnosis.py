@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast_core.diagnosis.devices.call_reading import calls_of
+from holdfast_core.diagnosis.devices.call_reading import Numbered, calls_of
 from holdfast_core.diagnosis.devices.cause_search import CauseSearch
 from holdfast_core.diagnosis.devices.causes import Cause, CauseKind, Confidence, Diagnosis, Evidence, Place, Wait
 from holdfast_core.diagnosis.devices.contradictions import contradictions
@@ -173,10 +173,11 @@ def read_ranks(
         has_blocking_wait=any(map(_has_no_status, dumps.values())),
     )
     known = {} if readings is None else readings
+    shared: dict[Numbered, Numbered] = {}
     for rank, dump in dumps.items():
         asked = keys[rank], uses.of(keys[rank])
         if rank not in known or known[rank].dump is not dump or known[rank].asked != asked:
-            known[rank] = Reading(dump, asked, calls_of(rank, dump, *asked))
+            known[rank] = Reading(dump, asked, calls_of(rank, dump, *asked, shared))
     return {rank: known[rank].calls for rank in sorted(dumps)}
 
 
