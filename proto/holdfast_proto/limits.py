@@ -51,3 +51,13 @@ MOST_PROFILED_STEPS = 100
 
 LONGEST_PROFILE_S = 3600.0
 """Longest time for the steps of a profile."""
+
+
+def is_count(value: object) -> bool:
+    """Return whether a value out of a file is a whole number from 0 to LARGEST_COUNT."""
+    return type(value) is int and 0 <= value <= LARGEST_COUNT
+
+
+def is_unix_time(value: object) -> bool:
+    """Return whether a value out of a file is a Unix time in seconds, up to LATEST_UNIX_S."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LATEST_UNIX_S

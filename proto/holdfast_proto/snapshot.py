@@ -24,11 +24,15 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from holdfast_proto.limits import is_count
+
 MAGIC = b"HFSNAP\x00\x01"
 DATA_OFFSET = 4096
 """Offset of the first tensor in bytes: the header has a page of its own."""
 ALIGNMENT = 64
 """Alignment of each tensor in bytes: a cache line."""
+MOST_META_BYTES = 128 << 20
+"""Most bytes of the meta: 100,000 tensors take a quarter of it. A damaged header may claim the whole slot."""
 
 # magic, state, persist, generation, step, rank, padding, data bytes, meta offset, meta bytes
 _HEADER = struct.Struct("<8sIIQqIIQQQ")
@@ -78,9 +82,18 @@ class TensorEntry:
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> "TensorEntry":
-        """Return the entry with these fields, in which JSON has turned tuples into lists."""
-        tuples = {key: tuple(entry[key]) for key in ("shape", "global_shape", "global_offset")}
-        return cls(**{**entry, **tuples})
+        """Return the entry with these fields, in which JSON has turned tuples into lists. Raises ValueError."""
+        try:
+            tuples = {key: tuple(entry[key]) for key in ("shape", "global_shape", "global_offset")}
+            found = cls(**{**entry, **tuples})
+        except (LookupError, TypeError) as error:
+            raise ValueError(f"a tensor in it has other fields: {error}") from None
+        numbers = (found.offset, found.nbytes, *found.shape, *found.global_shape, *found.global_offset)
+        if not all(map(is_count, numbers)) or not (found.writer is None or is_count(found.writer)):
+            raise ValueError("a tensor in it has a number that is none")
+        if not isinstance(found.name, str) or not isinstance(found.dtype, str):
+            raise ValueError("a tensor in it has a name or a type that is no text")
+        return found
 
 
 @dataclass(frozen=True)
@@ -123,10 +136,21 @@ class Meta:
 
     @classmethod
     def decode(cls, data: bytes) -> "Meta":
-        """Invert :meth:`encode`."""
-        decoded = json.loads(data)
-        tensors = tuple(TensorEntry.from_json(entry) for entry in decoded["tensors"])
-        return cls(decoded["tree"], tensors, coordinates=decoded["coordinates"])
+        """Invert :meth:`encode`. Raises ValueError for anything else."""
+        try:
+            decoded = json.loads(data)
+            tree, coordinates = decoded["tree"], check_coordinates(decoded["coordinates"])
+            tensors = tuple(TensorEntry.from_json(entry) for entry in decoded["tensors"])
+        except (LookupError, TypeError, RecursionError) as error:
+            raise ValueError(f"it is not the meta of a snapshot: {error!r}") from None
+        return cls(tree, tensors, coordinates=coordinates)
+
+
+def check_coordinates(value: object) -> dict[str, int]:
+    """Return a value out of JSON if it maps the axes of a mesh to indexes. Raises ValueError for another one."""
+    if not isinstance(value, dict) or not all(map(is_count, value.values())):
+        raise ValueError("its coordinates are none")
+    return value
 
 
 def align(offset: int) -> int:
@@ -189,10 +213,14 @@ class Slot:
 
     @property
     def header(self) -> Header:
-        """Header, read anew at each access."""
+        """Header, read anew at each access. Raises SnapshotError if its state is none."""
         fields = _HEADER.unpack_from(self.buffer, 0)
         _, state, persist, generation, step, rank, _, data_bytes, meta_offset, meta_bytes = fields
-        return Header(SlotState(state), bool(persist), generation, step, rank, data_bytes, meta_offset, meta_bytes)
+        try:
+            known = SlotState(state)
+        except ValueError:
+            raise SnapshotError(f"{self.path}: is damaged: its header has state {state}") from None
+        return Header(known, bool(persist), generation, step, rank, data_bytes, meta_offset, meta_bytes)
 
     def begin(self, *, generation: int, step: int, rank: int) -> None:
         """Mark the slot as being written. Until :meth:`commit` it holds no snapshot, and it is not pinned."""
@@ -205,6 +233,8 @@ class Slot:
         """
         encoded = meta.encode()
         meta_offset = align(DATA_OFFSET + data_bytes)
+        if len(encoded) > MOST_META_BYTES:
+            raise SnapshotError(f"{self.path}: the meta has {len(encoded)} bytes, and {MOST_META_BYTES} are the most")
         if meta_offset + len(encoded) > self.nbytes:
             raise SnapshotError(f"{self.path}: {meta_offset + len(encoded)} bytes do not fit into {self.nbytes}")
         self.buffer[meta_offset : meta_offset + len(encoded)] = encoded
@@ -225,11 +255,23 @@ class Slot:
         _HEADER.pack_into(self.buffer, 0, MAGIC, SlotState.EMPTY, 0, 0, -1, 0, 0, 0, 0, 0)
 
     def meta(self) -> Meta:
-        """Return the meta of a complete snapshot. Raises SnapshotError if it is not complete."""
+        """Return the meta of a complete snapshot, whose tensors are all inside of the slot.
+
+        Raises SnapshotError if it is not complete, or damaged.
+        """
         header = self.header
         if header.state is not SlotState.COMPLETE:
             raise SnapshotError(f"{self.path}: holds no complete snapshot")
-        return Meta.decode(self.buffer[header.meta_offset : header.meta_offset + header.meta_bytes])
+        end = header.meta_offset + header.meta_bytes
+        if header.meta_bytes > MOST_META_BYTES or end > self.nbytes:
+            raise SnapshotError(f"{self.path}: is damaged: its meta has {header.meta_bytes} bytes up to byte {end}")
+        try:
+            meta = Meta.decode(self.buffer[header.meta_offset : end])
+        except ValueError as error:
+            raise SnapshotError(f"{self.path}: is damaged: {error}") from None
+        if not all(entry.offset + entry.nbytes <= self.nbytes for entry in meta.tensors):
+            raise SnapshotError(f"{self.path}: is damaged: a tensor is outside of it")
+        return meta
 
     def tensor_bytes(self, entry: TensorEntry) -> memoryview:
         """Return a view of one tensor's bytes. Release it before :meth:`close`."""

@@ -45,7 +45,7 @@ def find_slots(directory: Path) -> list[RankSlot]:
 
 
 def read_header(path: Path) -> Header | None:
-    """Return a slot's header as it is now; None if there is no slot, or if a rank is changing the header."""
+    """Return a slot's header as it is now; None without a sound slot, or if a rank is changing the header."""
     try:
         with Slot(path) as slot:
             first, second = slot.header, slot.header
