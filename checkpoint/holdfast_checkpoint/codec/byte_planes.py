@@ -20,6 +20,10 @@ from holdfast_checkpoint.codec.planes import ElementFormat, format_of
 CHUNK_BYTES = 2 << 20
 """Raw bytes of a chunk. A multiple of every element's width, so that no element is cut in two; small enough for a chunk
 and its planes to stay in a core's caches."""
+MOST_CHUNK_BYTES = 64 << 20
+"""Raw bytes of the largest chunk that is read. A descriptor out of a damaged index may claim any size."""
+_MOST_HEADER_BYTES = 1 << 10
+"""More than what a chunk that does not compress takes in addition to its raw bytes."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,19 @@ class ChunkTable:
 
     @classmethod
     def from_json(cls, descriptor: dict[str, Any]) -> "ChunkTable":
-        """Invert :meth:`to_json`."""
-        return cls(**{**descriptor, "stored_bytes": tuple(descriptor["stored_bytes"])})
+        """Invert :meth:`to_json`. Raises PayloadError for what it cannot have made."""
+        try:
+            table = cls(**{**descriptor, "stored_bytes": tuple(descriptor["stored_bytes"])})
+        except (LookupError, TypeError) as error:
+            raise PayloadError(f"has another descriptor ({error!r})") from None
+        if type(table.chunk_bytes) is not int or not 0 < table.chunk_bytes <= MOST_CHUNK_BYTES:
+            raise PayloadError(f"has chunks of {table.chunk_bytes!r:.40} bytes, and {MOST_CHUNK_BYTES} are the most")
+        most_bytes = table.chunk_bytes + _MOST_HEADER_BYTES
+        if not all(type(size) is int and 0 <= size <= most_bytes for size in table.stored_bytes):
+            raise PayloadError(f"has a stored chunk that is larger than {most_bytes} bytes, or of no size")
+        if not isinstance(table.needs_previous, bool):
+            raise PayloadError("has a descriptor that does not say whether it is a difference")
+        return table
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a JSON object."""
@@ -108,8 +123,8 @@ def decode(
     table = ChunkTable.from_json(descriptor)
     element_format = format_of(dtype)
     starts = range(0, nbytes, table.chunk_bytes)
-    if len(starts) != len(table.stored_bytes):
-        raise PayloadError(f"has {len(table.stored_bytes)} chunks, not {len(starts)}")
+    if (count := -(-nbytes // table.chunk_bytes)) != len(table.stored_bytes):
+        raise PayloadError(f"has {len(table.stored_bytes)} chunks, not {count}")
     buffer = np.empty(min(nbytes, table.chunk_bytes), np.uint8).data if into is None else into
     for start, stored_bytes in zip(starts, table.stored_bytes, strict=True):
         chunk = slice(start, min(start + table.chunk_bytes, nbytes))
