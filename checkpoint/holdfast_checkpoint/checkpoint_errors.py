@@ -5,6 +5,8 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast_base.files import UnfitFileError
+
 _ROOM = "free space there or set --checkpoints to a larger file system"
 _WRITABLE = "make it writable for the user of the agent or set --checkpoints to a directory that is"
 _FOLDER = "set --checkpoints to a directory, not to a file or a path below one"
@@ -56,8 +58,13 @@ def write_errors(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError from reading ``path`` into CheckpointUnavailable: it does not mean damaged contents."""
+    """Turn an OSError from reading ``path`` into CheckpointUnavailable: it does not mean damaged contents.
+
+    A file that is too large, or none, is CheckpointUnreadable.
+    """
     try:
         yield
+    except UnfitFileError as error:
+        raise CheckpointUnreadable(f"{path}: {error.strerror}") from error
     except OSError as error:
         raise CheckpointUnavailable(f"{path}: {error.strerror}") from error

@@ -5,9 +5,13 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from holdfast_base.files import read_regular
 from holdfast_checkpoint.checkpoint_errors import CheckpointUnavailable, write_errors
 from holdfast_checkpoint.format.durable import make_directory, write_file
 from holdfast_checkpoint.format.history import record_name
+from holdfast_proto.limits import is_count
+
+_MOST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,9 @@ class KnownCheckpoints:
         if self._file is None:
             return empty
         try:
-            found = json.loads(self._file.read_bytes())
-            known = _Known(found["location"], int(found["history"]), tuple(map(int, found["steps"])))
-        except (OSError, ValueError, TypeError, LookupError):
+            found = json.loads(read_regular(self._file, _MOST_BYTES))
+            known = _Known(found["location"], found["history"], tuple(found["steps"]))
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
             return empty  # the first agent of this node, or a file of another version
-        return known if known.location == self._location else empty
+        is_sound = known.location == self._location and all(map(is_count, (known.history, *known.steps)))
+        return known if is_sound else empty

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast_checkpoint.format.sealed_json import seal, unseal_format
+from holdfast_proto.limits import is_count, is_unix_time
 
 FIRST = 1
 """Number of the history that needs no folder of its own."""
@@ -55,8 +56,18 @@ class HistoryRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> "HistoryRecord":
-        """Invert :meth:`encode`. Raises SealError if a byte differs, ValueError for another format."""
-        return cls(**unseal_format(data, _FORMAT))
+        """Invert :meth:`encode`. Raises SealError if a byte differs, ValueError for another format or odd values."""
+        try:
+            record = cls(**unseal_format(data, _FORMAT))
+        except TypeError as error:
+            raise ValueError(f"it has other fields: {error}") from None
+        first = record.parent_step if record.parent_step != -1 else 0  # -1: none of the parent's steps
+        if not all(map(is_count, (record.number, record.parent, first))):
+            raise ValueError("a number of it is none")
+        texts = (record.run, record.instance)
+        if not all(isinstance(text, str) for text in texts) or not is_unix_time(record.since_unix_s):
+            raise ValueError("a text or a time of it is none")
+        return record
 
 
 def record_name(number: int) -> str:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_base.files import UnfitFileError, read_regular
-from holdfast_checkpoint.checkpoint_errors import CheckpointUnavailable, CheckpointUnreadable, read_errors
+from holdfast_base.files import read_regular
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnreadable, read_errors
 from holdfast_checkpoint.format.sealed_json import SealError, new_digest, seal, unseal_format
 from holdfast_checkpoint.format.shard_index import FORMAT, ShardIndex, load_index
+from holdfast_proto.limits import is_count, is_unix_time
 
 MANIFEST = "manifest.json"
 _MOST_BYTES = 256 << 20
@@ -67,10 +68,13 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> "Manifest":
-        """Invert :meth:`encode`. Raises SealError if a byte differs, ValueError for another format."""
+        """Invert :meth:`encode`. Raises SealError if a byte differs, ValueError for another format or odd values."""
         body = unseal_format(data, FORMAT)
-        shards = tuple(ManifestShard(**shard) for shard in body["shards"])
-        manifest = cls(**{**body, "shards": shards, "bases": tuple(body["bases"])})
+        try:
+            shards = tuple(ManifestShard(**shard) for shard in body["shards"])
+            manifest = cls(**{**body, "shards": shards, "bases": tuple(body["bases"])})
+        except (LookupError, TypeError) as error:
+            raise ValueError(f"it has other fields: {error}") from None
         manifest._check()
         return manifest
 
@@ -80,16 +84,14 @@ class Manifest:
         A base that is not earlier would never come to an end.
         """
         numbers = (self.step, self.generation, self.raw_bytes, self.stored_bytes, self.since_full, *self.bases)
-        if not all(
-            type(number) is int and number >= 0 for number in (*numbers, *(one.shard_bytes for one in self.shards))
-        ):
+        if not all(map(is_count, (*numbers, *(one.shard_bytes for one in self.shards)))):
             raise ValueError("a number of it is none")
         if [one.rank for one in self.shards] != list(range(len(self.shards))) or len(self.shards) != self.world_size:
             raise ValueError("it does not name each rank once")
         if not all(base < self.step for base in self.bases):
             raise ValueError("it builds on a checkpoint that is not earlier")
         texts = (self.run, self.content_digest, *(one.index_digest for one in self.shards))
-        if not all(isinstance(text, str) for text in texts) or not isinstance(self.committed_unix_s, int | float):
+        if not all(isinstance(text, str) for text in texts) or not is_unix_time(self.committed_unix_s):
             raise ValueError("a text or a time of it is none")
 
 
@@ -103,13 +105,11 @@ def load_manifest(directory: Path) -> Manifest:
         with read_errors(path):
             data = read_regular(path, _MOST_BYTES)
         return Manifest.decode(data)
-    except CheckpointUnavailable as error:
-        if isinstance(error.__cause__, UnfitFileError):
-            raise CheckpointUnreadable(f"{error}: {_FIX}") from error
-        raise
+    except CheckpointUnreadable as error:
+        raise CheckpointUnreadable(f"{error}: {_FIX}") from error
     except SealError as error:
         raise CheckpointUnreadable(f"{path} {error}: {_FIX}") from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise CheckpointUnreadable(f"{path} is not a manifest of this version: {error}: {_FIX}") from error
 
 

@@ -51,14 +51,19 @@ def unseal_format(data: bytes, number: int) -> dict[str, Any]:
     body = _body(data)
     found = body.get("format", number)
     if found != number:  # checked first: another format may have another digest, and that is no damage
-        raise ValueError(f"it has format {found}, not {number}")
+        raise ValueError(f"it has format {found!r:.40}, not {number}")
     _compare(body, data)
-    del body["format"]
+    if body.pop("format", None) is None:
+        raise ValueError("it names no format")
     return body
 
 
 def _compare(body: Mapping[str, object], data: bytes) -> None:
-    if seal(body) != data:
+    try:
+        is_whole = seal(body) == data
+    except RecursionError:  # writing takes more of the stack than reading
+        is_whole = False
+    if not is_whole:
         raise SealError("is damaged: its contents do not match its digest")
 
 

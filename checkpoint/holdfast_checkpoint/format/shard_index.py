@@ -7,12 +7,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast_base.files import read_regular
 from holdfast_checkpoint.checkpoint_errors import CheckpointUnreadable, read_errors
 from holdfast_checkpoint.codec.codec_registry import Descriptor
 from holdfast_checkpoint.format.sealed_json import SealError, digest_of, seal, unseal_format
-from holdfast_proto.snapshot import StateTree, TensorEntry
+from holdfast_proto.limits import is_count
+from holdfast_proto.snapshot import StateTree, TensorEntry, check_coordinates
 
 FORMAT = 5
+_MOST_BYTES = 256 << 20
+"""A tensor takes some 500 bytes, and its place in the tree some 50."""
 
 INDEX_PATTERN = "rank-*.json"
 """Pattern of the names of all indexes in a checkpoint's directory: see :func:`index_path`."""
@@ -107,13 +111,36 @@ class ShardIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> "ShardIndex":
-        """Invert :meth:`encode`. Raises SealError if a byte differs, ValueError for another format."""
+        """Invert :meth:`encode`. Raises SealError if a byte differs, ValueError for another format or odd values."""
         body = unseal_format(data, FORMAT)
-        tensors = tuple(
-            StoredTensor(**{**tensor, "entry": TensorEntry.from_json(tensor["entry"])}) for tensor in body["tensors"]
-        )
-        base = body["base"] and Base(**body["base"])
-        return cls(**{**body, "tensors": tensors, "base": base})
+        try:
+            tensors = tuple(
+                StoredTensor(**{**tensor, "entry": TensorEntry.from_json(tensor["entry"])})
+                for tensor in body["tensors"]
+            )
+            base = None if body["base"] is None else Base(**body["base"])
+            index = cls(**{**body, "tensors": tensors, "base": base})
+        except (LookupError, TypeError) as error:
+            raise ValueError(f"it has other fields: {error}") from None
+        index._check()
+        return index
+
+    def _check(self) -> None:
+        """Raise ValueError for values that no writer has written: the digest proves no more than that they are whole.
+
+        The codecs check their descriptors.
+        """
+        check_coordinates(self.coordinates)
+        sizes = (self.slot_bytes, self.data_bytes, self.shard_bytes, *(each.stored_offset for each in self.tensors))
+        places = (self.step, self.rank, self.world_size, self.generation, 0 if self.base is None else self.base.step)
+        if not all(map(is_count, (*sizes, *places, *(each.stored_bytes for each in self.tensors)))):
+            raise ValueError("a number of it is none")
+        texts = [text for each in self.tensors for text in (each.codec, each.digest, each.stored_digest)]
+        texts += [self.run, "" if self.base is None else self.base.index_digest]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a text of it is none")
+        if not all(isinstance(each.descriptor, dict | None) for each in self.tensors):
+            raise ValueError("a descriptor of it is none")
 
 
 def step_directory(checkpoints: Path, step: int) -> Path:
@@ -152,12 +179,12 @@ def load_index(directory: Path, rank: int) -> ShardIndex:
 def load_index_file(path: Path) -> ShardIndex:
     """Read an index. Raises CheckpointUnreadable if it is damaged, CheckpointUnavailable if it cannot be read."""
     with read_errors(path):
-        data = path.read_bytes()
+        data = read_regular(path, _MOST_BYTES)
     try:
         return ShardIndex.decode(data)
     except SealError as error:
         raise CheckpointUnreadable(f"{path} {error}") from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise CheckpointUnreadable(f"{path} is not a shard index of this version: {error}") from error
 
 

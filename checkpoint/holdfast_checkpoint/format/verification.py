@@ -16,13 +16,13 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
 
 from holdfast_checkpoint.checkpoint_errors import CheckpointError
 from holdfast_checkpoint.format.durable import write_file
 from holdfast_checkpoint.format.manifest import Manifest, load_manifest
 from holdfast_checkpoint.format.sealed_json import digest_of, seal, unseal_format
 from holdfast_checkpoint.format.shard_index import index_path, shard_path, step_directory
+from holdfast_proto.limits import is_count, is_unix_time
 
 VERIFIED = "verified.json"
 """Name of the file. A damaged one is as good as none."""
@@ -31,8 +31,6 @@ _FORMAT = 1
 _MOST_BYTES = 64 << 10
 _MOST_DAMAGES = 16
 _MOST_CHARACTERS = 600
-_LATEST_UNIX_S = 253_402_214_400.0
-"""Last day of the year 9999: no calendar shows later times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +66,8 @@ class Verification:
 
     def _is_plausible(self) -> bool:
         return (
-            _is_number(self.verified_unix_s, int | float)
-            and 0 <= self.verified_unix_s <= _LATEST_UNIX_S
-            and _is_number(self.read_bytes, int)
-            and self.read_bytes >= 0
+            is_unix_time(self.verified_unix_s)
+            and is_count(self.read_bytes)
             and isinstance(self.manifest_digest, str)
             and isinstance(self.files_digest, str)
             and len(self.damages) <= _MOST_DAMAGES
@@ -146,7 +142,3 @@ def _printable(line: str) -> str:
 
 def _is_line(value: object) -> bool:
     return isinstance(value, str) and value.isprintable() and len(value) <= _MOST_CHARACTERS
-
-
-def _is_number(value: object, kind: type | UnionType) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)

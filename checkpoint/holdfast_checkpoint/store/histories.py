@@ -196,7 +196,7 @@ class Histories(Generic[Part]):
         name = record_name(number)
         try:
             return HistoryRecord.decode(self.place.read(name))
-        except (ValueError, LookupError, TypeError) as error:
+        except ValueError as error:
             raise CheckpointUnreadable(
                 f"{self.place.name}/{name} {error}: bring it back from a copy (the file {MARKER} in the folder"
                 f" {folder_name(number) or 'of the history'} is one)"
