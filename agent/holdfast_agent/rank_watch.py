@@ -18,6 +18,7 @@ from holdfast_agent.processes.rank import Rank
 from holdfast_base import processes
 from holdfast_base.threads import in_daemon_thread
 from holdfast_proto import black_box
+from holdfast_proto.black_box import BlackBoxError
 from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.run_files import worker_server_socket
 from holdfast_proto.v1 import store_pb2 as store
@@ -204,7 +205,7 @@ class RankWatch:
             box = black_box.read(self._node.options.black_box(rank.generation, rank.rank))
         except FileNotFoundError:
             return None  # the rank ended before it had one
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, BlackBoxError) as error:
             self._node.errors.refuse("files", f"a black box: {error}")
             return None
         # A foreign launcher may have restarted the rank: the box then belongs to the newer process.

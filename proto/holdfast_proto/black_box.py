@@ -27,7 +27,7 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
 
-from holdfast_base.files import replacement
+from holdfast_base.files import UnfitFileError, read_regular, replacement
 
 MAGIC = b"HFBBOX\x00\x01"
 SIZE = 32768
@@ -57,6 +57,10 @@ _PENDING_BYTES = 4096
 _MOMENT_TRIES = 8
 _PAIR = struct.Struct("<QQ")
 _NUMBER = struct.Struct("<Q")
+
+
+class BlackBoxError(ValueError):
+    """A file is no black box of this version, or changes too fast. The message names it."""
 
 
 @dataclass(frozen=True)
@@ -234,10 +238,13 @@ def _mapped(path: Path) -> mmap.mmap:
 def read(path: Path) -> BlackBoxContents:
     """Return the contents of a black box, whose writer may be alive.
 
-    Raises FileNotFoundError if there is none yet, another OSError if it cannot be read, ValueError if it is no black
+    Raises FileNotFoundError if there is none yet, another OSError if it cannot be read, BlackBoxError if it is no black
     box of this version.
     """
-    data = path.read_bytes()
+    try:
+        data = read_regular(path, SIZE)
+    except UnfitFileError as error:
+        raise BlackBoxError(f"{path}: not a black box of this version: {error.strerror}") from None
     _check(path, data, SIZE)
     _, rank, world_size, pid, finished, generation, run = _IDENTITY.unpack_from(data, 0)
     step, phase, changed = _MOMENT.unpack_from(data, _MOMENT_OFFSET)
@@ -267,7 +274,7 @@ def read_moment(path: Path) -> Moment:
     """Return where the training thread is, from a box whose writer may be alive. It costs three small reads.
 
     The writer stores step, phase and time one after the other, so the moment counts if two reads show the same one.
-    Raises FileNotFoundError if there is none yet, another OSError if it cannot be read, ValueError if it is no black
+    Raises FileNotFoundError if there is none yet, another OSError if it cannot be read, BlackBoxError if it is no black
     box of this version, or changes too fast.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -282,18 +289,18 @@ def read_moment(path: Path) -> Moment:
             before = after
     finally:
         os.close(descriptor)
-    raise ValueError(f"{path}: its step and phase change while they are read, or are not in it")
+    raise BlackBoxError(f"{path}: its step and phase change while they are read, or are not in it")
 
 
 def _check(path: Path, data: bytes, least_bytes: int) -> None:
-    """Raise FileNotFoundError if the box has no identity yet, ValueError if it is not of this version.
+    """Raise FileNotFoundError if the box has no identity yet, BlackBoxError if it is not of this version.
 
     Hooks of another version may fill the file under its own name: it is empty at first, and then full of zeros.
     """
     if not data[: len(MAGIC)].strip(b"\x00"):
         raise FileNotFoundError(errno.ENOENT, "the black box is not complete", str(path))
     if len(data) < least_bytes or data[: len(MAGIC)] != MAGIC:
-        raise ValueError(f"{path}: not a black box of this version")
+        raise BlackBoxError(f"{path}: not a black box of this version")
 
 
 def _text(field: bytes) -> str:
@@ -304,6 +311,12 @@ def _pending(data: bytes) -> tuple[NamedCall, ...]:
     length = _NUMBER.unpack_from(data, _PENDING_OFFSET)[0]
     text = data[_PENDING_OFFSET + 8 : _PENDING_OFFSET + 8 + min(length, _PENDING_BYTES - 8)]
     try:
-        return tuple(NamedCall(*call) for call in json.loads(text or b"[]"))
-    except ValueError:  # the writer was in the middle of it
+        calls = tuple(NamedCall(*call) for call in json.loads(text or b"[]"))
+    except (ValueError, TypeError, RecursionError):  # the writer was in the middle of it, or the rank has damaged it
         return ()
+    return calls if all(map(_is_call, calls)) else ()
+
+
+def _is_call(call: NamedCall) -> bool:
+    texts = (call.group, call.op, call.sizes, call.dtypes)
+    return type(call.seq) is int and 0 <= call.seq < 1 << 64 and all(isinstance(text, str) for text in texts)

@@ -8,12 +8,16 @@ from typing import Any
 
 from google.protobuf.json_format import ParseError
 
-from holdfast_base.files import replacement
+from holdfast_base.files import read_regular, replacement
 from holdfast_daemon.incidents.evidence_files import file_names, pack_incident
+from holdfast_proto.limits import is_count
 from holdfast_proto.message_json import from_json
 from holdfast_proto.run_files import BLACK_BOX_COPIES, FINDINGS
 from holdfast_proto.v1.common_pb2 import PendingCall
 from holdfast_proto.v1.store_pb2 import EvidenceCaptured, Incident, StackSummary
+
+_MOST_BYTES = 64 << 20
+"""A copy of a black box has some 100 kB; what an agent has found in the dumps of its ranks has more."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,15 @@ def export_incident(incident: Incident, folder: Path, target: Path) -> int:
 
 def _black_boxes(folder: Path) -> Iterator[BlackBoxLine]:
     for box in _objects(folder, BLACK_BOX_COPIES):
-        groups = tuple((group["group"], group["enqueued"], group["completed"]) for group in box["groups"])
-        yield BlackBoxLine(box["rank"], box["step"], box["phase"], groups)
+        try:
+            groups = tuple((str(each["group"]), each["enqueued"], each["completed"]) for each in box["groups"])
+            line = BlackBoxLine(box["rank"], box["step"], box["phase"], groups)
+        except (LookupError, TypeError):
+            continue  # of another version, or damaged
+        step = 0 if line.step == -1 else line.step
+        numbers = (line.rank, step, line.phase, *(number for _, *seqs in groups for number in seqs))
+        if all(map(is_count, numbers)):
+            yield line
 
 
 def _findings(folder: Path) -> Iterator[EvidenceCaptured]:
@@ -71,6 +82,8 @@ def _findings(folder: Path) -> Iterator[EvidenceCaptured]:
 def _objects(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
     for path in sorted(folder.glob(pattern)):
         try:
-            yield json.loads(path.read_text())
-        except ValueError:
+            found = json.loads(read_regular(path, _MOST_BYTES))
+        except (OSError, ValueError, RecursionError):
             continue  # the disk was full, and the file was cut off
+        if isinstance(found, dict):
+            yield found
