@@ -4,6 +4,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+from holdfast_proto.limits import is_count
+
+_Kind = TypeVar("_Kind", bool, int, str)
+
+
+class StackDumpError(ValueError):
+    """A text is not the stacks of a process."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +48,30 @@ class Thread:
 
 
 def parse(text: str) -> tuple[Thread, ...]:
-    """Parse the output of ``py-spy dump --json``. Raises ValueError if it is anything else."""
+    """Parse the output of ``py-spy dump --json``. Raises StackDumpError if it is anything else."""
     try:
         return tuple(
             Thread(
-                system_id=entry["os_thread_id"],
-                name=entry["thread_name"] or "",
-                active=entry["active"],
-                owns_gil=entry["owns_gil"],
-                frames=tuple(Frame(each["name"], each["filename"], each["line"]) for each in entry["frames"]),
+                system_id=None if (number := entry["os_thread_id"]) is None else _of(int, number),
+                name=_of(str, entry["thread_name"] or ""),
+                active=_of(bool, entry["active"]),
+                owns_gil=_of(bool, entry["owns_gil"]),
+                frames=tuple(map(_frame, entry["frames"])),
             )
             for entry in json.loads(text)
         )
-    except (KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"not the stacks of a process: {error!r}") from None
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise StackDumpError(f"not the stacks of a process: {error!r}") from None
+
+
+def _frame(entry: dict[str, object]) -> Frame:
+    return Frame(_of(str, entry["name"]), _of(str, entry["filename"]), _of(int, entry["line"]))
+
+
+def _of(kind: type[_Kind], value: object) -> _Kind:
+    if type(value) is not kind or (isinstance(value, int) and not is_count(int(value))):
+        raise TypeError(f"{value!r:.40} is no {kind.__name__}")
+    return value
 
 
 def render(threads: Sequence[Thread], training_thread: int) -> str:

@@ -11,7 +11,7 @@ from holdfast_agent.blocking.blocked_thread import BlockedThread, look_at_rank
 from holdfast_agent.evidence import stack_dump
 from holdfast_agent.evidence.brief_command import CommandFailedError, output_of, stretched
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
-from holdfast_agent.evidence.stack_dump import Frame, Thread
+from holdfast_agent.evidence.stack_dump import Frame, StackDumpError, Thread
 from holdfast_agent.evidence.stack_summary import sleeping_gil_owner, summarize
 from holdfast_agent.evidence.worker_client import WorkerServerError, ask
 from holdfast_agent.processes.rank import Rank
@@ -158,7 +158,7 @@ async def _served(rank: Rank, folder: EvidenceFolder) -> tuple[Thread, ...] | No
         dump = await ask(rank.worker_socket, rank.pid, "dump_traceback", stretched(SERVED_PATIENCE_S))
         text = dump.decode(errors="replace")
         threads = parse(text, rank.pid)
-    except (WorkerServerError, ValueError) as error:
+    except (WorkerServerError, StackDumpError) as error:
         folder.miss(f"{name} (torch's worker server)", error)
         return None
     folder.write(name, text)
@@ -171,7 +171,7 @@ async def _dump(rank: Rank, folder: EvidenceFolder, option: str, patience_s: flo
     try:
         text = await output_of(program, ["dump", "--json", "--pid", str(rank.pid), option], patience_s)
         threads = stack_dump.parse(text)
-    except (CommandFailedError, ValueError) as error:
+    except (CommandFailedError, StackDumpError) as error:
         folder.miss(f"{name}.txt ({option})", error)
         return None
     folder.write(f"{name}.json", text)
@@ -184,7 +184,7 @@ _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<fu
 
 
 def parse(text: str, pid: int) -> tuple[Thread, ...]:
-    """Return the threads that have Python frames. Raises ValueError if there are none.
+    """Return the threads that have Python frames. Raises StackDumpError if there are none.
 
     The oldest thread comes last: it is the main thread, which gets number ``pid``. If the text was cut after the first
     hundred threads, no thread gets it. The text does not say which thread runs or owns the interpreter's lock, so none
@@ -201,7 +201,7 @@ def parse(text: str, pid: int) -> tuple[Thread, ...]:
             found[-1][1].append(Frame(frame["function"], frame["file"], number))
         is_cut = line == "..."
     if not any(frames for _, frames in found):
-        raise ValueError("no stack of a Python thread")
+        raise StackDumpError("no stack of a Python thread")
     main = len(found) - 1 if not is_cut else -1
     return tuple(
         Thread(pid if index == main else None, name, active=False, owns_gil=False, frames=tuple(frames))
