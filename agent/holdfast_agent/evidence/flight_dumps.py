@@ -10,11 +10,13 @@ from typing import Any
 
 from holdfast_agent.evidence.brief_command import stretched
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
-from holdfast_agent.evidence.recorder_dump import check_json, read_dump, shortened
+from holdfast_agent.evidence.plain_pickle import NotPlainError
+from holdfast_agent.evidence.recorder_dump import NoDumpError, check_json, read_dump, shortened
 from holdfast_agent.evidence.stacks import STOPPED
 from holdfast_agent.evidence.worker_client import WorkerServerError, ask
 from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.rank import Rank
+from holdfast_base.files import UnfitFileError, read_regular
 from holdfast_base.text import reason_of
 from holdfast_proto.run_files import flight_recorder_dump
 from holdfast_proto.v1 import common_pb2 as common
@@ -105,15 +107,13 @@ def pending_calls(dump: Path, rank: int) -> tuple[list[PendingCall], int]:
     """Return the collectives that a rank had not completed when it wrote its dump, and the number of bad entries.
 
     Dumps differ between versions of torch, and a dying rank may write anything, so entries that make no sense are
-    skipped. Raises OSError if the dump cannot be read, ValueError if the file is no dump.
+    skipped. Raises OSError if the dump cannot be read, NoDumpError if the file is no dump.
     """
-    if dump.stat().st_size > LARGEST_DUMP_BYTES:
-        raise ValueError(f"it is larger than {LARGEST_DUMP_BYTES >> 20} MiB")
-    data = dump.read_bytes()
-    check_json(data)
-    trace: Any = json.loads(data.decode(errors="replace"))
-    if not isinstance(trace, dict):
-        raise ValueError("it is no dump of a Flight Recorder")
+    try:
+        data = read_regular(dump, LARGEST_DUMP_BYTES)
+    except UnfitFileError as error:
+        raise NoDumpError(error.strerror) from None
+    trace = _document(data.decode(errors="replace"))
     completed, junk = _completed(trace.get("pg_status"))
     entries = trace.get("entries")
     if not isinstance(entries, list):
@@ -125,9 +125,23 @@ def pending_calls(dump: Path, rank: int) -> tuple[list[PendingCall], int]:
             # Asynchronous calls complete in any order: one may be complete although an earlier one is not.
             if is_later and not entry["is_p2p"] and entry.get("retired") is not True:
                 calls.append(_call(entry, rank))
-        except (LookupError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError, OverflowError, RecursionError):
             junk += 1
     return calls, junk
+
+
+def _document(text: str) -> dict[str, Any]:
+    """Return the object in a dump. Raises NoDumpError."""
+    try:
+        check_json(text.encode())
+        found = json.loads(text)
+    except NotPlainError as error:
+        raise NoDumpError(str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise NoDumpError(f"it is no complete JSON: {reason_of(error)}") from None
+    if not isinstance(found, dict):
+        raise NoDumpError("it is no dump of a Flight Recorder")
+    return found
 
 
 def _completed(status: object) -> tuple[dict[int, int], int]:
@@ -136,7 +150,7 @@ def _completed(status: object) -> tuple[dict[int, int], int]:
     for key, group in status.items() if isinstance(status, dict) else ():
         try:
             completed[int(key)] = int(group["last_completed_collective"])
-        except (LookupError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError, OverflowError):
             junk += 1
     return completed, junk
 
@@ -191,7 +205,7 @@ async def _fetch_one(rank: Rank, recorder: common.Recorder, folder: EvidenceFold
     try:
         dump = await ask(rank.worker_socket, rank.pid, _handler(recorder), stretched(SERVER_PATIENCE_S))
         text = await asyncio.to_thread(_checked, dump)
-    except (WorkerServerError, ValueError, RecursionError) as error:
+    except (WorkerServerError, NoDumpError) as error:
         return reason_of(error)
     folder.write(name, text)
     if _is_status_only(recorder):
@@ -212,8 +226,6 @@ def _is_status_only(recorder: common.Recorder) -> bool:
 
 
 def _checked(dump: bytes) -> str:
-    check_json(dump)
     text = dump.decode(errors="replace")
-    if not isinstance(json.loads(text), dict):
-        raise ValueError("it is no dump of a Flight Recorder")
+    _document(text)
     return text

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast_agent.evidence.flight_dumps import pending_calls
+from holdfast_agent.evidence.recorder_dump import NoDumpError
 from holdfast_proto.v1.common_pb2 import PendingCall
 
 
@@ -85,5 +86,5 @@ def test_dump_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "dump.json"
     with path.open("wb") as file:
         file.truncate(1 << 30)
-    with pytest.raises(ValueError, match="larger than"):
+    with pytest.raises(NoDumpError, match="it has more than 67108864 bytes"):
         pending_calls(path, 0)

@@ -317,7 +317,7 @@ async def test_a_dump_that_never_comes_or_is_cut_short_is_left_out(
     assert flight_recorder_dump(0) not in captured.files
     assert list(captured.pending) == []
     assert f"{NODE}: {flight_recorder_dump(0)}: no answer within 0." in missing(node)
-    assert f"{NODE}: {flight_recorder_dump(1)}: Unterminated string" in missing(node)
+    assert f"{NODE}: {flight_recorder_dump(1)}: it is no complete JSON: Unterminated string" in missing(node)
 
 
 async def test_of_a_dead_rank_black_box_and_exit_are_kept_and_nothing_is_asked(node: RecordedNode) -> None:
