@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast_base.files import replace_file
+from holdfast_base.files import read_regular, replace_file
+
+_MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ def write_endpoint(
 def read_endpoint(path: Path) -> Endpoint | None:
     """Return the endpoint that a component wrote, or None while there is none."""
     try:
-        fields: dict[str, Any] = json.loads(path.read_text())
+        fields: dict[str, Any] = json.loads(read_regular(path, _MOST_BYTES))
         texts = (str(fields.get(name, "")) for name in ("console_address", "console_tokens"))
         return Endpoint(int(fields["pid"]), int(fields["metrics_port"]), int(fields.get("console_port", 0)), *texts)
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

@@ -2,8 +2,8 @@
 
 import dataclasses
 import json
-import math
 import os
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,9 +14,14 @@ from holdfast_base.files import distrust, read_regular, replace_file
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.run_processes import ProcessIdentity
 from holdfast_proto import keys
+from holdfast_proto.limits import is_count, is_unix_time
 
 _FILE = "run.json"
 _MOST_BYTES = 1 << 20
+_SURROGATES = re.compile("[\ud800-\udfff]")
+"""Halves of characters: JSON can spell them, and neither a path nor a terminal takes them."""
+_LARGEST_PID = 1 << 22
+"""Largest pid that Linux gives."""
 _MOST_NAMES = 8
 """Runs that an error names."""
 
@@ -78,7 +83,8 @@ def read_record(run_directory: Path) -> RunRecord | None:
         problem = distrust(path)
         why = f"{path} {problem}: run this as the user who started the run" if problem else ""
         record = RunRecord(**json.loads(read_regular(path, _MOST_BYTES)), distrust=why)
-        if all(_is_of(getattr(record, name), kind) for name, kind in get_type_hints(RunRecord).items()):
+        is_sound = all(_is_of(getattr(record, name), kind) for name, kind in get_type_hints(RunRecord).items())
+        if is_sound and 0 < record.pid <= _LARGEST_PID:
             return record
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -101,7 +107,11 @@ def load_record(run_directory: Path) -> RunRecord | None:
 
 def _is_of(value: object, kind: object) -> bool:
     if kind is float:
-        return isinstance(value, int | float) and math.isfinite(value)
+        return is_unix_time(value)
+    if kind is int:
+        return is_count(value)
+    if kind is str:  # most become paths
+        return isinstance(value, str) and "\0" not in value and not _SURROGATES.search(value)
     if get_origin(kind) is dict:
         return isinstance(value, dict) and all(isinstance(one, dict) for one in value.values())
     return type(value) is kind

@@ -5,10 +5,12 @@ import socket
 from pathlib import Path
 from typing import TextIO
 
+from holdfast_base.files import read_regular
 from holdfast_proto import run_files
 from holdfast_proto.endpoint import read_endpoint
 
 OPERATOR, VIEWER = "operator", "viewer"
+_MOST_BYTES = 1 << 16
 _ANY = ("", "0.0.0.0", "::")
 
 
@@ -45,6 +47,6 @@ def start_lines(control: Path, output: TextIO) -> list[str]:
 def _token(path: Path, role: str) -> str:
     """Return the token of a role; "" if this user may not read it: the page then asks for it."""
     try:
-        return str(json.loads(path.read_text())[role])
-    except (OSError, ValueError, LookupError, TypeError):
+        return str(json.loads(read_regular(path, _MOST_BYTES))[role])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return ""

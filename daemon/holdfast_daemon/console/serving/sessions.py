@@ -58,7 +58,7 @@ def load_tokens(path: Path) -> Tokens:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             fields = json.loads(file.read(1 << 16))
         tokens = Tokens(*(_checked(fields[role]) for role in ROLES))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise OSError(f"{path} holds no tokens of a console: remove it, and the daemon makes new ones") from None
     if tokens.operator == tokens.viewer:
         raise OSError(f"{path} has one token for both roles: remove it, and the daemon makes new ones")
@@ -79,8 +79,8 @@ def _make_tokens(path: Path) -> None:
 
 
 def _checked(token: object) -> str:
-    if not isinstance(token, str) or len(token) < _LEAST_CHARACTERS:
-        raise ValueError("a token is too short")
+    if not isinstance(token, str) or len(token) < _LEAST_CHARACTERS or not token.isprintable():
+        raise ValueError("a token is too short, or no text")
     return token
 
 
