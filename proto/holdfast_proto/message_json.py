@@ -58,7 +58,11 @@ def from_json(data: Mapping[str, Any], message: _Message) -> _Message:
     Also reads what earlier versions wrote: enum values with their prefix, 64-bit integers as strings. Raises
     ParseError, ValueError, TypeError or AttributeError if the data is of another kind.
     """
-    return ParseDict(_with_enum_names(data, message.DESCRIPTOR), message, ignore_unknown_fields=True)
+    try:
+        return ParseDict(_with_enum_names(data, message.DESCRIPTOR), message, ignore_unknown_fields=True)
+    except (OverflowError, RecursionError, SystemError) as error:
+        # Protobuf fails with SystemError for a name that has no UTF-8: JSON can spell a lone surrogate.
+        raise ValueError(f"a value is out of range: {error}") from None
 
 
 def _prefix(kind: _Enum) -> str:

@@ -1,15 +1,17 @@
 """The folder of an incident on the daemon's disk: its story, and what the core was shown until the verdict."""
 
 import json
+import lzma
 import tarfile
-from collections.abc import Iterable
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from google.protobuf.json_format import ParseError
 from google.protobuf.message import DecodeError
 
-from holdfast_base.files import replace_file
+from holdfast_base.files import UnfitFileError, read_regular, replace_file
 from holdfast_base.text import arguments_without_secrets, reason_of
 from holdfast_core.model import CoreState
 from holdfast_daemon.replay.recorded_tick import decode_state, encode_state, unframed
@@ -47,6 +49,10 @@ STATE = "core.json"
 TICKS = "observations.binpb"
 README = "README.txt"
 TRACEBACK = "traceback.txt"
+MOST_FILE_BYTES = 256 << 20
+"""Most bytes of a file of a recording: the ticks have up to 64 MiB, and the state of 10,000 ranks some 50 MB."""
+MOST_ARCHIVE_BYTES = 512 << 20
+"""Most bytes of an archive, unpacked, that are looked through: the files of a recording are near its start."""
 
 _FORMAT = 5
 """Number of the recording's format. It grows whenever a field of the core's state gets another name or meaning: a
@@ -144,7 +150,7 @@ def read_recording(path: Path) -> RecordedIncident:
         base = _state(data, path)
         verdict = from_json(data["verdict"], Verdict())
         return RecordedIncident(incident, verdict, base, tuple(unframed(ticks)))
-    except (OSError, tarfile.TarError) as error:
+    except (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise RecordingError(f"{path}: {reason_of(error)}: name an incident's folder or exported archive") from None
     except (CodecError, DecodeError, ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
         reason = f"recorded by another version of Holdfast, or damaged: {reason_of(error)}"
@@ -165,17 +171,27 @@ def _state(data: object, path: Path) -> CoreState:
     return decode_state(data["state"])
 
 
-def _read(path: Path, names: Iterable[str]) -> list[bytes]:
+def _read(path: Path, names: Sequence[str]) -> list[bytes]:
     if path.is_dir():
-        return [(path / name).read_bytes() for name in names]
+        return [read_regular(path / name, MOST_FILE_BYTES) for name in names]
     with tarfile.open(path) as archive:
-        return [_member(archive, name) for name in names]
+        return _members(archive, names)
 
 
-def _member(archive: tarfile.TarFile, name: str) -> bytes:
-    """Return the file of this name in the archive's one folder; nothing is unpacked."""
+def _members(archive: tarfile.TarFile, names: Sequence[str]) -> list[bytes]:
+    """Return the files of these names in the archive's one folder; nothing else is unpacked into memory."""
+    found: dict[str, bytes] = {}
     for member in archive:
-        file = archive.extractfile(member) if member.name.partition("/")[2] == name else None
-        if file is not None:
-            return file.read()
-    raise FileNotFoundError(f"no {name} in it")
+        if member.offset_data + member.size > MOST_ARCHIVE_BYTES:
+            break  # a small archive that becomes a large one would take hours to go through
+        name = member.name.partition("/")[2]
+        if name not in names or name in found:
+            continue
+        if member.size > MOST_FILE_BYTES:
+            raise UnfitFileError(0, f"{name} in it has more than {MOST_FILE_BYTES} bytes")
+        if (file := archive.extractfile(member)) is not None:
+            found[name] = file.read()
+        if len(found) == len(names):
+            return [found[each] for each in names]
+    missing = next(each for each in names if each not in found)
+    raise FileNotFoundError(f"no {missing} in the first {MOST_ARCHIVE_BYTES >> 20} MiB of it")

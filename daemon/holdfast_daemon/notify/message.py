@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from types import UnionType
 from typing import Any
 
 VERSION = 1
@@ -14,6 +15,8 @@ LONGEST_TEXT = 1000
 MOST_NOTICES = 50
 """Most notices in a message. Older ones of a larger group are only counted."""
 _CULPRITS_SHOWN = 4
+_KINDS: dict[object, type | UnionType] = {str: str, int: int, float: int | float}
+"""Declared type of a field of a notice -> what it is in JSON."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,12 @@ def notice_from_json(data: Mapping[str, Any]) -> Notice:
     # Files of earlier versions have ranks alone.
     culprits = data["culprits"] if "culprits" in data else [{"rank": rank} for rank in data["ranks"]]
     named = tuple(Culprit(int(one["rank"]), str(one.get("node", "")), int(one.get("pid", 0))) for one in culprits)
-    return Notice(**{**values, "culprits": named})
+    notice = Notice(**{**values, "culprits": named})
+    for field in fields(Notice):
+        kind = _KINDS.get(field.type)
+        if kind is not None and not isinstance(value := getattr(notice, field.name), kind):
+            raise TypeError(f"{field.name} is {value!r:.40}")
+    return notice
 
 
 def shortened(text: str, most: int = LONGEST_TEXT) -> str:

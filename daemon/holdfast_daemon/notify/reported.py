@@ -87,7 +87,7 @@ def load(path: Path, instance: str) -> Reported:
         )
     except FileNotFoundError:
         return Reported(instance)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         log.warning("%s cannot be used, open incidents may be reported again: %r", path, error)
         return Reported(instance)
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from google.protobuf import proto
 
+from holdfast_base.text import reason_of
 from holdfast_core.detectors import registry
 from holdfast_core.detectors.framework import Detector
 from holdfast_core.model import CoreState, Observation, Request
 from holdfast_core.world import parts_of
-from holdfast_daemon.replay.state_codec import Codec
+from holdfast_daemon.replay.state_codec import Codec, CodecError
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
 from holdfast_proto.v1.store_pb2 import NodeState
 
@@ -60,7 +61,10 @@ def observation_of(before: Mapping[str, NodeState], tick: RecordedTurn) -> Obser
     """Invert :func:`difference`. Raises CodecError if the requests are of another version's core."""
     nodes = {name: node for name, node in before.items() if name not in tick.gone_nodes}
     nodes.update(tick.changed_nodes)
-    requests = tuple(decode_request(json.loads(request)) for request in tick.requests)
+    try:
+        requests = tuple(decode_request(json.loads(request)) for request in tick.requests)
+    except (ValueError, RecursionError) as error:
+        raise CodecError(f"a request in it is no JSON: {reason_of(error)}") from None
     return Observation(nodes=nodes, events=tuple(tick.events), requests=requests)
 
 
