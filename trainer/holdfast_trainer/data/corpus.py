@@ -107,10 +107,17 @@ def _span_facts(span: TokenSpan, folder: Path) -> dict[str, Any]:
 
 
 def _read(directory: Path) -> Corpus:
-    facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
-    for part in ("train", "validation"):
-        facts[part] = TokenSpan(**{**facts[part], "path": directory / facts[part]["path"]})
-    return Corpus(**facts)
+    try:
+        facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
+        for part in ("train", "validation"):
+            facts[part] = TokenSpan(**{**facts[part], "path": directory / facts[part]["path"]})
+            facts[part].map()
+        corpus = Corpus(**facts)
+        if type(corpus.largest_id) is not int or not isinstance(corpus.digest, str):
+            raise TypeError("a value of another type")
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise ConfigurationError(f"data.cache_directory: {directory} is damaged: remove it to build it again") from None
+    return corpus
 
 
 def _check(config: DataConfig, corpus: Corpus, vocabulary: int) -> None:

@@ -69,14 +69,24 @@ def measure_overlap(training: TokenSpan, evaluation: TokenSpan, *, ngram: int) -
 def cached_overlap(training: TokenSpan, evaluation: TokenSpan, *, ngram: int, folder: Path) -> Overlap:
     """Return :func:`measure_overlap`, and keep the result in ``folder``. One process at a time may call this."""
     path = folder / f"overlap-{ngram}.json"
-    if path.exists():
-        return Overlap(**json.loads(path.read_text(encoding="utf-8")))
+    if (known := _read(path)) is not None:
+        return known
     overlap = measure_overlap(training, evaluation, ngram=ngram)
     # By hand: the trainer, as any user's trainer, imports nothing of Holdfast but the hooks.
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(dataclasses.asdict(overlap)), encoding="utf-8")
     unfinished.rename(path)
     return overlap
+
+
+def _read(path: Path) -> Overlap | None:
+    """Return what an earlier run has measured; None if it has not, or if the file is damaged."""
+    try:
+        found = Overlap(**json.loads(path.read_text(encoding="utf-8")))
+        is_sound = type(found.ngram) is int and type(found.compared) is int and 0 <= found.share <= 1
+    except (FileNotFoundError, ValueError, TypeError, RecursionError):
+        return None
+    return found if is_sound else None
 
 
 def _highest_kept(count: int) -> int:

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Literal
 
 import numpy as np
@@ -12,6 +13,10 @@ from holdfast_hooks import ConfigurationError
 from holdfast_trainer.data.tokenizer import Tokens
 
 _CHUNK_TOKENS = 1 << 20
+_START_BYTES, _MOST_HEADER_BYTES = 12, 10_000
+"""Bytes up to the end of the header's length; longest header, as in numpy.load."""
+_DAMAGE = (ValueError, LookupError, TypeError, ArithmeticError, SyntaxError, EOFError, RecursionError, TokenError)
+"""What numpy raises for a damaged header, which it reads as Python's source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +74,9 @@ def survey(spans: Iterable[TokenSpan]) -> tuple[int, str]:
 
 def _open_npy(path: Path, setting: str) -> TokenSpan:
     try:
-        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError):
+        _check_header(path)
+        tokens = np.lib.format.open_memmap(path, mode="r")
+    except _DAMAGE:
         raise ConfigurationError(f"{setting}: not a whole NumPy file: give an undamaged one") from None
     if tokens.ndim != 1 or tokens.dtype not in (np.uint16, np.uint32):
         raise ConfigurationError(
@@ -78,6 +84,16 @@ def _open_npy(path: Path, setting: str) -> TokenSpan:
             "save the ids as one dimension of native uint16 or uint32"
         )
     return TokenSpan(path=path.absolute(), dtype=tokens.dtype.name, offset_bytes=tokens.offset, count=len(tokens))
+
+
+def _check_header(path: Path) -> None:
+    """Raise ValueError for a header that is longer than numpy reads: numpy takes the memory before it looks."""
+    with path.open("rb") as file:
+        start = file.read(_START_BYTES)
+    if start[6:7] == b"\x01":  # the first version has a length of two bytes
+        return
+    if int.from_bytes(start[8:], "little") > _MOST_HEADER_BYTES:
+        raise ValueError("its header is too long")
 
 
 def _open_raw(path: Path, setting: str, dtype: str) -> TokenSpan:

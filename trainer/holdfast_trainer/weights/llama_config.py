@@ -136,7 +136,7 @@ def read_json(path: Path, setting: str) -> dict[str, Any]:
         contents = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{setting}: {path.name}: {error.strerror}: give a folder of weights") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{setting}: {path.name}: not JSON ({error}): copy it again") from None
     if not isinstance(contents, dict):
         raise ConfigurationError(f"{setting}: {path.name}: holds no JSON object: copy it again")
