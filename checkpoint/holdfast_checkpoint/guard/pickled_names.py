@@ -24,6 +24,7 @@ _CONTAINERS = {
     "collections": "OrderedDict defaultdict Counter deque",
 }
 """Classes that iterate over what they are called with."""
+_BYTES = ("bytes", "bytearray")
 _VALUES = {
     "builtins": "int float complex bool str slice range object",
     "_codecs": "encode",
@@ -109,6 +110,8 @@ def may_be_called(module: str, name: str, arguments: tuple[object, ...]) -> bool
     """Return whether a checkpoint may call a class or function with these arguments."""
     if not may_be_made(module, name):
         return False
+    if module == "builtins" and name in _BYTES and isinstance(next(iter(arguments), None), int):
+        return False  # it would reserve so many bytes
     if is_foreign(module):  # an enum is called, and helpers of pickles are private functions: others are code
         return not name.rpartition(".")[2][:1].islower()
     if _TORCH_CLASSES.fullmatch(module) is None:

@@ -4,6 +4,7 @@ import json
 import pickle
 import random
 import shutil
+import struct
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,9 @@ from holdfast_checkpoint.format.history import folder_name
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, describe
 from holdfast_checkpoint.format.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
 from holdfast_checkpoint.format.shard_writer import ShardWriter, read_back
+from holdfast_checkpoint.guard.damage import DamagedFileError
+from holdfast_checkpoint.guard.paced_reading import Pace, PacedFile
+from holdfast_checkpoint.guard.torch_archive import MAGIC, TorchArchive
 from holdfast_checkpoint.store.histories import FolderPlace, Histories, StorePlace
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, manifest_name
 from holdfast_cli.checkpoints.exporting import MODEL, TREE
@@ -27,6 +31,12 @@ from holdfast_hooks.snapshots.slot_layout import lay_out
 from holdfast_hooks.state import random_states
 from holdfast_hooks.state.encoding import Image, decode_state, encode_state
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, align
+
+_DAMAGE = (
+    RuntimeError, pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
+    ArithmeticError, struct.error,
+)  # fmt: skip
+"""What torch raises for a damaged file."""
 
 
 def import_checkpoint(source: Path, checkpoints: Path, *, step: int, run: str) -> Manifest:
@@ -111,21 +121,35 @@ def _read_safetensors(source: Path) -> Mapping[str, Any]:
 
     try:
         state: Mapping[str, Any] = decode_state(json.loads(metadata[TREE]), tensor)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise TensorFileError(f"holds other tensors than its metadata says ({error!r})") from error
     return state
 
 
 def _read_pt(source: Path) -> Mapping[str, Any]:
+    _check_archive(source)
     try:
         state = torch.load(source, map_location="cpu", mmap=True, weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
+    except _DAMAGE as error:
         first = next(iter(str(error).splitlines()), "it ends too early")
         raise TensorFileError(f"cannot be loaded with weights_only=True ({first})") from error
     if not isinstance(state, Mapping):
         raise TensorFileError("holds no mapping of names")
     is_model = any(isinstance(value, torch.Tensor) for value in state.values())
     return {MODEL: state} if is_model else state
+
+
+def _check_archive(source: Path) -> None:
+    """Raise TensorFileError for an archive that would take more memory than its size: torch does not look at that."""
+    with PacedFile(source, Pace()) as file:
+        if file.read(0, min(file.size, len(MAGIC))) != MAGIC:
+            return  # torch says what it is instead, and maps no other file
+        try:
+            archive = TorchArchive(file)
+        except DamagedFileError as error:
+            raise TensorFileError(f"cannot be loaded: {error}") from None
+    if not archive.is_plain or archive.root is None:
+        raise TensorFileError("cannot be loaded: it is compressed, or no archive of torch")
 
 
 def _write_shard(image: Image, directory: Path, *, step: int, run: str) -> ShardIndex:
