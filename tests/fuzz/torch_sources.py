@@ -1,0 +1,127 @@
+"""Readers of the files that other programs save with torch."""
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from safetensors.torch import save
+
+from holdfast_checkpoint.guard.damage import DamagedFileError
+from holdfast_checkpoint.guard.paced_reading import Pace, PacedFile
+from holdfast_checkpoint.guard.torch_archive import TorchArchive, read_old_file
+from holdfast_cli.checkpoints.exporting import MODEL, TREE
+from holdfast_cli.checkpoints.importing import _read
+from holdfast_cli.errors import CommandError
+from tests.fuzz.harness import Source
+from tests.fuzz.mutations import either, mutate_bytes, mutate_json
+
+_STATE = {"weight": torch.arange(6.0).reshape(2, 3), "step": torch.tensor(3)}
+_PICKLE_NAME = "archive/data.pkl"
+
+
+def _saved(value: Any, *, old: bool = False) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream, _use_new_zipfile_serialization=not old)
+    return stream.getvalue()
+
+
+def _mutate_record(random: Random, data: bytes) -> bytes:
+    """Change one record of an archive; the others and the directory stay sound."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        records = {name: archive.read(name) for name in archive.namelist()}
+    name = random.choice([_PICKLE_NAME] * 4 + list(records))
+    records[name] = mutate_bytes(random, records[name])
+    return _zipped(records, zipfile.ZIP_STORED)
+
+
+def _zipped(records: dict[str, bytes], compression: int) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as archive:
+        for name, content in records.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
+def _archive_bomb(path: Path) -> None:
+    """Write an archive of 1.6 MB with compressed records, which torch would unpack."""
+    with zipfile.ZipFile(io.BytesIO(_saved(_STATE))) as archive:
+        records = {name: archive.read(name) for name in archive.namelist()}
+    key = next(name for name in records if name.endswith("/data/0"))
+    records[key] = bytes(600 << 20)
+    path.write_bytes(_zipped(records, zipfile.ZIP_DEFLATED))
+
+
+def _bytearray_bomb(path: Path) -> None:
+    """Write a pickle that asks for a bytearray of 2^45 bytes."""
+
+    class Large:
+        def __reduce__(self) -> Any:
+            return bytearray, (1 << 45,)
+
+    with zipfile.ZipFile(io.BytesIO(_saved(_STATE))) as archive:
+        records = {name: archive.read(name) for name in archive.namelist()}
+    records[_PICKLE_NAME] = pickle.dumps({"weight": Large()}, 2)
+    path.write_bytes(_zipped(records, zipfile.ZIP_STORED))
+
+
+def _read_archive(path: Path) -> None:
+    with PacedFile(path, Pace()) as file:
+        archive = TorchArchive(file)
+        for _, tensor in archive.tensors():
+            if tensor.is_dense:
+                archive.place(tensor)
+        archive.check_crcs()
+
+
+def _read_old(path: Path) -> None:
+    with PacedFile(path, Pace()) as file:
+        read_old_file(file, set())
+
+
+def _whole(_: Path) -> list[bytes]:
+    tree = '{"dict": [["model", {"dict": [["weight", {"tensor": "weight"}]]}]]}'
+    return [save({"weight": _STATE["weight"]}, metadata={TREE: tree}), save({"weight": _STATE["weight"]})]
+
+
+def _mutate_header(random: Random, data: bytes) -> bytes:
+    length = int.from_bytes(data[:8], "little")
+    text = mutate_json(random, data[8 : 8 + length])
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
+
+
+SOURCES = (
+    Source(
+        name="import of .pt",
+        read=_read,
+        errors=(CommandError,),
+        samples=lambda _: [_saved(_STATE), _saved({MODEL: _STATE, "count": 3})],
+        mutate=either(_mutate_record, mutate_bytes),
+        bombs={"compressed archive": _archive_bomb, "bytearray of 2^45": _bytearray_bomb},
+        file="state.pt",
+    ),
+    Source(
+        name="import of .safetensors",
+        read=_read,
+        errors=(CommandError,),
+        samples=_whole,
+        mutate=_mutate_header,
+        file="state.safetensors",
+    ),
+    Source(
+        name="archive of torch",
+        read=_read_archive,
+        errors=(DamagedFileError,),
+        samples=lambda _: [_saved(_STATE)],
+        mutate=either(_mutate_record, mutate_bytes),
+    ),
+    Source(
+        name="old file of torch",
+        read=_read_old,
+        errors=(DamagedFileError,),
+        samples=lambda _: [_saved(_STATE, old=True)],
+    ),
+)
