@@ -34,7 +34,7 @@ class Source:
     """Makes sound files; it may use the folder."""
     mutate: Mutate = mutate_bytes
     bombs: dict[str, Callable[[Path], None]] = field(default_factory=dict)
-    """Name -> writes a file that would take much memory."""
+    """Name -> writes a file that would take much memory, and must be refused."""
     file: str = "file"
     """Name of the file, which may decide how it is read."""
 
@@ -71,7 +71,10 @@ def examine(source: Source, folder: Path, *, inputs: int, seed: int) -> Findings
         path.unlink()
         write(path)
         before_bytes = _reset_peak()
+        before = findings.refused + findings.foreign_total
         _try(source, path, findings, f"bomb {name}")
+        if findings.refused + findings.foreign_total == before:
+            _note(findings, AssertionError("it was read"), f"bomb {name}")
         findings.growth_bytes = max(findings.growth_bytes, _status("VmHWM") - before_bytes)
     before_bytes = _reset_peak()
     for number in range(inputs):
@@ -101,7 +104,7 @@ def _try(source: Source, path: Path, findings: Findings, what: str) -> None:
 def _note(findings: Findings, error: BaseException, what: str) -> None:
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "holdfast" in frame.filename] or list(frames)
-    place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
+    place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else "no line"
     known = f"{type(error).__name__} at {place}"
     key = next((each for each in findings.foreign if each.startswith(known)), f"{known}, {what}: {error!s:.80}")
     findings.foreign[key] = findings.foreign.get(key, 0) + 1

@@ -47,11 +47,11 @@ def _zipped(records: dict[str, bytes], compression: int) -> bytes:
 
 
 def _archive_bomb(path: Path) -> None:
-    """Write an archive of 1.6 MB with compressed records, which torch would unpack."""
+    """Write a small archive with a compressed record, which torch would unpack."""
     with zipfile.ZipFile(io.BytesIO(_saved(_STATE))) as archive:
         records = {name: archive.read(name) for name in archive.namelist()}
     key = next(name for name in records if name.endswith("/data/0"))
-    records[key] = bytes(600 << 20)
+    records[key] = bytes(64 << 20)
     path.write_bytes(_zipped(records, zipfile.ZIP_DEFLATED))
 
 
