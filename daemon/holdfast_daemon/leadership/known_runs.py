@@ -8,7 +8,7 @@ from typing import Any
 
 import redis.asyncio
 
-from holdfast_base.redis_client import StoreError, StoreOutage, end
+from holdfast_base.redis_client import OPERATION_TIMEOUT_S, StoreError, StoreOutage, end
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.run_store import holds_another_type
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
@@ -23,8 +23,6 @@ LONGEST_PAUSE_S = 60.0
 CALM_S = 600.0
 """Time that a shell must run before the pause after its next failure is the first one again."""
 _NAMES_LOGGED = 100
-_LISTING_S = 1.0
-"""Longest wait for the list of runs. In a cluster, another server than those of the runs may hold it, and hang."""
 
 
 @dataclass
@@ -75,7 +73,8 @@ class Runs(Mapping[str, RunShell]):
             if task.done():
                 self._see_end(run, task)
         try:
-            async with asyncio.timeout(_LISTING_S):
+            # In a cluster, another server than those of the runs may hold the list, and a client waits long for it.
+            async with asyncio.timeout(OPERATION_TIMEOUT_S):
                 members: Any = await self._client.smembers(keys.RUNS)
             self._outage.answered()
             for run in sorted(filter(None, map(self._name, members))):
