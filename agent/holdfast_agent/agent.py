@@ -135,7 +135,7 @@ class Agent:
             is_quiet = node.is_quiet
             # The first state after a trouble must not be late either: it says that the trouble is over.
             # After an outage of the store, a node that waits a second would seem gone for that long.
-            is_calm = is_quiet and was_quiet and self.link.up
+            is_calm = is_quiet and was_quiet and self.link.holds_state
             pause_s = QUIET_PAUSE_S if is_calm else prompt_pause_s(node.spec.nodes)
             if node.changed.is_set() or now - published_s > pause_s - TICK_S / 2:
                 published_s, was_quiet = now, is_quiet

@@ -85,7 +85,14 @@ class StoreLink:
         self.up = False
         self.operations_total = 0
         self.failures_total = 0
+        self._stored_at_failure = -1
+        """Failures that there had been when the store took the newest state."""
         self.events_dropped_total = 0
+
+    @property
+    def holds_state(self) -> bool:
+        """Whether the store has taken the newest state, and no operation has failed since: it may have lost it then."""
+        return self._stored_at_failure == self.failures_total
 
     async def _try(self, operation: Awaitable[Result]) -> Result | None:
         """Return the result of a store operation; None, and count it, if the store is unreachable."""
@@ -116,10 +123,13 @@ class StoreLink:
         """Replace this node's state, and restore the keys that an emptied store has lost."""
         self._events_in_stream = most_events(spec)
         key, value, now_s = keys.node(self._run, self._node), write_state(state), time.monotonic()
+        failures = self.failures_total  # one that comes during this may mean that the server is another one by now
         if now_s < self._registered_until_s:
             # An emptied store has lost this key, too. It is not set then, and all are restored together.
             is_set = await self._try(self._client.set(key, value, px=self._state_ttl_ms, xx=True))
             self._keep_listed(now_s)
+            if is_set:
+                self._stored_at_failure = failures
             if is_set or not self.up:
                 return
         pipeline = self._client.pipeline(transaction=False)
@@ -127,6 +137,7 @@ class StoreLink:
         pipeline.sadd(keys.nodes(self._run), self._node)
         pipeline.set(keys.spec(self._run), spec.SerializeToString(), nx=True)
         if await self._try(pipeline.execute()) is not None:
+            self._stored_at_failure = failures
             self._registered_until_s = now_s + REGISTER_EVERY_S
             self._listed_until_s = -math.inf
             self._keep_listed(now_s)

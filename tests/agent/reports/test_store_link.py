@@ -169,6 +169,23 @@ async def test_publishing_puts_back_what_an_emptied_store_has_lost(store_server:
             store_server.start()
 
 
+async def test_after_an_outage_the_store_does_not_hold_the_state_until_it_is_published_again(
+    store_server: StoreServer,
+) -> None:
+    async with linked(store_server) as link:
+        assert not link.holds_state
+        for _ in range(2):
+            await link.publish_state(store.NodeState(run=RUN, node=NODE), SPEC)
+            assert link.holds_state
+        store_server.kill()
+        assert await link.has_leader() is None
+        store_server.start()
+        assert await link.has_leader() is False
+        assert (link.up, link.holds_state) == (True, False)
+        await link.publish_state(store.NodeState(run=RUN, node=NODE), SPEC)
+        assert link.holds_state
+
+
 async def test_no_state_waits_for_a_server_of_a_cluster_that_holds_the_list_of_runs_and_hangs(
     store_server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
