@@ -262,7 +262,7 @@ async def test_an_operator_who_waits_for_a_checkpoint_gets_an_error_when_another
 ) -> None:
     async with operated(folder, store_server, lease_s=600.0) as (it, stub, _agent):
         with store_server.client() as operator:
-            operator.set(keys.leader(RUN), "usurper")  # in one step: the leader would take a free lease again
+            operator.set(keys.leader(RUN), "usurper 1")  # in one step: the leader would take a free lease again
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=PATIENCE_S)
         assert not it.shell.leads
