@@ -81,6 +81,7 @@ class Agent:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finish = commands.finished.result() if commands.finished.done() else store.FinishRun(outcome="terminated")
         log.info("ending: %s", finish.outcome)
+        await commands.end_moves()
         await self._end(finish, departure.hurried)
         for job_or_end in (*tasks, *ends):
             await redis_client.end(job_or_end)

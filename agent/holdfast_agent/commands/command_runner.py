@@ -45,6 +45,8 @@ class CommandRunner:
         self._evidence = EvidenceGatherer(node, checkpoints.inventory.primary.path)
         self._live = LiveEvidence(node, emit)
         self._jobs = BackgroundJobs(node.errors, "commands")
+        self._moves = BackgroundJobs(node.errors, "commands")
+        """Starts and stops of ranks."""
         self._seen: dict[str, None] = {}
         """Ids of the newest commands, oldest first."""
         self.finished: asyncio.Future[store.FinishRun] = asyncio.get_running_loop().create_future()
@@ -92,7 +94,7 @@ class CommandRunner:
         log.info("generation %d: %s", command.generation, command.WhichOneof("kind"))
         match command.WhichOneof("kind"):
             case "start" | "stop":
-                await asyncio.wait([self._jobs.begin(self._move(command))], timeout=TURN_S)
+                await asyncio.wait([self._moves.begin(self._move(command))], timeout=TURN_S)
             case "gather_evidence":
                 if command.gather_evidence.ras_pids:
                     self._jobs.begin(self._ask_ras(command))
@@ -107,6 +109,10 @@ class CommandRunner:
                 self._end(command)
             case _:
                 self._jobs.begin(self._background(command))
+
+    async def end_moves(self) -> None:
+        """Give up starts and stops that are not done: the agent ends, and its own stop must not wait for them."""
+        await self._moves.end()
 
     async def _move(self, command: store.NodeCommand) -> None:
         """Start or stop ranks. The supervisor does one after another."""

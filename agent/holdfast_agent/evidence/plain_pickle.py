@@ -46,7 +46,7 @@ _SAFE_NUMBERS = rb"r..[\x00-\x0f]\x00"
 
 
 def _of_size(size: int) -> bytes:
-    """Return what matches an instruction of so many bytes."""
+    """Return what matches an instruction of ``size`` bytes."""
     codes = b"".join(b"\\x%02x" % code for code, of_code in _STEPS.items() if of_code == size)
     return b"[%b].{%d}" % (codes, size - 1)
 

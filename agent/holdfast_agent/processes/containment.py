@@ -109,6 +109,13 @@ class BackgroundJobs:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def end(self) -> None:
+        """Cancel what runs, and wait until it has ended."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
 
 async def keep_going(
     errors: Errors, job: str, work: Callable[[], Awaitable[None]], *, longest_pause_s: float = LONGEST_PAUSE_S

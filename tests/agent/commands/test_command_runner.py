@@ -275,6 +275,25 @@ async def test_what_nccls_ras_says_of_ranks_that_a_restart_has_ended_meanwhile_i
     assert desk.reported == ["evidence_captured"]
 
 
+async def test_an_agent_that_ends_waits_for_no_start_that_is_not_done(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def start(_: int, __: store.StartGeneration) -> None:
+        begun.set()
+        await never.wait()
+
+    monkeypatch.setattr(command_runner, "TURN_S", 0.01)
+    monkeypatch.setattr(desk.supervisor, "_start", start)
+    begin_again = store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_SEED)
+    await desk.give(start=begin_again, generation=GENERATION + 1)
+    await begun.wait()
+    await desk.commands.end_moves()
+    desk.node.ranks.clear()
+    await asyncio.wait_for(desk.supervisor.stop(), 60.0)
+
+
 async def test_a_rank_that_nothing_ends_does_not_keep_later_commands_from_the_others(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
