@@ -143,7 +143,7 @@ class Agent:
                 node.changed.clear()
                 supervisor.exits.note_cgroups()
                 supervisor.record.save_if_due()
-                await self.link.publish_state(node.state(ready=supervisor.parent.is_ready), node.spec)
+                await self.link.publish_state(node.state(ready=supervisor.parent.is_ready))
 
     async def _watch_checkpoints(self) -> None:
         inventory, saver = self.checkpoints.inventory, self.checkpoints.saver

@@ -18,6 +18,8 @@ class AgentOptions:
     node: str
     store_url: str
     store_password_file: Path | None = None
+    run_key_file: Path | None = None
+    """File with the key of the run; None: the one in ``directory``."""
     directory: Path
     """Directory of the run: logs, incidents, this agent's record."""
     runtime_directory: Path
@@ -45,6 +47,11 @@ class AgentOptions:
     def node_directory(self) -> Path:
         """Directory for files of this agent alone."""
         return run_files.node_directory(self.directory, self.node)
+
+    @property
+    def run_key(self) -> Path:
+        """File with the key of the run."""
+        return self.run_key_file or run_files.run_key(self.directory, self.run)
 
     @property
     def record(self) -> Path:

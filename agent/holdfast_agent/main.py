@@ -36,6 +36,7 @@ from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_check
 from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto import run_files
 from holdfast_proto.exit_codes import ExitCode
+from holdfast_proto.run_key import RunKeyFile
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
@@ -127,7 +128,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
         writers=spec.ranks_per_node,
     )
     checkpoints = NodeCheckpoints(memory, inventory, saver, CheckpointRestorer(inventory, memory))
-    node = Node(options, spec, memory, inventory)
+    node = Node(options, spec, memory, inventory, link.serve(spec, saved.numbers_start if saved is not None else 0))
     if secondary is not None:
         secondary.start(node.ranks_of_world)
     agent = Agent(node, link, checkpoints, RankSupervisor(node, link, checkpoints))
@@ -152,7 +153,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
 def _link(options: AgentOptions) -> StoreLink:
     outage = StoreOutage(log, options.store_url, "the agent tries again; ranks that train continue")
     client = redis_client.connect(options.store_url, options.store_password_file)
-    return StoreLink(client, options.run, options.node, outage)
+    return StoreLink(client, options.run, options.node, outage, RunKeyFile(options.run_key, options.run))
 
 
 def _expect_startable(spec: store.RunSpec, node: str) -> None:
@@ -183,9 +184,12 @@ async def _find_spec(link: StoreLink, saved: AgentRecord | None, options: AgentO
         if saved is not None and saved.spec.run:
             return saved.spec
         if link.up and not is_reported:
-            log.warning("Redis at %s knows no run %s yet: the agent waits for it", options.store_url, options.run)
+            problem = link.spec_problem or f"Redis at {options.store_url} knows no run {options.run} yet"
+            log.warning("%s: the agent waits for it", problem)
             is_reported = True
         await asyncio.sleep(0.1)
+    if link.spec_problem:
+        raise AgentError(link.spec_problem)
     if link.up:
         raise AgentError(
             f"Redis at {options.store_url} knows no run {options.run} after {SPEC_PATIENCE_S:.0f} s: publish it with"

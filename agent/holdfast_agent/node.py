@@ -38,6 +38,7 @@ class Node:
         spec: store.RunSpec,
         memory: SnapshotMemory,
         inventory: CheckpointInventory,
+        numbers_start: int,
     ) -> None:
         self.options = options
         self.spec = spec
@@ -79,7 +80,10 @@ class Node:
         """Names under which ranks of the newest generation log numbers."""
         self.devices = NodeDevices(pids_are_ours=names_our_pids())
         """The GPUs of the node."""
-        self._incarnation = time.time_ns()
+        self.numbers_start = numbers_start
+        """First number of this agent's states and events; each agent of the node has a larger one."""
+        self.command_number = 0
+        """Number of the newest command that was carried out, of the leader with ``fence``."""
 
     @property
     def observes(self) -> bool:
@@ -163,7 +167,7 @@ class Node:
             agent_pid=os.getpid(),
             ready=ready,
             instance=self.spec.instance,
-            incarnation=self._incarnation,
+            incarnation=self.numbers_start,
             failed_generation=self.failed_generation,
             failure=self.failure,
             history=self._inventory.history,

@@ -198,7 +198,7 @@ class RankSupervisor:
     def adopt(self, saved: AgentRecord) -> None:
         """Take over the ranks of the agent that wrote ``saved``."""
         node = self._node
-        node.fence = saved.fence
+        node.fence, node.command_number = saved.fence, saved.command_number
         self.record.last_command = saved.last_command
         self.record.rendezvous = saved.rendezvous_pid, saved.rendezvous_start_ticks
         node.begin_generation(saved.generation, saved.start)

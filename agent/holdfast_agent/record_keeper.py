@@ -42,6 +42,8 @@ class RecordKeeper:
             instance=node.spec.instance,
             generation=node.generation,
             fence=node.fence,
+            command_number=node.command_number,
+            numbers_start=node.numbers_start,
             last_command=self.last_command,
             ranks=ranks,
             warm_parent_pid=self._parent.pid,

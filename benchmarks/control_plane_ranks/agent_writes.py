@@ -11,6 +11,7 @@ from redis.asyncio.client import Pipeline
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_base.redis_client import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
+from tests.support.run_keys import KnownKey
 
 LEASE_MS = 600_000
 """Time to live of a state. It is long, because simulated time may be much slower than the server's."""
@@ -52,17 +53,21 @@ class AgentWrites:
     """Encodes the writes of one agent per node. Create it in a loop."""
 
     def __init__(self, spec: store.RunSpec, nodes: Iterable[str]) -> None:
-        self._spec = spec
         self._client = _KeepingClient()
         self._packer: Any = self._client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
         outage = StoreOutage(logging.getLogger(__name__), "", "")
-        self._links = {node: StoreLink(self._client, spec.run, node, outage, state_ttl_ms=LEASE_MS) for node in nodes}
+        self._links = {
+            node: StoreLink(self._client, spec.run, node, outage, KnownKey(spec.run), state_ttl_ms=LEASE_MS)
+            for node in nodes
+        }
+        for link in self._links.values():
+            link.serve(spec)
         self._senders = [asyncio.create_task(link.send_events()) for link in self._links.values()]
 
     async def of_states(self, states: Iterable[store.NodeState]) -> bytes:
         """Return what the agents of these nodes write to publish them."""
         for state in states:
-            await self._links[state.node].publish_state(state, self._spec)
+            await self._links[state.node].publish_state(state)
         return self._taken()
 
     async def of_events(self, events: Mapping[str, store.Event]) -> bytes:

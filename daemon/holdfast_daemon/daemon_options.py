@@ -18,6 +18,8 @@ class DaemonOptions:
     """Name for people. Two daemons may have the same one: see :attr:`identity`."""
     store_url: str
     store_password_file: Path | None = None
+    run_key_file: Path | None = None
+    """File with the key of all runs that it watches; None: each has one in ``directory``."""
     directory: Path
     """Folder of the incidents, their log and failures."""
     control: Path
@@ -45,6 +47,10 @@ class DaemonOptions:
     def identity(self) -> str:
         """The holder's name in a lease. Two processes of one host name must never hold the same lease."""
         return f"{self.name}-{self.process}"
+
+    def run_key(self, run: str) -> Path:
+        """Return the file with the key of a run."""
+        return self.run_key_file or run_files.run_key(self.directory, run)
 
     @property
     def endpoint_file(self) -> Path:

@@ -67,6 +67,11 @@ def incidents(run: str) -> str:
     return f"holdfast:{{{run}}}:incidents"
 
 
+def incident(run: str, name: str) -> str:
+    """Return the place of one incident in :func:`incidents`, for its signature. It is no key."""
+    return f"{incidents(run)} {name}"
+
+
 def observers(run: str) -> str:
     """Return the key of the sorted set of nodes that observe the run together: name -> end of its lease, Unix time."""
     return f"holdfast:{{{run}}}:observers"

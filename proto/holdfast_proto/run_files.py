@@ -24,6 +24,11 @@ FINDINGS = "node-*.findings.json"
 _SET_ASIDE = re.compile(r".+\.(damaged|version-\d+)-\d{10,}\.sqlite")
 
 
+def run_key(directory: Path, run: str) -> Path:
+    """Return the file with the key of a run."""
+    return directory / f"{run}.key"
+
+
 def logs(directory: Path) -> Path:
     """Return the folder of all logs."""
     return directory / "logs"

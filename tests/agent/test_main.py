@@ -18,12 +18,15 @@ from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from tests.support.coroutines import PATIENCE_S
 from tests.support.nodes import NODE, RUN, agent_options
+from tests.support.run_keys import sealed_spec, write_key
 from tests.support.store_server import StoreServer
 
 
 def agent(folder: Path, server: StoreServer, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run an agent to its end."""
     (folder / "shm").mkdir(exist_ok=True)
+    (folder / "run").mkdir(exist_ok=True)
+    write_key(folder / "run", RUN)
     options = f"--run {RUN} --node {NODE} --redis {server.url} --directory {folder}/run"
     places = f"--runtime-directory {folder}/sockets --shm-directory {folder}/shm"
     command = [sys.executable, "-m", "holdfast_cli", "agent", *options.split(), *places.split(), *arguments]
@@ -35,7 +38,7 @@ def publish(server: StoreServer, folder: Path, *command: str) -> store.RunSpec:
     spec.command.extend(command or ["true"])
     spec.checkpoint_directory = f"{folder}/checkpoints"
     with server.client() as client:
-        client.set(keys.spec(RUN), spec.SerializeToString())
+        client.set(keys.spec(RUN), sealed_spec(spec))
     return spec
 
 
@@ -112,6 +115,22 @@ def test_only_an_error_that_another_start_cannot_fix_prevents_another_start(
     startup = Startup()
     startup.is_alone = is_alone
     assert startup.exit_code(error) == code
+
+
+@pytest.mark.parametrize(("key", "problem"), [(None, "there is no key of run"), ("other" * 9, "cannot be trusted")])
+async def test_an_agent_without_the_key_of_its_run_says_so_and_starts_nothing(
+    folder: Path, store_server: StoreServer, monkeypatch: pytest.MonkeyPatch, key: str | None, problem: str
+) -> None:
+    monkeypatch.setattr(main, "SPEC_PATIENCE_S", 0.3)
+    publish(store_server, folder)
+    options = agent_options(folder / "run", folder, store_server.url)
+    if key is not None:
+        options.run_key.parent.mkdir()
+        options.run_key.write_text(key)
+        options.run_key.chmod(0o600)
+    with pytest.raises(AgentError, match=problem) as caught:
+        await main._find_spec(main._link(options), None, options)
+    assert str(options.run_key) in str(caught.value)
 
 
 async def test_an_agent_says_once_what_it_waits_for_and_in_the_end_what_to_do(

@@ -228,16 +228,17 @@ async def test_a_launcher_that_counts_anew_after_all_ranks_have_gone_is_followed
 async def test_nothing_that_touches_the_ranks_is_obeyed(world: World) -> None:
     world.join(0)
     commands = world.node.commands(world.supervisor)
-    await commands.handle(store.NodeCommand(id="1", instance="i", generation=2, start=store.StartGeneration()), "1-0")
-    await commands.handle(store.NodeCommand(id="2", instance="i", generation=1, stop=store.StopGeneration()), "2-0")
-    await commands.handle(store.NodeCommand(id="3", instance="i", generation=1, leave=store.LeaveAt(step=9)), "3-0")
+    start = store.StartGeneration()
+    await commands.handle(store.NodeCommand(id="1", instance="i", generation=2, start=start), 1, "1-0")
+    await commands.handle(store.NodeCommand(id="2", instance="i", generation=1, stop=store.StopGeneration()), 2, "2-0")
+    await commands.handle(store.NodeCommand(id="3", instance="i", generation=1, leave=store.LeaveAt(step=9)), 3, "3-0")
     assert world.node.link.kinds() == ["command_refused"] * 3
     await world.supervisor.stop()
     sweep(agent_record.load(world.node.options.record) or pytest.fail("no record"))
     assert world.node.ranks[0].is_alive
     assert world.children.all[0].poll() is None
     finish = store.FinishRun(succeeded=True)
-    await commands.handle(store.NodeCommand(id="4", instance="i", generation=1, finish=finish), "4-0")
+    await commands.handle(store.NodeCommand(id="4", instance="i", generation=1, finish=finish), 4, "4-0")
     assert commands.finished.result() == finish
 
 

@@ -23,6 +23,7 @@ from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from tests.support.coroutines import end, until, wait_until
 from tests.support.nodes import RecordedNode, make_node
+from tests.support.run_keys import seal_of
 from tests.support.store_server import StoreServer
 
 pytestmark = pytest.mark.system
@@ -66,7 +67,8 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
 def rendezvous(store_server: StoreServer) -> StoreServer:
     with store_server.client() as client:
         for generation in (1, 2):
-            client.set(keys.rendezvous("run", generation), f"10.0.0.7:2950{generation}")
+            address = f"10.0.0.7:2950{generation}".encode()
+            client.set(key := keys.rendezvous("run", generation), seal_of("run").close(key, address))
     return store_server
 
 

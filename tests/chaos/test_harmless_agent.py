@@ -15,6 +15,8 @@ from holdfast_cli.local_run.component import Component
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.supervised_folder import NODE
 from holdfast_proto import keys
+from holdfast_proto.run_files import run_key
+from holdfast_proto.run_key import Numbers, RunKeyFile
 from holdfast_proto.v1 import store_pb2 as store
 from tests.chaos.conftest import Runs, faults, until, until_all_attached, until_step
 from tests.support.coroutines import wait_until
@@ -80,13 +82,17 @@ def test_junk_and_yesterdays_commands_in_the_stream_are_refused(run: LocalRun) -
             gather_evidence=store.GatherEvidence(incident="../../../../tmp"),
         ),
     ]  # fmt: skip
-    entries = [{"command": command.SerializeToString()} for command in commands]
+    place = keys.commands(NAME, NODE)
+    seal = RunKeyFile(run_key(run.paths.directory, NAME), NAME).read().seal_of(instance)
+    numbers = Numbers()
+    entries = [{"command": seal.close(place, command.SerializeToString(), numbers.next())} for command in commands]
+    entries += [{"command": commands[3].SerializeToString()}]
     entries += [{"command": b"\xff\xff\xff\xff"}, {"nothing": b"of ours"}]
     with unharmed(run):
         before = metric(run, "holdfast_agent_refused_total", source="commands")
         with contextlib.closing(redis.Redis.from_url(run.store_url)) as client:
             for entry in entries:
-                client.xadd(keys.commands(NAME, NODE), entry)  # type: ignore[arg-type]
+                client.xadd(place, entry)  # type: ignore[arg-type]
         wait_until(
             lambda: metric(run, "holdfast_agent_refused_total", source="commands") >= before + len(entries),
             "all of them are refused",

@@ -12,6 +12,7 @@ from holdfast_proto import keys
 from holdfast_proto.v1.store_pb2 import RunSpec, WebhookChannel
 from tests.cli.conftest import holdfast, run_record
 from tests.support.receiver import Answer, Receiver, receiver
+from tests.support.run_keys import sealed_spec, write_key
 from tests.support.store_server import StoreServer, store_process, store_server
 
 __all__ = ["store_process", "store_server"]
@@ -145,10 +146,11 @@ def test_the_channels_of_a_run_are_those_in_its_redis(
     recorded(tmp_path, store_url=store_server.url)
     with pytest.raises(CommandError, match="the channels of run llama are not known: "):
         send_tests(NotifyTestFlags(run="llama", directory=tmp_path))
+    write_key(tmp_path / "llama", "llama")
     spec = RunSpec(run="llama")
     spec.notify.channels.add(name="hook", webhook=WebhookChannel(url=service.url))
     with store_server.client() as client:
-        client.set(keys.spec("llama"), spec.SerializeToString())
+        client.set(keys.spec("llama"), sealed_spec(spec))
     send_tests(NotifyTestFlags(run="llama", directory=tmp_path))
     assert capsys.readouterr().out == "hook: sent\n"
     assert service.received[0].json["run"] == "llama"

@@ -17,6 +17,7 @@ from tests.daemon.running_daemons import running
 from tests.support.coroutines import PATIENCE_S, until
 from tests.support.daemons import DaemonProcess, daemon_process
 from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent
+from tests.support.run_keys import NUMBERS, seal_of, sealed, sealed_spec
 from tests.support.shells import daemon, publish_spec, stored_record, train
 from tests.support.store_server import StoreServer
 
@@ -33,18 +34,18 @@ def spec_of(run: str, **changes: Any) -> bytes:
     spec.run = run
     for name, value in changes.items():
         setattr(spec, name, value)
-    return spec.SerializeToString()
+    return sealed_spec(spec)
 
 
 def node_of(run: str, **changes: Any) -> bytes:
     node = store.NodeState(run=run, node="n", instance="i", ready=True, stopped=True)
     for name, value in changes.items():
         setattr(node, name, value)
-    return write_state(node)
+    return seal_of(run).close(keys.node(run, "n"), write_state(node), NUMBERS.next())
 
 
-def event(**changes: Any) -> dict[Any, Any]:
-    return {"event": store.Event(node="n", **changes).SerializeToString()}
+def event(run: str, node: str = "n", **changes: Any) -> dict[Any, Any]:
+    return {"event": sealed(keys.events(run), store.Event(node=node, **changes), run=run)}
 
 
 def plant_under_every_key(client: redis.Redis) -> None:
@@ -59,8 +60,8 @@ def plant_under_every_key(client: redis.Redis) -> None:
     client.hset(keys.incidents(run), mapping={"0001-x": JUNK, JUNK: JUNK, "../x": b""})
     client.xadd(keys.events(run), {"event": JUNK})
     client.xadd(keys.events(run), {"no event": "x"})
-    client.xadd(keys.events(run), event())
-    client.xadd(keys.events(run), event(unix_s=math.nan, checkpoint_committed=store.CheckpointCommitted(step=-9)))
+    client.xadd(keys.events(run), event(run))
+    client.xadd(keys.events(run), event(run, unix_s=math.nan, checkpoint_committed=store.CheckpointCommitted(step=-9)))
 
 
 def plant_other_types(client: redis.Redis) -> None:
@@ -123,25 +124,25 @@ async def test_a_run_full_of_junk_stops_neither_the_daemon_nor_another_run(
         assert "which is passed over" in it.log
 
 
-BAD_EVENTS = {
-    "junk": {"event": JUNK},
-    "no field": {"no event": b"x"},
-    "no kind": event(),
-    "unknown node": {"event": store.Event(node="?", command_refused=store.CommandRefused()).SerializeToString()},
-    "bad time": event(unix_s=-1.0, command_refused=store.CommandRefused()),
-    "bad step": event(checkpoint_committed=store.CheckpointCommitted(step=-9)),
+BAD_EVENTS: dict[str, Callable[[], dict[Any, Any]]] = {
+    "junk": lambda: {"event": seal_of(RUN).close(keys.events(RUN), JUNK)},
+    "no field": lambda: {"no event": b"x"},
+    "no kind": lambda: event(RUN),
+    "unknown node": lambda: event(RUN, node="?", command_refused=store.CommandRefused()),
+    "bad time": lambda: event(RUN, unix_s=-1.0, command_refused=store.CommandRefused()),
+    "bad step": lambda: event(RUN, checkpoint_committed=store.CheckpointCommitted(step=-9)),
 }
 
 
 @pytest.mark.parametrize("bad", BAD_EVENTS.values(), ids=BAD_EVENTS)
 async def test_a_bad_event_is_passed_over_and_the_stream_continues_after_it(
-    store_server: StoreServer, folder: Path, bad: dict[Any, Any]
+    store_server: StoreServer, folder: Path, bad: Callable[[], dict[Any, Any]]
 ) -> None:
     publish_spec(store_server)
     async with running(folder, store_server) as (it, agent):
         with store_server.client() as client:
             for _ in range(3):
-                client.xadd(keys.events(RUN), bad)
+                client.xadd(keys.events(RUN), bad())
         await train(it, agent)
         await until(lambda: it.shell.refusals.counts["event"] == 3, "the events are refused")
         newest = it.record.last_event_id
@@ -174,7 +175,7 @@ async def test_commands_for_a_node_whose_stream_is_junk_hold_up_no_other(
         with store_server.client() as client:
             client.set(keys.commands(RUN, NODE), "junk")
             client.sadd(keys.nodes(RUN), NODE)
-            client.set(keys.node(RUN, NODE), write_state(agent.state))
+            client.set(key := keys.node(RUN, NODE), seal_of(RUN).close(key, write_state(agent.state), NUMBERS.next()))
             async with daemon(folder, store_server) as it:
                 await it.until_phase(store.RUN_PHASE_STARTING)
                 await until(lambda: it.shell.refusals.counts["key"] > 1, "the start is commanded, and again")

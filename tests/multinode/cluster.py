@@ -13,6 +13,7 @@ from pathlib import Path
 
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.local_run.redis_server import answers, find_server
+from holdfast_proto.run_files import run_key
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_OPEN, INCIDENT_STATE_STANDSTILL, Incident
 from tests.multinode.network import Link, Network, network
@@ -75,6 +76,8 @@ class Cluster:
         """Start the agent of a node. If two nodes train already, it is a spare."""
         where = ["--directory", str(self.disk(node)), "--shm-directory", str(self.memory)]
         where += ["--runtime-directory", str(self.memory / str(node))]
+        if self.uses_object_store:  # a node with a disk of its own gets a copy of the key
+            where += ["--run-key-file", str(run_key(self.folder, RUN))]
         who = ["--run", RUN, "--node", f"node-{node}", "--address", self.net.address(node, Link.DATA)]
         self._spawn(f"agent-{node}", node, [*HOLDFAST, "agent", *self._store, *who, *where])
 
@@ -95,6 +98,7 @@ class Cluster:
 
     def _publish(self, steps: int) -> None:
         how = ["--run", RUN, "--nodes", "2", "--ranks-per-node", str(RANKS_PER_NODE), "--preset", "fast"]
+        how += ["--directory", str(self.folder)]
         states = ["--snapshot-every", "1", "--checkpoint-every", str(CHECKPOINT_EVERY)]
         where = ["--checkpoints", str(self.folder / "checkpoints")]
         if self.uses_object_store:

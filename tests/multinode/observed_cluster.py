@@ -18,8 +18,10 @@ from holdfast_cli.local_run.redis_server import answers, find_server
 from holdfast_cli.local_run.store import connect
 from holdfast_cli.observed_nodes.store_view import StoreView
 from holdfast_proto import keys
+from holdfast_proto.run_files import run_key
+from holdfast_proto.run_key import RunKeyFile, Seal
 from holdfast_proto.state_value import read_state
-from holdfast_proto.v1.store_pb2 import CoordinatorState, Incident, NodeState, RankState
+from holdfast_proto.v1.store_pb2 import CoordinatorState, Incident, NodeState, RankState, RunSpec
 from tests.multinode.cluster import is_alive
 from tests.multinode.network import Link, Network, network
 from tests.support.local_runs import wait_for
@@ -154,15 +156,25 @@ class ObservedCluster:
         return [self.processes[node].wait(PATIENCE_S) for node in sorted(self.processes)]
 
     def record(self) -> CoordinatorState:
-        data = self._client().get(keys.state(RUN))
+        data, seal = self._client().get(keys.state(RUN)), self._seal()
         assert data is None or isinstance(data, bytes)
-        return CoordinatorState.FromString(data or b"")
+        return CoordinatorState.FromString(seal.open(keys.state(RUN), data).content if seal and data else b"")
 
     def states(self) -> list[NodeState]:
         """Return what the agents of the nodes report; those that are gone are left out."""
         keys_of_nodes = [keys.node(RUN, name_of(node)) for node in range(1, self.net.size)]
-        found = (self._client().get(key) for key in keys_of_nodes)
-        return [read_state(data) for data in found if isinstance(data, bytes)]
+        found, seal = {key: self._client().get(key) for key in keys_of_nodes}, self._seal()
+        return [
+            read_state(seal.open(key, data).content) for key, data in found.items() if seal and isinstance(data, bytes)
+        ]
+
+    def _seal(self) -> Seal | None:
+        """Return the seal of the run's values; None: it has no spec."""
+        data = self._client().get(keys.spec(RUN))
+        if not isinstance(data, bytes):
+            return None
+        key = RunKeyFile(run_key(self.folder, RUN), RUN).read()
+        return key.seal_of(RunSpec.FromString(key.seal.open(keys.spec(RUN), data).content).instance)
 
     def ranks(self) -> dict[int, RankState]:
         """Return the ranks that the agents of the nodes report."""
@@ -183,7 +195,8 @@ class ObservedCluster:
         return wait_for(self.incidents, "an incident")[0]
 
     def incidents(self) -> list[Incident]:
-        return StoreView(self._client(), RUN, name_of(1)).incidents()
+        seal = self._seal()
+        return StoreView(self._client(), RUN, name_of(1), seal).incidents() if seal else []
 
     def _client(self) -> "redis.Redis":
         return connect(f"unix://{self.socket}")

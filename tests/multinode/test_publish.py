@@ -8,9 +8,11 @@ from typer.testing import CliRunner
 from holdfast_cli.local_run.store import publish_run
 from holdfast_cli.main import app
 from holdfast_proto import keys
+from holdfast_proto.run_key import RunKeyFile
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import until
 from tests.support.fake_agent import NODE, RUN, FakeAgent
+from tests.support.run_keys import KnownKey
 from tests.support.shells import daemon, publish_spec, train
 from tests.support.store_server import StoreServer
 
@@ -26,7 +28,7 @@ async def test_a_run_published_under_the_name_of_an_ended_one_begins_anew(
                 await train(it, agent)
                 it.shell.requests.stop()
                 await until(lambda: agent.outcome and not client.exists(keys.node(RUN, NODE)), "the agent has left")
-            publish_run(client, again)
+            publish_run(client, again, KnownKey(RUN), lambda: None)
         await it.until_phase(store.RUN_PHASE_WAITING)
         assert it.shell.state is not None
         assert it.shell.state.spec.instance == "next"
@@ -43,7 +45,7 @@ def test_no_command_of_an_earlier_run_is_left_for_the_nodes_of_a_new_one(store_s
         client.set(keys.rendezvous(RUN, 1), "10.0.0.7:29500")
         client.set(keys.commands("another", NODE), "kept")
         client.set(keys.fence(RUN), 77)
-        publish_run(client, spec)
+        publish_run(client, spec, KnownKey(RUN), lambda: None)
         left = {key.decode() for key in client.keys("*")}
     assert left == {keys.spec(RUN), keys.RUNS, keys.fence(RUN), keys.commands("another", NODE)}
 
@@ -59,7 +61,8 @@ def test_what_agents_need_to_know_of_the_places_of_checkpoints_is_published(
     published = CliRunner().invoke(app, ["publish", *redis, *what, *where, *limit, "--", "python", "train.py"])
     assert published.exit_code == 0, published.output
     with store_server.client() as client:
-        spec = store.RunSpec.FromString(client.get(keys.spec("big")))
+        key = RunKeyFile(tmp_path / "holdfast-runs" / "big.key", "big").read()
+        spec = store.RunSpec.FromString(key.seal.open(keys.spec("big"), client.get(keys.spec("big"))).content)
     assert spec.checkpoint_directory == "memory://first"
     assert spec.checkpoints_secondary == str(tmp_path / "second")
     assert (spec.checkpoints_secondary_kept, spec.checkpoint_upload_bytes_per_s) == (5, 2.5e6)

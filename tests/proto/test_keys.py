@@ -13,13 +13,13 @@ RUN_KEYS = [
 
 
 def keys_of(run: str) -> list[str]:
-    further = {"node_name": "node-1", "generation": 7}
+    further = {"node_name": "node-1", "name": "0001-x", "generation": 7}
     return [make(run, *(further[name] for name in list(inspect.signature(make).parameters)[1:])) for make in RUN_KEYS]
 
 
 def test_all_keys_of_a_run_are_in_one_slot_of_a_cluster() -> None:
     made = keys_of("llama-7b.v2")
-    assert len(set(made)) == len(RUN_KEYS) == 12
+    assert len(set(made)) == len(RUN_KEYS) == 13
     assert len({key_slot(key.encode()) for key in made}) == 1
 
 

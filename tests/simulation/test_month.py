@@ -32,6 +32,7 @@ from holdfast_proto import keys
 from tests.simulation.long_run import LongRun, live_through_day
 from tests.simulation.object_sizes import sizes_of
 from tests.support.memory_store import MemoryStore
+from tests.support.run_keys import KnownKey, sealed_spec
 
 HARMED, HARMED_LONG, LONG, LONGER = 10, 20, 25, 30
 """Days at whose ends the sizes are compared: the first two with each other, and the last two."""
@@ -86,9 +87,9 @@ class Leader:
         clock = RunClock()
         clock.run = self.run = run
         self.kept = QuietStore(clock)
-        self.kept.set(keys.spec("r"), run.spec.SerializeToString())
+        self.kept.set(keys.spec("r"), sealed_spec(run.spec))
         self.loop = asyncio.new_event_loop()
-        self.store = RunStore(self.kept.connect(), "r", "daemon")
+        self.store = RunStore(self.kept.connect(), "r", "daemon", KnownKey("r"))
         self.leadership = Leadership("r", self.store, lease_s=1e9)
         self.core = GuardedCore("r")
         self.archive = IncidentArchive(folder, "r")

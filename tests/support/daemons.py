@@ -16,6 +16,7 @@ from holdfast_proto.endpoint import read_endpoint
 from holdfast_proto.v1 import control_pb2_grpc
 from tests.support.coroutines import wait_until
 from tests.support.exposition import total
+from tests.support.run_keys import write_key
 from tests.support.store_server import StoreServer
 
 
@@ -63,6 +64,7 @@ def daemon_process(
     control, log_file = folder / f"{label}.sock", folder / f"{label}.log"
     files = folder / label
     options = {"--name": name, "--redis": server.url, "--directory": files, "--control": control, "--lease": "1"}
+    options["--run-key-file"] = write_key(folder, "any")
     words = [str(word) for option in options.items() for word in option]
     command = [*wrapper, sys.executable, "-m", "holdfast_cli", "daemon", *words, "--metrics-port", "0"]
     with log_file.open("wb") as log:

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 
+from google.protobuf.message import Message
+
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_base.redis_client import StoreOutage, connect
 from holdfast_daemon.clock import Clock
@@ -10,6 +12,7 @@ from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD, PHASE_IDLE, PHASE_INIT, Progress
 from tests.support.coroutines import end
 from tests.support.memory_store import MemoryStore
+from tests.support.run_keys import KnownKey
 
 RUN, NODE = "run", "node0"
 SPEC = store.RunSpec(
@@ -36,7 +39,8 @@ class FakeAgent:
         self._client = connect(place) if isinstance(place, str) else place.connect()
         self._clock = Clock() if isinstance(place, str) else place.clock
         outage = StoreOutage(logging.getLogger(__name__), str(place), "the agent tries again")
-        self.link = StoreLink(self._client, RUN, NODE, outage)
+        self.link = StoreLink(self._client, RUN, NODE, outage, KnownKey(RUN))
+        self.link.serve(SPEC)
         self.state = store.NodeState(run=RUN, node=NODE, instance=SPEC.instance, ready=True, stopped=True)
         self.commands: list[store.NodeCommand] = []
         self.outcome = ""
@@ -55,6 +59,10 @@ class FakeAgent:
         """Stop in the middle of whatever it does."""
         await end(*self._tasks)
 
+    def sealed(self, place: str, message: Message) -> bytes:
+        """Return a message as if this agent, or the leader with its next command, wrote it now."""
+        return self.link._seal.close(place, message.SerializeToString(), self.link._numbers.next())
+
     def kinds(self) -> list[str | None]:
         """Kinds of the commands that it got, oldest first."""
         return [command.WhichOneof("kind") for command in self.commands]
@@ -62,11 +70,11 @@ class FakeAgent:
     async def _publish(self) -> None:
         while not self.outcome:
             self.state.reported_unix_s = self._clock.now()
-            await self.link.publish_state(self.state, SPEC)
+            await self.link.publish_state(self.state)
             await asyncio.sleep(0.02)
         await self.link.withdraw()
 
-    async def _obey(self, command: store.NodeCommand, _: str) -> None:
+    async def _obey(self, command: store.NodeCommand, _number: int, _id: str) -> None:
         self.commands.append(command)
         self.state.fence = max(self.state.fence, command.fence)
         match command.WhichOneof("kind"):

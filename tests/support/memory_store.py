@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError
 
 from holdfast_base import stream_reader
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.leadership import run_store
+from holdfast_daemon.leadership import run_lease, run_store
 from tests.support.virtual_time import LoopClock
 
 Entry = tuple[bytes, dict[bytes, bytes]]
@@ -176,26 +176,18 @@ class MemoryStore:
 
     # The scripts of RunStore.
 
-    def acquire(self, names: Sequence[str], arguments: Sequence[Any]) -> int:
-        (lease, last), (daemon, lease_ms, lowest, most) = names, arguments
-
-        def fence_of(text: str) -> int:
-            return int(text) if text.isdecimal() and int(text) <= most else 0
-
-        least = fence_of(str(lowest))
-        holder, _, own = (self.get(lease) or b"").decode().rpartition(" ")
-        if own.isdecimal():
-            if holder != daemon:
-                return 0
-            if fence_of(own) and fence_of(own) >= least:
-                self.pexpire(lease, lease_ms)
-                return fence_of(own)
+    def look_at_lease(self, names: Sequence[str], _: Sequence[Any]) -> list[Any]:
         # A real server takes longer than 1 ms to start, and fences rely on that.
         now_ms = int(self.clock.now() * 1000) + self._starts
-        newest: int = max(fence_of((self.get(last) or b"0").decode()) + 1, now_ms, least + 1)
-        self.set(last, str(newest))
-        self.set(lease, f"{daemon} {newest}", px=lease_ms)
-        return newest
+        return [self.get(names[0]) or b"", self.get(names[1]) or b"", now_ms]
+
+    def take_lease(self, names: Sequence[str], arguments: Sequence[Any]) -> int:
+        held, last, wanted, last_text, lease_ms = arguments
+        if [self.get(name) or b"" for name in names] != [held, last]:
+            return 0
+        self.set(names[1], last_text)
+        self.set(names[0], wanted, px=lease_ms)
+        return 1
 
     def _is_held(self, names: Sequence[str], arguments: Sequence[Any]) -> bool:
         lease: str = arguments[0]
@@ -253,13 +245,15 @@ class _Client:
 
     def register_script(self, text: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         scripts = {
-            run_store._ACQUIRE: "acquire",
+            run_lease.LOOK: "look_at_lease",
+            run_lease.TAKE: "take_lease",
             run_store._APPEND: "append",
             run_store._SAVE: "save",
-            run_store._RELEASE: "release",
+            run_lease.RELEASE: "release",
             stream_reader.LOOK: "look",
         }
-        return self.__getattr__(scripts[text])
+        run = self.__getattr__(scripts[text])
+        return lambda names, arguments=(): run(names, arguments)
 
     async def xread(self, streams: Mapping[str, str], count: int | None, block: int) -> list[tuple[bytes, list[Entry]]]:
         ends_s = asyncio.get_running_loop().time() + block / 1000

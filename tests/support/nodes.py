@@ -26,6 +26,7 @@ from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto import run_files
 from holdfast_proto.exit_codes import PREEMPTION_WARNINGS
 from holdfast_proto.v1 import store_pb2 as store
+from tests.support.run_keys import KnownKey
 from tests.support.snapshots import as_run
 
 RUN = "run"
@@ -36,9 +37,9 @@ class RecordingLink(StoreLink):
     """A link that records the events given to it."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
-        super().__init__(
-            client, RUN, NODE, StoreOutage(logging.getLogger(__name__), "no-store.sock", "the agent tries again")
-        )
+        outage = StoreOutage(logging.getLogger(__name__), "no-store.sock", "the agent tries again")
+        super().__init__(client, RUN, NODE, outage, KnownKey(RUN))
+        self.serve(store.RunSpec(run=RUN, instance="i"))
         self.emitted: list[store.Event] = []
 
     def emit(self, event: store.Event) -> None:
@@ -55,7 +56,7 @@ class RecordedNode(Node):
     """A node with the parts of an agent around it, and a link that records."""
 
     def __init__(self, options: AgentOptions, spec: store.RunSpec, checkpoints: NodeCheckpoints, link: RecordingLink):
-        super().__init__(options, spec, checkpoints.memory, checkpoints.inventory)
+        super().__init__(options, spec, checkpoints.memory, checkpoints.inventory, numbers_start=1)
         self.checkpoints = checkpoints
         self.memory, self.inventory = checkpoints.memory, checkpoints.inventory
         self.saver, self.restorer = checkpoints.saver, checkpoints.restorer

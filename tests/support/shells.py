@@ -18,6 +18,7 @@ from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import end, until
 from tests.support.fake_agent import RUN, SPEC, FakeAgent
 from tests.support.memory_store import MemoryStore
+from tests.support.run_keys import opened, sealed_spec, write_key
 from tests.support.store_server import StoreServer
 
 Store = StoreServer | MemoryStore
@@ -29,6 +30,7 @@ LEASE_S = 3.0
 def options(folder: Path, url: str, name: str = "daemon-a", lease_s: float = LEASE_S) -> DaemonOptions:
     """Return the settings of a daemon that keeps its files in ``folder``. One name stands for one process."""
     control = folder / f"{name}.sock"
+    write_key(folder, RUN)
     return DaemonOptions(
         name=name,
         process="0" * 16,
@@ -108,7 +110,7 @@ def publish_spec(server: Store, *, injection_allowed: bool = False) -> None:
     spec.CopyFrom(SPEC)
     spec.injection_allowed = injection_allowed
     with server.client() as client:
-        client.set(keys.spec(RUN), spec.SerializeToString())
+        client.set(keys.spec(RUN), sealed_spec(spec))
         client.sadd(keys.RUNS, RUN)
 
 
@@ -116,7 +118,7 @@ def stored_record(server: Store) -> store.CoordinatorState | None:
     """Return the leader's record in the store."""
     with server.client() as client:
         data = client.get(keys.state(RUN))
-    return store.CoordinatorState.FromString(data) if isinstance(data, bytes) else None
+    return store.CoordinatorState.FromString(opened(keys.state(RUN), data, run=RUN)) if data else None
 
 
 def stored_incidents(server: Store) -> list[store.Incident]:
@@ -124,4 +126,6 @@ def stored_incidents(server: Store) -> list[store.Incident]:
     with server.client() as client:
         entries = client.hgetall(keys.incidents(RUN))
     assert isinstance(entries, dict)
-    return sorted(map(store.Incident.FromString, entries.values()), key=lambda incident: incident.id)
+    places = {keys.incident(RUN, name.decode()): data for name, data in entries.items()}
+    found = [store.Incident.FromString(opened(place, data, run=RUN)) for place, data in places.items()]
+    return sorted(found, key=lambda incident: incident.id)

@@ -21,7 +21,7 @@ from holdfast_core.model import (
 )
 from holdfast_daemon.leadership.outbox import StoreCounters
 from holdfast_daemon.leadership.requests import Requests
-from holdfast_daemon.validation.intake import Refusals
+from holdfast_daemon.validation.refused_values import Refusals
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

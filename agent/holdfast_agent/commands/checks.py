@@ -14,6 +14,8 @@ MOST_RANKS_OF_NODE = 4096
 HARMLESS = ("gather_evidence", "take_stacks", "take_profile", "finish")
 """Commands that are also carried out on a node whose ranks another launcher has started."""
 
+REPEATED = "it was given before the newest command that was carried out: it is repeated"
+
 _CHECKER = new_checker(MOST_RANKS)
 
 
@@ -23,18 +25,22 @@ class Known:
 
     fence: int
     """Highest fencing number that the node has obeyed."""
+    number: int
+    """Number of the newest command with that fence that was carried out."""
     generation: int
     """Newest generation on the node."""
     observes: bool
     """Whether another launcher has started the node's ranks."""
 
 
-def refusal(command: store.NodeCommand, spec: store.RunSpec, known: Known, *, now_unix_s: float) -> str:
-    """Return why a command is refused; "" if it is not."""
-    return next(_refusals(command, spec, known, now_unix_s), "")
+def refusal(command: store.NodeCommand, spec: store.RunSpec, known: Known, *, number: int, now_unix_s: float) -> str:
+    """Return why a command is refused; "" if it is not. ``number``: that of the command, see run_key.py."""
+    return next(_refusals(command, spec, known, number, now_unix_s), "")
 
 
-def _refusals(command: store.NodeCommand, spec: store.RunSpec, known: Known, now_unix_s: float) -> Iterator[str]:
+def _refusals(
+    command: store.NodeCommand, spec: store.RunSpec, known: Known, number: int, now_unix_s: float
+) -> Iterator[str]:
     kind = command.WhichOneof("kind")
     if command.instance != spec.instance or not command.instance:
         named = f"instance {command.instance[:64]!r}" if command.instance else "no instance"
@@ -42,6 +48,8 @@ def _refusals(command: store.NodeCommand, spec: store.RunSpec, known: Known, now
     yield from _flaws(command, spec, now_unix_s)
     if command.fence < known.fence:
         yield f"its leader has fence {command.fence}, a newer one has {known.fence}"
+    elif command.fence == known.fence and number <= known.number:
+        yield REPEATED
     if kind == "end_ranks":
         yield from _refusals_of_ends(command, spec, known)
     elif known.observes and kind not in HARMLESS:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
-from holdfast_agent.commands.checks import Known, refusal
+from holdfast_agent.commands.checks import REPEATED, Known, refusal
 from holdfast_agent.commands.fault_commands import ACK_PATIENCE_S, FaultCommands
 from holdfast_agent.commands.live_evidence import LiveEvidence
 from holdfast_agent.evidence.gathering import EvidenceGatherer
@@ -52,32 +52,34 @@ class CommandRunner:
         self.finished: asyncio.Future[store.FinishRun] = asyncio.get_running_loop().create_future()
         """The daemon's command that ends the run, once it has arrived."""
 
-    async def handle(self, command: store.NodeCommand, stream_id: str) -> None:
+    async def handle(self, command: store.NodeCommand, number: int, stream_id: str) -> None:
         """Refuse one command or carry it out. Whatever happens, the next one can be handled."""
         with self._node.errors.contained("commands"):
-            reason = refusal(command, self._node.spec, self._known(), now_unix_s=time.time())
+            reason = refusal(command, self._node.spec, self._known(), number=number, now_unix_s=time.time())
             if reason:
                 self._refuse(command, reason)
-            elif command.id not in self._seen:  # the leader repeats a command until it sees the effect
+                self._supervisor.record.last_command = stream_id  # not saved each time: there may be many
+                return
+            self._node.fence, self._node.command_number = command.fence, number
+            if command.id not in self._seen:  # the leader repeats a command until it sees the effect
                 self._remember(command.id)
-                self._node.fence = command.fence
                 await self._carry_out(command)
         self._supervisor.record.done(stream_id)
 
     def _known(self) -> Known:
         node = self._node
-        return Known(fence=node.fence, generation=node.generation, observes=node.observes)
+        return Known(fence=node.fence, number=node.command_number, generation=node.generation, observes=node.observes)
 
     def refuse_entry(self, stream_id: str, reason: str) -> None:
         """Refuse an entry of the stream that is no command."""
         with self._node.errors.contained("commands"):
             self._refuse(store.NodeCommand(), reason)
-        self._supervisor.record.done(stream_id)
+            self._supervisor.record.last_command = stream_id
 
     def _refuse(self, command: store.NodeCommand, reason: str) -> None:
         is_new = self._node.errors.refuse("commands", f"{command.WhichOneof('kind') or 'a command'}: {reason}")
-        if not is_new and command.instance != self._node.spec.instance:
-            return  # a stream may be full of another run's commands: the daemon hears of the first only
+        if not is_new and (reason == REPEATED or command.instance != self._node.spec.instance):
+            return  # a stream may be full of such entries: the daemon hears of the first only
         refused = store.CommandRefused(command_fence=command.fence, known_fence=self._node.fence, reason=reason)
         generation = min(command.generation, LARGEST_COUNT)
         self._emit(store.Event(generation=generation, command_refused=refused))

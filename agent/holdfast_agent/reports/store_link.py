@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from holdfast_base.redis_client import StoreError, StoreOutage
 from holdfast_base.stream_reader import StreamReader
 from holdfast_proto import keys
+from holdfast_proto.run_key import ForgedError, Numbers, RunKeyError, RunKeyFile, Seal
 from holdfast_proto.state_value import write_state
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -45,7 +46,8 @@ _LISTING_S = 1.0
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-CommandHandler = Callable[[store.NodeCommand, str], Awaitable[None]]
+CommandHandler = Callable[[store.NodeCommand, int, str], Awaitable[None]]
+"""Called with a command, its number and its stream id."""
 RefusalHandler = Callable[[str, str], None]
 """Called with the stream id of an entry that is no command, and the reason."""
 
@@ -64,6 +66,7 @@ class StoreLink:
         run: str,
         node: str,
         outage: StoreOutage,
+        key_file: RunKeyFile,
         *,
         state_ttl_ms: int = STATE_TTL_MS,
     ) -> None:
@@ -71,7 +74,14 @@ class StoreLink:
         self._state_ttl_ms = state_ttl_ms
         self._run = run
         self._node = node
-        self._events: collections.deque[store.Event] = collections.deque()
+        self._key_file = key_file
+        self._seal: Seal
+        self._signed_spec = b""
+        self._numbers = Numbers()
+        self.spec_problem = ""
+        """Why the spec that the store has is not taken; empty: it is, or there is none."""
+        self._events: collections.deque[bytes] = collections.deque()
+        """Events that are not sent yet, sealed."""
         self._events_waiting = asyncio.Event()
         self._outage = outage
         self._events_in_stream = EVENTS_KEPT
@@ -109,20 +119,40 @@ class StoreLink:
         return result
 
     async def load_spec(self) -> store.RunSpec | None:
-        """Return the run's spec, or None if there is none or the store is unreachable."""
+        """Return the run's spec, or None if there is none that is signed with its key, or the store is unreachable."""
         data: Any = await self._try(self._client.get(keys.spec(self._run)))
-        try:
-            spec = store.RunSpec.FromString(data) if data else None
-        except DecodeError:  # the start of the agent tries again until its patience ends
+        self.spec_problem = ""
+        if not data:
             return None
-        if spec is not None:  # the first events may be sent before the first state
-            self._events_in_stream = most_events(spec)
-        return spec
+        try:
+            return store.RunSpec.FromString(self._key_file.read().seal.open(keys.spec(self._run), data).content)
+        except ForgedError as error:
+            self.spec_problem = (
+                f"run {self._run} in Redis cannot be trusted: {error} in {self._key_file.path}: copy the key with which"
+                " it was published, or publish it again"
+            )
+        except RunKeyError as error:
+            self.spec_problem = str(error)
+        except DecodeError:
+            self.spec_problem = f"run {self._run} in Redis is damaged: publish it again"
+        return None
 
-    async def publish_state(self, state: store.NodeState, spec: store.RunSpec) -> None:
+    def serve(self, spec: store.RunSpec, earlier_numbers: int = 0) -> int:
+        """Read and write values of this start of the run from now on. Raises RunKeyError.
+
+        ``earlier_numbers``: what this has returned to the agent before this one. Return the start of the numbers.
+        """
+        key = self._key_file.read()
+        self._seal = key.seal_of(spec.instance)
+        self._signed_spec = key.seal.close(keys.spec(self._run), spec.SerializeToString())
+        self._events_in_stream = most_events(spec)  # the first events may be sent before the first state
+        self._numbers = Numbers(earlier_numbers)
+        return self._numbers.start
+
+    async def publish_state(self, state: store.NodeState) -> None:
         """Replace this node's state, and restore the keys that an emptied store has lost."""
-        self._events_in_stream = most_events(spec)
-        key, value, now_s = keys.node(self._run, self._node), write_state(state), time.monotonic()
+        key, now_s = keys.node(self._run, self._node), time.monotonic()
+        value = self._seal.close(key, write_state(state), self._numbers.next())
         failures = self.failures_total  # one that comes during this may mean that the server is another one by now
         if now_s < self._registered_until_s:
             # An emptied store has lost this key, too. It is not set then, and all are restored together.
@@ -135,7 +165,7 @@ class StoreLink:
         pipeline = self._client.pipeline(transaction=False)
         pipeline.set(key, value, px=self._state_ttl_ms)
         pipeline.sadd(keys.nodes(self._run), self._node)
-        pipeline.set(keys.spec(self._run), spec.SerializeToString(), nx=True)
+        pipeline.set(keys.spec(self._run), self._signed_spec, nx=True)
         if await self._try(pipeline.execute()) is not None:
             self._stored_at_failure = failures
             self._registered_until_s = now_s + REGISTER_EVERY_S
@@ -162,21 +192,28 @@ class StoreLink:
 
     async def has_leader(self) -> bool | None:
         """Return whether a daemon leads the run; None if the store is unreachable."""
-        number: Any = await self._try(self._client.exists(keys.leader(self._run)))
-        return None if number is None else bool(number)
+        key = keys.leader(self._run)
+        failures = self.failures_total
+        lease: Any = await self._try(self._client.get(key))
+        if self.failures_total > failures:
+            return None
+        with contextlib.suppress(ForgedError):
+            return bool(lease and self._key_file.read().seal.read_text(key, lease))
+        return False
 
     async def publish_rendezvous(self, generation: int, address: str) -> bool:
         """Publish the address of a generation's rendezvous store; return False if the store is unreachable."""
         key = keys.rendezvous(self._run, generation)
-        return bool(await self._try(self._client.set(key, address, ex=3600)))
+        return bool(await self._try(self._client.set(key, self._seal.close(key, address.encode()), ex=3600)))
 
     async def find_rendezvous(self, generation: int, patience_s: float) -> str | None:
         """Return the address of a generation's rendezvous store; None if it is not published in ``patience_s``."""
-        deadline = time.monotonic() + patience_s
+        deadline, key = time.monotonic() + patience_s, keys.rendezvous(self._run, generation)
         while time.monotonic() < deadline:
-            address: Any = await self._try(self._client.get(keys.rendezvous(self._run, generation)))
-            if address:
-                return str(address.decode(errors="replace"))
+            address: Any = await self._try(self._client.get(key))
+            with contextlib.suppress(ForgedError):  # ranks connect to it: it must be that of a node of the run
+                if address:
+                    return self._seal.open(key, address).content.decode(errors="replace")
             await asyncio.sleep(0.05)
         return None
 
@@ -187,7 +224,8 @@ class StoreLink:
         if len(self._events) >= EVENTS_KEPT:
             self._events.popleft()
             self.events_dropped_total += 1
-        self._events.append(event)
+        # It is sealed once: if an outage makes the agent send it twice, the daemon sees that it is the same.
+        self._events.append(self._seal.close(keys.events(self._run), event.SerializeToString(), self._numbers.next()))
         self._events_waiting.set()
 
     async def flush(self, patience_s: float) -> None:
@@ -208,8 +246,7 @@ class StoreLink:
                 if time.monotonic() >= self._registered_until_s:  # events of a node that is not listed are refused
                     pipeline.sadd(keys.nodes(self._run), self._node)
                 for event in batch:
-                    fields = {"event": event.SerializeToString()}
-                    pipeline.xadd(keys.events(self._run), fields, maxlen=self._events_in_stream)  # type: ignore[arg-type]
+                    pipeline.xadd(keys.events(self._run), {"event": event}, maxlen=self._events_in_stream)
                 if await self._try(pipeline.execute()) is None:
                     await asyncio.sleep(RETRY_S)
                     continue
@@ -238,15 +275,15 @@ class StoreLink:
                     "some" if batch.missed < 0 else batch.missed,
                 )
             for entry_id, fields in batch.entries:
-                command = _parse(fields)
-                if command is None:
+                try:
+                    command, number = self._command(fields)
+                except ForgedError as error:
+                    refuse(entry_id, f"an entry of the command stream: {error}")
+                except (KeyError, TypeError, DecodeError):
                     refuse(entry_id, "an entry of the command stream that is no command")
                 else:
-                    await handle(command, entry_id)
+                    await handle(command, number, entry_id)
 
-
-def _parse(fields: Mapping[bytes, bytes]) -> store.NodeCommand | None:
-    try:
-        return store.NodeCommand.FromString(fields[b"command"])
-    except (KeyError, TypeError, DecodeError):
-        return None
+    def _command(self, fields: Mapping[bytes, bytes]) -> tuple[store.NodeCommand, int]:
+        opened = self._seal.open(keys.commands(self._run, self._node), fields[b"command"])
+        return store.NodeCommand.FromString(opened.content), opened.number

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from redis import RedisError
@@ -14,6 +15,8 @@ from holdfast_cli.local_run.run_spec import run_spec
 from holdfast_cli.local_run.store import connect, publish_run
 from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.trainer_command import check_configuration, check_published
+from holdfast_proto.run_files import run_key
+from holdfast_proto.run_key import RunKeyFile
 from holdfast_proto.v1.store_pb2 import RunSpec
 
 
@@ -34,15 +37,20 @@ def publish(flags: PublishFlags) -> None:
         created_unix_s=time.time(),
         instance=secrets.token_hex(8),
     )
-    _publish(spec, settings.redis_url, settings.redis_password_file)
+    key_file = RunKeyFile(settings.run_key_file or run_key(settings.directory.absolute(), settings.run), settings.run)
+    make_key = key_file.make if settings.run_key_file else key_file.replace
+    _publish(spec, settings.redis_url, settings.redis_password_file, key_file, make_key)
     name, nodes = settings.run, settings.nodes
     print(f"run {name} is published: it begins once {nodes} agents with --run {name} are ready")
+    print(f"its key is {key_file.path}: agents and daemons need it in their --directory, or as --run-key-file")
 
 
-def _publish(spec: RunSpec, url: str, password_file: Path | None) -> None:
+def _publish(
+    spec: RunSpec, url: str, password_file: Path | None, key_file: RunKeyFile, make_key: Callable[[], None]
+) -> None:
     client = connect(url, password_file)
     try:
-        publish_run(client, spec)
+        publish_run(client, spec, key_file, make_key)
     except RedisError as error:
         raise CommandError(f"the run cannot be published at --redis {url}: {error}") from None
     finally:

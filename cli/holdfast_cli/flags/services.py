@@ -21,6 +21,7 @@ def _as_setting(field: str) -> OptionInfo:
 
 _Redis = Annotated[str, _as_setting("redis_url")]
 _RedisPasswordFile = Annotated[Path | None, _as_setting("redis_password_file")]
+_RunKeyFile = Annotated[Path | None, option("--run-key-file FILE", RUN, unset="RUN.key in --directory")]
 _MetricsPort = Annotated[
     int,
     option(
@@ -54,6 +55,8 @@ class AgentFlags:
     shm_directory: Annotated[Path, _as_setting("shm_directory")] = RunSettings.shm_directory
     redis: _Redis
     redis_password_file: _RedisPasswordFile = None
+    run_key_file: _RunKeyFile = None
+    """File with the key of the run, as `holdfast publish` has written it."""
     metrics_address: MetricsAddress = LOCAL
     metrics_port: _MetricsPort = 0
 
@@ -75,6 +78,8 @@ class DaemonFlags:
     """Seconds after which a standby takes over from a dead leader."""
     redis: _Redis
     redis_password_file: _RedisPasswordFile = None
+    run_key_file: _RunKeyFile = None
+    """File with the key of all runs of this Redis that it shall lead, as `holdfast publish` has written it."""
     metrics_address: MetricsAddress = LOCAL
     metrics_port: _MetricsPort = 0
     console: Annotated[bool, option("--console/--no-console", _CONSOLE, unset="true")] = True

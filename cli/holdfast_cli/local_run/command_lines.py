@@ -16,6 +16,11 @@ def store_arguments(url: str, password_file: Path | None) -> list[str]:
     return ["--redis", url, *(["--redis-password-file", str(password_file)] if password_file else [])]
 
 
+def _run_key_arguments(options: LocalRunOptions) -> list[str]:
+    """Return the arguments that name the run's key, if it is not in the folder of the component."""
+    return ["--run-key-file", str(options.run_key_file)] if options.run_key_file is not None else []
+
+
 def daemon_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) -> list[str]:
     """Return the argv of the daemon of a run. ``store``: from :func:`store_arguments`."""
     arguments: dict[str, Path | str] = {
@@ -27,7 +32,7 @@ def daemon_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) 
     }
     hosts = [word for host in options.console_hosts for word in ("--console-host", host)]
     console = hosts if options.console else ["--no-console"]
-    return [*HOLDFAST, "daemon", *_flatten(arguments), *console, *store]
+    return [*HOLDFAST, "daemon", *_flatten(arguments), *console, *_run_key_arguments(options), *store]
 
 
 def agent_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) -> list[str]:
@@ -50,6 +55,7 @@ def agent_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) -
         "agent",
         *_flatten(arguments),
         *(f"--no-stop-on-{each.name.lower()}" for each in ignored),
+        *_run_key_arguments(options),
         *store,
     ]
 

@@ -22,7 +22,8 @@ from holdfast_cli.local_run.supervised_folder import SupervisedFolder
 from holdfast_cli.run_folder.paths import empty_redis_data, set_aside_redis_data
 from holdfast_cli.run_folder.sweep import MARKER
 from holdfast_proto.endpoint import Endpoint, read_endpoint
-from holdfast_proto.run_files import process_log
+from holdfast_proto.run_files import process_log, run_key
+from holdfast_proto.run_key import RunKeyFile
 from holdfast_proto.v1.store_pb2 import RunSpec
 
 _SHOWN = 5
@@ -190,7 +191,8 @@ class LocalStack:
     def _publish(self, spec: RunSpec) -> None:
         client = connect(self._store_url, self._options.redis_password_file)
         try:
-            publish_run(client, spec)
+            key_file = RunKeyFile(run_key(self._paths.directory, spec.run), spec.run)
+            publish_run(client, spec, key_file, key_file.replace)
         except redis.RedisError as error:
             raise CommandError(f"Redis at {self._store_url} refused the run: {error}") from None
         finally:

@@ -1,6 +1,6 @@
 """Connects to Redis and publishes a run: the only thing that the command writes there."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import redis
@@ -8,6 +8,7 @@ import redis
 from holdfast_base import redis_client
 from holdfast_cli.errors import SettingsError
 from holdfast_proto import keys
+from holdfast_proto.run_key import RunKey, RunKeyError, RunKeyFile
 from holdfast_proto.v1.store_pb2 import RunSpec
 
 
@@ -27,11 +28,12 @@ def connect(url: str, password_file: Path | None = None, *, timeout_s: float = 5
         raise SettingsError(f"--redis-password-file {password_file}: {error.strerror}") from None
 
 
-def publish_run(client: "redis.Redis", spec: RunSpec) -> None:
+def publish_run(client: "redis.Redis", spec: RunSpec, key_file: RunKeyFile, make_key: Callable[[], None]) -> None:
     """Write the spec of a new run and hand the run to the daemons, in one transaction.
 
-    Removes what an earlier run of this name left, except its fencing number. Raises
-    SettingsError if that run still has agents, redis.RedisError if Redis cannot be reached.
+    Removes what an earlier run of this name left, except its fencing number. ``make_key``: puts the key of the new run
+    into ``key_file``. Raises SettingsError if the earlier run still has agents, or if the key cannot be used, and
+    redis.RedisError if Redis cannot be reached.
     """
     alive = live_nodes(client, spec.run)
     if alive:
@@ -39,6 +41,7 @@ def publish_run(client: "redis.Redis", spec: RunSpec) -> None:
             f"run {spec.run} already runs on {', '.join(alive)} with this Redis: choose another --run, "
             f"or stop it with `holdfast stop --run {spec.run}`"
         )
+    seal = key_of(key_file, make_key).seal
     leftovers = [keys.state(spec.run), keys.events(spec.run), keys.incidents(spec.run), keys.nodes(spec.run)]
     # Nodes that the set has forgotten, such as spares, have keys too. They hold the end of the earlier run, and the
     # rendezvous of its generations.
@@ -46,9 +49,21 @@ def publish_run(client: "redis.Redis", spec: RunSpec) -> None:
         leftovers += [key.decode() for key in client.scan_iter(match=pattern, count=1000)]
     transaction = client.pipeline(transaction=True)
     transaction.delete(*leftovers)
-    transaction.set(keys.spec(spec.run), spec.SerializeToString())
+    transaction.set(keys.spec(spec.run), seal.close(keys.spec(spec.run), spec.SerializeToString()))
     transaction.execute()
     client.sadd(keys.RUNS, spec.run)  # no hash tag: on a cluster it is on another node
+
+
+def key_of(key_file: RunKeyFile, make: Callable[[], None]) -> RunKey:
+    """Return the key in a file after ``make`` has put it there. Raises SettingsError."""
+    try:
+        make()
+        return key_file.read()
+    except OSError as error:
+        problem = f"{key_file.path}: {error.strerror}"
+        raise SettingsError(f"the run's key {problem}: name another file with --run-key-file") from None
+    except RunKeyError as error:
+        raise SettingsError(str(error)) from None
 
 
 def live_nodes(client: "redis.Redis", run: str) -> list[str]:

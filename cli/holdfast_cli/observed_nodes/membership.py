@@ -9,8 +9,9 @@ import redis
 from google.protobuf.message import DecodeError
 
 from holdfast_cli.errors import CommandError, SettingsError
-from holdfast_cli.local_run.store import live_nodes, publish_run
+from holdfast_cli.local_run.store import key_of, live_nodes, publish_run
 from holdfast_proto import keys
+from holdfast_proto.run_key import ForgedError, RunKeyFile
 from holdfast_proto.v1.store_pb2 import CoordinatorState, RunSpec
 from holdfast_proto.vocabulary import ENDED
 
@@ -31,10 +32,11 @@ class Membership:
     Redis is unreachable.
     """
 
-    def __init__(self, client: "redis.Redis", run: str, node: str) -> None:
+    def __init__(self, client: "redis.Redis", run: str, node: str, key_file: RunKeyFile) -> None:
         self._client: Any = client  # redis-py types its answers for the asynchronous client too
         self._run = run
         self._node = node
+        self._key_file = key_file
         self._clock_lead_s = 0.0
         """Time of Redis less this process's monotonic time: leases do not depend on the clocks of the nodes."""
 
@@ -79,8 +81,8 @@ class Membership:
             return None, (
                 f"a node {self._node} already observes run {self._run}: give each node a name of its own with --node"
             )
-        found = self._spec()
-        if present and found is not None and not self._has_ended():
+        found = self._spec(others=present)
+        if present and found is not None and not self._has_ended(found):
             if found.nodes != spec.nodes:
                 raise SettingsError(
                     f"--nodes {spec.nodes}: {', '.join(present)} began run {self._run} with --nodes {found.nodes}: "
@@ -112,7 +114,7 @@ class Membership:
                 return None, (
                     f"run {self._run} already runs on {', '.join(alive)} with this Redis: choose another --run"
                 )
-            publish_run(self._client, spec)
+            publish_run(self._client, spec, self._key_file, self._key_file.make)
             self.renew()
         finally:
             if self._client.get(key) == token.encode():
@@ -123,19 +125,29 @@ class Membership:
         names = self._client.zrangebyscore(keys.observers(self._run), self._now_s(), "+inf")
         return sorted(name.decode(errors="replace") for name in names)
 
-    def _spec(self) -> RunSpec | None:
-        data = self._client.get(keys.spec(self._run))
+    def _spec(self, others: list[str]) -> RunSpec | None:
+        """Return the spec of the observed run of this name; None: there is none. ``others``: nodes that observe it."""
+        data, place = self._client.get(keys.spec(self._run)), keys.spec(self._run)
+        seal = key_of(self._key_file, self._key_file.make).seal
         try:
-            spec = RunSpec.FromString(data) if data else None
+            spec = RunSpec.FromString(seal.open(place, data).content) if data else None
+        except ForgedError as error:
+            if not others:  # what an earlier run has left
+                return None
+            raise SettingsError(
+                f"{', '.join(others)} began run {self._run} with another key than {self._key_file.path} ({error}):"
+                " give all nodes the same with --run-key-file, or choose another --run"
+            ) from None
         except DecodeError:
             raise CommandError(
                 f"run {self._run} has a spec in Redis that this version cannot read: choose another --run"
             ) from None
         return None if spec is None or spec.command else spec
 
-    def _has_ended(self) -> bool:
-        data = self._client.get(keys.state(self._run))
+    def _has_ended(self, spec: RunSpec) -> bool:
+        data, place = self._client.get(keys.state(self._run)), keys.state(self._run)
+        seal = self._key_file.read().seal_of(spec.instance)
         try:
-            return bool(data) and CoordinatorState.FromString(data).phase in ENDED
-        except DecodeError:
+            return bool(data) and CoordinatorState.FromString(seal.open(place, data).content).phase in ENDED
+        except (DecodeError, ForgedError):
             return False

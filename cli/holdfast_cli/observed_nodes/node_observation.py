@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from holdfast_cli.observed_nodes.membership import Membership
 from holdfast_cli.observed_nodes.store_view import StoreView
 from holdfast_cli.run_folder.ended import outcome_of
 from holdfast_cli.run_folder.paths import RunPaths, node_folder
+from holdfast_proto.run_files import run_key
+from holdfast_proto.run_key import RunKeyFile
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident, RunSpec
 
@@ -67,15 +70,17 @@ class NodeObservation:
         ``say`` prints a line for the user, when Redis is lost and when it is back. Another thread calls it.
         """
         assert options.redis_url is not None
-        self.options = options
+        key_path = (options.run_key_file or run_key(options.directory, options.run)).absolute()
+        self.options = replace(options, run_key_file=key_path)
+        self._key_file = RunKeyFile(key_path, options.run)
         self.node = node
         self._interruption = interruption
         self._runtime = runtime
         self._say = say
         self._is_cut_off = False
         self._client = connect(options.redis_url, options.redis_password_file, timeout_s=STORE_TIMEOUT_S)
-        self._membership = Membership(self._client, options.run, node)
-        self._view = StoreView(self._client, options.run, node)
+        self._membership = Membership(self._client, options.run, node, self._key_file)
+        self._view: StoreView
         self._status: RunStatus | None = None
         self._last_status: RunStatus | None = None
         self._notes: list[str] = []
@@ -168,6 +173,7 @@ class NodeObservation:
             instance=folder.instance,
         )
         spec = self._membership.join(own, self._interruption.check)
+        self._view = StoreView(self._client, self.options.run, self.node, self._key_file.read().seal_of(spec.instance))
         if _settings_of(spec) != _settings_of(own):
             self._notes.append("the settings of this node differ from those of the first node, which count for the run")
 

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from holdfast_core.naming import incident_number
 from holdfast_daemon.control.listed_ranks import rank_view
 from holdfast_proto import keys
+from holdfast_proto.run_key import ForgedError, Numbers, Seal
 from holdfast_proto.state_value import read_state
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import CoordinatorState, EndAnnounced, Event, Incident, LauncherEnd, NodeState
@@ -20,12 +21,15 @@ _Message = TypeVar("_Message", bound=Message)
 
 
 class StoreView:
-    """Reads a run. Every method raises redis.RedisError if Redis is unreachable."""
+    """Reads one start of a run. Every method raises redis.RedisError if Redis is unreachable."""
 
-    def __init__(self, client: "redis.Redis", run: str, node: str) -> None:
+    def __init__(self, client: "redis.Redis", run: str, node: str, seal: Seal) -> None:
+        """Read what is sealed with ``seal``: see RunKey.seal_of."""
         self._client: Any = client  # redis-py types its answers for the asynchronous client too
         self._run = run
         self._node = node
+        self._seal = seal
+        self._numbers = Numbers()
 
     def status(self) -> RunStatus | None:
         """Return the run, or None before a daemon leads it. Its ranks are those of this node.
@@ -39,8 +43,8 @@ class StoreView:
         record_data, names, node_data = pipeline.execute()
         if record_data is None:
             return None
-        node = _state(node_data)
-        record = _parsed(CoordinatorState(newest_step=-1), record_data)
+        node = self._state(self._node, node_data)
+        record = self._parsed(CoordinatorState(newest_step=-1), keys.state(self._run), record_data)
         status = RunStatus(
             run=self._run,
             phase=record.phase,
@@ -59,20 +63,21 @@ class StoreView:
         if record.loss_counts.HasField("nonfinite_since"):
             status.nonfinite_since = record.loss_counts.nonfinite_since
         if names:
-            newest = self._client.hget(keys.incidents(self._run), max(names, key=_number))
-            status.newest_incident.CopyFrom(_parsed(Incident(), newest))
+            name = max(names, key=_number)
+            newest = self._client.hget(keys.incidents(self._run), name)
+            status.newest_incident.CopyFrom(self._incident(name, newest))
         return status
 
     def silent_nodes(self, observing: list[str]) -> list[str]:
         """Return those of the nodes that observe the run on which no rank has said hello."""
         states = self._client.mget([keys.node(self._run, name) for name in observing])
-        heard = {name for name, data in zip(observing, states, strict=True) if _state(data).generation}
+        heard = {name for name, data in zip(observing, states, strict=True) if self._state(name, data).generation}
         return [name for name in observing if name not in heard]
 
     def incidents(self) -> list[Incident]:
         """Return all incidents of the run, oldest first. One that cannot be read is left out."""
         found = self._client.hgetall(keys.incidents(self._run))
-        read = (_parsed(Incident(), found[name]) for name in sorted(found, key=_number))
+        read = (self._incident(name, found[name]) for name in sorted(found, key=_number))
         return [incident for incident in read if incident.id]
 
     def announce_end(self, within_s: float) -> None:
@@ -85,26 +90,28 @@ class StoreView:
 
     def _tell(self, event: Event) -> None:
         event.node, event.unix_s = self._node, time.time()
-        fields = {"event": event.SerializeToString()}
-        self._client.xadd(keys.events(self._run), fields)  # it is one of few: agents keep the stream short
+        place = keys.events(self._run)
+        sealed = self._seal.close(place, event.SerializeToString(), self._numbers.next())
+        self._client.xadd(place, {"event": sealed})  # it is one of few: agents keep the stream short
+
+    def _incident(self, name: bytes, data: bytes | None) -> Incident:
+        return self._parsed(Incident(), keys.incident(self._run, name.decode(errors="replace")), data)
+
+    def _state(self, node: str, data: bytes | None) -> NodeState:
+        """Return the state of a node, or an empty one if there is none that is good."""
+        try:
+            return read_state(self._seal.open(keys.node(self._run, node), data).content) if data else NodeState()
+        except (DecodeError, ForgedError):
+            return NodeState()
+
+    def _parsed(self, message: _Message, place: str, data: bytes | None) -> _Message:
+        """Return ``message`` with the fields of ``data``, or as it is if there are none that are good."""
+        try:
+            message.MergeFromString(self._seal.open(place, data).content if data else b"")
+        except (DecodeError, ForgedError):
+            message.Clear()
+        return message
 
 
 def _number(name: bytes) -> int:
     return incident_number(name.decode(errors="replace"))
-
-
-def _state(data: bytes | None) -> NodeState:
-    """Return the state of a node, or an empty one if there is none that can be read."""
-    try:
-        return read_state(data) if data else NodeState()
-    except DecodeError:
-        return NodeState()
-
-
-def _parsed(message: _Message, data: bytes | None) -> _Message:
-    """Return ``message`` with the fields of ``data``, or as it is if there are none."""
-    try:
-        message.MergeFromString(data or b"")
-    except DecodeError:
-        message.Clear()
-    return message

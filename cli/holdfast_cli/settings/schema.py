@@ -97,8 +97,8 @@ class RunSettings:
         most=100_000,
     )
     """Nodes that train. More agents than that are spares."""
-    directory: Path = setting(Path("holdfast-runs"), "run.directory", "--directory FOLDER", by="run observe")
-    """Folder that holds one folder per run."""
+    directory: Path = setting(Path("holdfast-runs"), "run.directory", "--directory FOLDER", by=EVERYWHERE)
+    """Folder that holds one folder per run. `holdfast publish` writes RUN.key there."""
     preemption_grace_s: float = setting(
         STOP_GRACE_S, "run.preemption_grace_s", "--preemption-grace-s SECONDS", by="run", least=0
     )
@@ -233,6 +233,14 @@ class RunSettings:
         None, "store.redis_password_file", "--redis-password-file FILE", by=EVERYWHERE
     )
     """File that holds the password of --redis."""
+    run_key_file: Path | None = setting(
+        None,
+        "store.run_key_file",
+        "--run-key-file FILE",
+        by="observe publish",
+        unset="RUN.key in --directory",
+    )
+    """File with the key that signs what the run's processes write to Redis. It is made if it is missing."""
 
     notify_on: tuple[str, ...] = setting(NOTIFY_EVENTS, "notify.on", by=EVERYWHERE, choices=NOTIFY_EVENTS)
     """What is reported; docs/notifications.md says what each word means."""

@@ -21,7 +21,7 @@ from holdfast_daemon.incidents.archive import incidents_in_log, state_at_end
 from holdfast_daemon.leadership.outbox import StoreCounters
 from holdfast_daemon.leadership.requests import Requests
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
-from holdfast_daemon.validation.intake import Refusals
+from holdfast_daemon.validation.refused_values import Refusals
 from holdfast_proto import run_files
 from holdfast_proto.message_json import from_json
 from holdfast_proto.v1 import common_pb2 as common

@@ -11,7 +11,7 @@ from holdfast_daemon.daemon_options import DaemonOptions
 from holdfast_daemon.leadership.outbox import StoreCounters
 from holdfast_daemon.leadership.requests import Requests
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
-from holdfast_daemon.validation.intake import Refusals
+from holdfast_daemon.validation.refused_values import Refusals
 
 
 class WatchedRun(Protocol):

@@ -13,6 +13,7 @@ from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.run_store import holds_another_type
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto import keys
+from holdfast_proto.run_key import RunKeyError
 
 log = logging.getLogger(__name__)
 
@@ -104,12 +105,15 @@ class Runs(Mapping[str, RunShell]):
         failures = self._failures.get(run)
         if run in self._tasks or (failures is not None and loop_s < failures.not_before_s):
             return
-        self._metrics.shell_begun()
         try:
             shell = self._make_shell(run)
+        except RunKeyError as error:  # asked again with each look: the key may come later, or this run is another's
+            self._log_once(f"{run} {error}".encode(), f"run {run} is not led: {error}")
+            return
         except Exception as error:  # noqa: BLE001 (it is logged, and this run alone has to wait)
             self._note_failure(run, error)
             return
+        self._metrics.shell_begun()
         self._shells[run] = shell
         self._tasks[run] = asyncio.create_task(shell.run(), name=run)
 

@@ -92,15 +92,15 @@ class Leadership:
         # A lease that is renewed is held during the call too: a reader of ``leads`` must not see the run without a
         # leader. One whose renewal fails is not.
         try:
-            is_held = await self._store.acquire(self._lease_s, max(lowest_fence(state), self._led_with))
+            is_held = await self._store.lease.acquire(self._lease_s, max(lowest_fence(state), self._led_with))
         finally:
-            is_renewed = is_held and self._store.fence == self._led_with
+            is_renewed = is_held and self._store.lease.fence == self._led_with
             self.leads = self.leads and is_renewed
         if not is_held:
             self._kept.end()
             return None
         self._renewed_at_s = now_s
-        self._kept.take(self._store.lease, asked_s)
+        self._kept.take(self._store.lease.value, asked_s)
         state = await self._successor(state) or state
         if is_renewed and state is not None:
             if is_doubted:  # another server may answer now, which lacks what was written last
@@ -143,7 +143,7 @@ class Leadership:
         self.leave()
         if self.leads:
             self.leads = False
-            await self._store.release()
+            await self._store.lease.release()
 
     async def save(
         self,
@@ -154,7 +154,7 @@ class Leadership:
         """Write the record, stamped with the fence of the lease, and change incidents as :meth:`RunStore.save` does."""
         stamped = store.CoordinatorState()
         stamped.CopyFrom(record)
-        stamped.fence = self._store.fence
+        stamped.fence = self._store.lease.fence
         await self._store.save(stamped, incidents, forgotten)
 
     async def _successor(self, state: CoreState | None) -> CoreState | None:
@@ -181,12 +181,13 @@ class Leadership:
                 # The events before a record that was refused have been taken in; those of a new run have not.
                 state = anew(state, await self._store.newest_event_id() if self._store.record_is_bad else "")
         assert state is not None
+        self._store.serve(state.spec.instance)
         if continues and record is None and self._own_fences and not self._store.record_is_bad:
             log.warning("run %s: the store has lost the run's data: writing them again", self._run)
-        log.info("run %s: leading with fence %d", self._run, self._store.fence)
+        log.info("run %s: leading with fence %d", self._run, self._store.lease.fence)
         if continues:
-            self._own_fences.add(self._store.fence)  # before: the store may write the record and not answer
+            self._own_fences.add(self._store.lease.fence)  # before: the store may write the record and not answer
         await self.save(state.record, state.incidents.values())
-        self._led_with = self._store.fence  # last: if the store fails before, all of this is done again
+        self._led_with = self._store.lease.fence  # last: if the store fails before, all of this is done again
         self._own_fences = {self._led_with}
         return Held(state, is_new=True, continues=continues)

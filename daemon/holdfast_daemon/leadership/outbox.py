@@ -119,7 +119,7 @@ class Outbox:
                 # It is random and no count, because the next daemon of this name may hold the same lease, and would
                 # count from the start.
                 command.id = command.id or uuid.uuid4().hex
-                command.fence = self._to.store.fence
+                command.fence = self._to.store.lease.fence
                 await self._to.store.send(node, command)
             case SaveIncident(incident=incident):
                 self._to.log.append(incident)

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import redis.asyncio
@@ -25,6 +25,7 @@ from holdfast_daemon.leadership.requests import Requests
 from holdfast_daemon.leadership.run_store import LeadershipLostError, RunStore, holds_another_type
 from holdfast_daemon.leadership.tick_metrics import TICK_MS, TickMetrics, TickPace
 from holdfast_daemon.notify.run_notifier import RunNotifier
+from holdfast_proto.run_key import RunKeyFile
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import ENDED
 
@@ -67,7 +68,7 @@ class RunShell:
         self.pace = TickPace(run, options.lease_s)
         self._standby_s = options.lease_s / 4
         """Pause between two looks of a standby."""
-        self._store = RunStore(client, run, options.identity)
+        self._store = RunStore(client, run, options.identity, RunKeyFile(options.run_key(run), run))
         self.leadership = Leadership(run, self._store, options.lease_s, KeptLease(run, keeper))
         self._core = GuardedCore(run)
         self.refusals = self._store.intake.refusals
@@ -139,7 +140,7 @@ class RunShell:
     async def _see_refusal(self) -> None:
         """Find out why a write was refused. If no other daemon leads, the next pass takes the lease again."""
         took_s = self.pace.length_s(self._clock.now())
-        holder = await self._store.other_holder()
+        holder = await self._store.lease.other_holder()
         if holder:
             self._make_way(f"another daemon leads: {holder}")
             return
@@ -231,7 +232,9 @@ class RunShell:
         assert self.state is not None
         record, spec = self.state.record, self.state.spec
         self.counters.operations += 1
-        batch, events = await self._store.events(record.last_event_id or "0", TICK_MS, spec)
+        batch, events, numbers = await self._store.events(
+            record.last_event_id or "0", TICK_MS, spec, record.event_numbers
+        )
         self.leadership.mark()
         self.counters.operations += 1
         nodes = await self._store.nodes(spec, record.nodes)
@@ -244,7 +247,7 @@ class RunShell:
         # Requests are taken after the last wait, so that none is lost if the store fails.
         observation = Observation(nodes=nodes, events=tuple(events), requests=self.requests.take())
         state = see_gap(self.state, batch, events, self.counters)
-        self.state = self._decide(state, observation, batch.last_id)
+        self.state = self._decide(state, observation, batch.last_id, numbers)
         self.history.see_state(self.state, self._clock.now())
         await self._outbox.drain(self.leadership, self.state.record)
         # After that: people hear of nothing that a successor would not know.
@@ -279,8 +282,13 @@ class RunShell:
         with self._metrics.detector(detector):
             yield
 
-    def _decide(self, state: CoreState, observation: Observation, last_event_id: str) -> CoreState:
-        """Show the core an observation; return its next state, and put its actions into the outbox."""
+    def _decide(
+        self, state: CoreState, observation: Observation, last_event_id: str, numbers: Mapping[str, int]
+    ) -> CoreState:
+        """Show the core an observation; return its next state, and put its actions into the outbox.
+
+        ``last_event_id``, ``numbers``: how far the events are that it contains, in the stream and by sender.
+        """
         now = self._clock.now()
         self.archive.recording.note(state, now, observation)
         with self._metrics.tick():
@@ -292,6 +300,7 @@ class RunShell:
         record = store.CoordinatorState()
         record.CopyFrom(stepped.state.record)
         record.last_event_id = last_event_id
+        record.event_numbers.update(numbers)
         has_changed = record != state.record
         self._outbox.add(stepped.actions, instance=stepped.state.spec.instance, record_has_changed=has_changed)
         return dataclasses.replace(stepped.state, record=record)

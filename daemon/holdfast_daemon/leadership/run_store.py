@@ -1,51 +1,23 @@
 """One run in Redis, as a daemon reads it and, while it leads, writes it."""
 
 import asyncio
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import redis.asyncio
 from redis.exceptions import ResponseError
 
 from holdfast_base.stream_reader import StreamBatch, StreamReader
+from holdfast_daemon.leadership.run_lease import RunLease
 from holdfast_daemon.validation.intake import Intake
+from holdfast_daemon.validation.refused_values import EventNumbers
 from holdfast_proto import keys
-from holdfast_proto.limits import FENCE_AHEAD_MS
+from holdfast_proto.run_key import Numbers, RunKeyFile
 from holdfast_proto.v1 import store_pb2 as store
 
 EVENTS_PER_READ = 512
 COMMANDS_KEPT = 1000
 ENDED_RUN_TTL_S = 86_400
-
-# KEYS: lease, last fence. ARGV: daemon, lease in ms, lowest acceptable fence, largest fence that can be true.
-# Returns the fence if the daemon now leads, else 0. The fence grows even if the store was emptied in between: it is
-# above the server's clock, and above all fences that the daemon knows of. A number that cannot be a fence counts as
-# none: agents would refuse all commands with a larger one.
-_ACQUIRE = """
-local function fence_of(text)
-  local number = tonumber(text)
-  if number and number >= 0 and number <= tonumber(ARGV[4]) then return number end
-  return 0
-end
-local least = fence_of(ARGV[3])
-local holder = redis.call('GET', KEYS[1])
-local name, own = string.match(holder or '', '^(.*) (%d+)$')
-if name then
-  if name ~= ARGV[1] then return 0 end
-  if fence_of(own) > 0 and fence_of(own) >= least then
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    return fence_of(own)
-  end
-end
-local time = redis.call('TIME')
-local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local fence = math.max(fence_of(redis.call('GET', KEYS[2])) + 1, now_ms, least + 1)
-local text = string.format('%.0f', fence)
-redis.call('SET', KEYS[2], text)
-redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. text, 'PX', ARGV[2])
-return fence
-"""
 
 # KEYS: lease, commands of a node. ARGV: lease as the leader holds it, how many to keep, command.
 _APPEND = """
@@ -66,12 +38,9 @@ redis.call('SET', KEYS[2], ARGV[2])
 return 1
 """
 
-_RELEASE = """
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
-return 0
-"""
 
-
+_NUMBERS = Numbers()
+"""Those of all values of this process: a shell that replaces one that has failed may get the same lease."""
 _JUNK = b"\xff"
 """No message parses from this."""
 
@@ -91,54 +60,36 @@ class RunStore:
     Values are checked before they are returned. A bad value is refused alone: see :class:`Intake`.
     """
 
-    def __init__(self, client: redis.asyncio.Redis, run: str, daemon: str, intake: Intake | None = None) -> None:
+    def __init__(self, client: redis.asyncio.Redis, run: str, daemon: str, key_file: RunKeyFile) -> None:
         self._client = client
         self._run = run
-        self._daemon = daemon
-        self.intake = intake or Intake(run)
+        self._key_file = key_file
+        self.intake = Intake(run, key_file.read().seal_of(""))  # until serve() is called, nothing is valid
         self.record_is_bad = False
         """Whether the store held a record at the last reading, and it was refused."""
         self._node_names: set[str] = set()
         """Names of all nodes that have ever reported."""
         self._events = StreamReader(client, keys.events(run))
-        self._acquire = client.register_script(_ACQUIRE)
         self._append = client.register_script(_APPEND)
         self._save = client.register_script(_SAVE)
-        self._release = client.register_script(_RELEASE)
-        self.fence = 0
-        """Fence of this daemon's lease; 0 while it does not lead."""
-
-    async def acquire(self, lease_s: float, lowest_fence: int) -> bool:
-        """Take or renew the lease with a fence of at least ``lowest_fence``; return whether we lead."""
-        lease_keys = [keys.leader(self._run), keys.fence(self._run)]
-        most = int(time.time() * 1000) + FENCE_AHEAD_MS
-        self.fence = int(await self._acquire(lease_keys, [self._daemon, int(lease_s * 1000), lowest_fence, most]))
-        return self.fence > 0
-
-    async def release(self) -> None:
-        """Give the lease up, so that a standby need not wait until it expires."""
-        await self._release([keys.leader(self._run)], [self.lease])
-        self.fence = 0
-
-    async def other_holder(self) -> str:
-        """Return the name of the other daemon that holds the lease; empty: nobody does, or this daemon does."""
-        name, _, fence = (await self._get(keys.leader(self._run)) or b"").decode(errors="replace").rpartition(" ")
-        return "" if name == self._daemon and fence.isdecimal() else name
-
-    @property
-    def lease(self) -> str:
-        """The lease as the store has it while this daemon leads."""
-        return f"{self._daemon} {self.fence}"
+        self.lease = RunLease(client, run, daemon, key_file, self.intake.refusals)
 
     def _check(self, written: object) -> None:
         if not written:
-            self.fence = 0
+            self.lease.fence = 0
             raise LeadershipLostError(self._run)
 
     async def spec(self) -> store.RunSpec | None:
-        """Return the run's spec, or None if there is none that is good."""
+        """Return the run's spec, or None if there is none that is good. What is read next is of the same start."""
         data = await self._get(keys.spec(self._run))
-        return self.intake.spec(data) if data else None
+        spec = self.intake.spec(data, self._key_file.read().seal) if data else None
+        if spec is not None:
+            self.serve(spec.instance)
+        return spec
+
+    def serve(self, instance: str) -> None:
+        """Read and write values of one start of the run from now on."""
+        self.intake.seal = self._key_file.read().seal_of(instance)
 
     async def record(self) -> store.CoordinatorState | None:
         """Return what the last leader knew, or None if there is no record that is good."""
@@ -188,9 +139,13 @@ class RunStore:
         return names
 
     async def events(
-        self, last_id: str, block_ms: int, spec: store.RunSpec | None = None
-    ) -> tuple[StreamBatch, list[store.Event]]:
-        """Return what was read after ``last_id``, and its good events; waits up to ``block_ms`` for one."""
+        self, last_id: str, block_ms: int, spec: store.RunSpec | None = None, known: Mapping[str, int] | None = None
+    ) -> tuple[StreamBatch, list[store.Event], dict[str, int]]:
+        """Return what was read after ``last_id``, and its good events; waits up to ``block_ms`` for one.
+
+        ``known``: sender -> number of the newest event that the run's record has taken in. Older ones are left out. The
+        last part of the answer has the same for what was read.
+        """
         try:
             batch = await self._events.read(last_id, most=EVENTS_PER_READ, block_ms=block_ms)
         except ResponseError as error:
@@ -198,9 +153,10 @@ class RunStore:
                 raise
             self.intake.refusals.add("key", keys.events(self._run), error, "the run is led without events")
             await asyncio.sleep(block_ms / 1000)
-            return StreamBatch(last_id), []
-        found = (self.intake.event(fields.get(b"event"), spec) for _, fields in batch.entries)
-        return batch, await self._of_known_nodes([event for event in found if event is not None])
+            return StreamBatch(last_id), [], {}
+        numbers = EventNumbers(known or {})
+        found = (self.intake.event(fields.get(b"event"), spec, numbers) for _, fields in batch.entries)
+        return batch, await self._of_known_nodes([event for event in found if event is not None]), numbers.newest
 
     async def newest_event_id(self) -> str:
         """Return the id of the newest event; empty: there is none."""
@@ -233,9 +189,18 @@ class RunStore:
         LeadershipLostError if we do not lead.
         """
         run_keys = [keys.leader(self._run), keys.state(self._run), keys.incidents(self._run)]
-        entries = [part for incident in incidents for part in (incident.id, incident.SerializeToString())]
+        numbered = _NUMBERS.next()
+
+        def sealed(place: str, message: store.CoordinatorState | store.Incident) -> bytes:
+            return self.intake.seal.close(place, message.SerializeToString(), numbered)
+
+        entries = [
+            part
+            for incident in incidents
+            for part in (incident.id, sealed(keys.incident(self._run, incident.id), incident))
+        ]
         entries += [part for name in forgotten for part in (name, b"")]  # last: a forgotten one may also have changed
-        self._check(await self._save(run_keys, [self.lease, record.SerializeToString(), *entries]))
+        self._check(await self._save(run_keys, [self.lease.value, sealed(run_keys[1], record), *entries]))
 
     async def send(self, node: str, command: store.NodeCommand) -> None:
         """Append a command to a node's stream; raises LeadershipLostError if we do not lead.
@@ -243,8 +208,9 @@ class RunStore:
         A stream whose key holds another type takes no commands. The other nodes get theirs all the same.
         """
         run_keys = [keys.leader(self._run), keys.commands(self._run, node)]
+        sealed = self.intake.seal.close(run_keys[1], command.SerializeToString(), _NUMBERS.next())
         try:
-            self._check(await self._append(run_keys, [self.lease, COMMANDS_KEPT, command.SerializeToString()]))
+            self._check(await self._append(run_keys, [self.lease.value, COMMANDS_KEPT, sealed]))
         except ResponseError as error:
             if not holds_another_type(error):
                 raise

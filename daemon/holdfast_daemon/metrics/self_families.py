@@ -5,7 +5,7 @@
 
 from holdfast_base.metric_family import counter, declared_in, gauge, histogram
 from holdfast_core.detectors import registry as detectors
-from holdfast_daemon.validation.intake import SOURCES
+from holdfast_daemon.validation.refused_values import SOURCES
 
 TICK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 DETECTORS = tuple(detector.name for detector in detectors.ALL)

@@ -1,6 +1,5 @@
 """Parses and checks the values of one run's keys, and refuses bad ones, each message alone."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -10,39 +9,16 @@ from google.protobuf.message import DecodeError, Message
 from holdfast_core.naming import incident_number
 from holdfast_daemon.validation.message_rules import check_event, check_incident, check_record, check_spec
 from holdfast_daemon.validation.node_rules import KnownRanks, check_node
+from holdfast_daemon.validation.refused_values import EventNumbers, Refusals, RepeatedError, sender_of
+from holdfast_proto import keys
 from holdfast_proto.checks.value_rules import RefusedError, check_node_name
+from holdfast_proto.run_key import ForgedError, Seal
 from holdfast_proto.state_value import read_state
 from holdfast_proto.v1 import store_pb2 as store
-
-log = logging.getLogger(__name__)
 
 Parsed = TypeVar("Parsed", bound=Message)
 Claims = frozenset[tuple[int, int]]
 """Ranks that a node says are alive there: pairs of generation and rank."""
-
-
-SOURCES = ("spec", "record", "incident", "node", "event", "key")
-"""Where a refused value was: one of these messages, or a key that holds another type of value."""
-
-
-class Refusals:
-    """Refused values of one run."""
-
-    def __init__(self, run: str) -> None:
-        self._run = run
-        self.counts = dict.fromkeys(SOURCES, 0)
-
-    def add(self, source: str, what: str, reason: object, consequence: str = "it is passed over") -> None:
-        """Count a refused value; log it if it is the first of its source."""
-        self.counts[source] += 1
-        if self.counts[source] == 1:
-            log.error(
-                "run %s: %s is refused: %s: %s (further ones of this kind are counted only)",
-                self._run,
-                what,
-                " ".join(str(reason).split())[:300],
-                consequence,
-            )
 
 
 @dataclass(frozen=True)
@@ -68,18 +44,22 @@ class Intake:
     lease is alive, and a healthy run must not be restarted because of a message that only this daemon cannot read.
     """
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, seal: Seal) -> None:
         self.refusals = Refusals(run)
+        self.seal = seal
+        """That of the present start of the run."""
         self._run = run
         self._ranks = KnownRanks()
         self._held: dict[str, _Held] = {}
+        self._numbers: dict[str, int] = {}
+        """Node -> number of its newest good state, also of nodes whose keys are gone."""
         self._judged_by: tuple[int, int] = (0, 0)
         self._shown: dict[str, store.NodeState] = {}
 
-    def spec(self, data: bytes) -> store.RunSpec | None:
+    def spec(self, data: bytes, seal: Seal) -> store.RunSpec | None:
         """Return the run's spec, or None if it is refused."""
         return self._take(
-            _parser_of(store.RunSpec),
+            _parser_of(store.RunSpec, seal, keys.spec(self._run)),
             data,
             lambda it: check_spec(it, self._run),
             source="spec",
@@ -90,7 +70,7 @@ class Intake:
     def record(self, data: bytes) -> store.CoordinatorState | None:
         """Return what the last leader knew, or None if it is refused."""
         return self._take(
-            _parser_of(store.CoordinatorState),
+            _parser_of(store.CoordinatorState, self.seal, keys.state(self._run)),
             data,
             lambda it: check_record(it, self._run),
             source="record",
@@ -104,7 +84,7 @@ class Intake:
         for key, data in entries.items():
             name = key.decode(errors="replace")
             incident = self._take(
-                _parser_of(store.Incident),
+                _parser_of(store.Incident, self.seal, keys.incident(self._run, name)),
                 data,
                 lambda it, name=name: check_incident(it, self._run, name),  # type: ignore[misc]
                 source="incident",
@@ -127,14 +107,27 @@ class Intake:
                 names.append(name)
         return sorted(names)
 
-    def event(self, data: bytes | None, spec: store.RunSpec | None) -> store.Event | None:
-        """Return an event, or None if it is refused. ``data``: None if the entry has no such field."""
+    def event(self, data: bytes | None, spec: store.RunSpec | None, numbers: EventNumbers) -> store.Event | None:
+        """Return an event, or None if it is refused. ``data``: None if the entry has no such field.
+
+        ``numbers`` is brought up to date.
+        """
         if data is None:
             self.refusals.add("event", "an event", "its entry has no field 'event'")
             return None
-        return self._take(
-            _parser_of(store.Event), data, lambda it: check_event(it, spec), source="event", what="an event"
-        )
+        number = 0
+
+        def parse(sealed: bytes) -> store.Event:
+            nonlocal number
+            opened = self.seal.open(keys.events(self._run), sealed)
+            number = opened.number
+            return _parsed(store.Event, opened.content)
+
+        def check(event: store.Event) -> None:
+            check_event(event, spec)
+            numbers.note(sender_of(event), number)
+
+        return self._take(parse, data, check, source="event", what="an event")
 
     def held_nodes(self) -> Set[str]:
         """Return the names of the nodes whose keys were there at the last look."""
@@ -145,7 +138,10 @@ class Intake:
         return {name for name, it in self._held.items() if it.is_foreign and it.newest is None}
 
     def nodes(
-        self, found: Mapping[str, bytes | None], spec: store.RunSpec | None, members: Sequence[str] = ()
+        self,
+        found: Mapping[str, bytes | None],
+        spec: store.RunSpec | None,
+        members: Sequence[str] = (),
     ) -> dict[str, store.NodeState]:
         """Return the state of every node whose key is there.
 
@@ -174,6 +170,15 @@ class Intake:
             return before
         claims: Claims = frozenset()
         is_parsed = False
+        number = 0
+
+        def parse(sealed: bytes) -> store.NodeState:
+            nonlocal number
+            opened = self.seal.open(keys.node(self._run, name), sealed)
+            number = opened.number
+            if number < self._numbers.get(name, 0):
+                raise RepeatedError("it was written before the newest one that is known")
+            return read_state(opened.content)
 
         def check(node: store.NodeState) -> None:
             nonlocal claims, is_parsed
@@ -181,9 +186,10 @@ class Intake:
             claims = check_node(node, name=name, run=self._run, spec=spec, known=self._ranks)
 
         what = f"the state of node {name}"
-        state = self._take(read_state, data, check, source="node", what=what, consequence=_KEPT)
+        state = self._take(parse, data, check, source="node", what=what, consequence=_KEPT)
         if state is None:
             return _Held(data, before.newest, before.claims, before.shown, is_foreign=not is_parsed)
+        self._numbers[name] = number
         return _Held(data, state, claims, before.shown)
 
     def _settle(
@@ -233,6 +239,10 @@ class Intake:
         try:
             message = parse(data)
             check(message)
+        except ForgedError as error:
+            self.refusals.add("signature", what, error, consequence)
+        except RepeatedError as error:
+            self.refusals.add("repeated", what, error, consequence)
         except (DecodeError, RefusedError) as error:
             self.refusals.add(source, what, error, consequence)
         else:
@@ -240,14 +250,15 @@ class Intake:
         return None
 
 
-def _parser_of(kind: type[Parsed]) -> Callable[[bytes], Parsed]:
-    def parse(data: bytes) -> Parsed:
-        try:
-            return kind.FromString(data)
-        except DecodeError:
-            raise DecodeError(f"its {len(data)} bytes are no {kind.DESCRIPTOR.name}") from None
+def _parsed(kind: type[Parsed], data: bytes) -> Parsed:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise DecodeError(f"its {len(data)} bytes are no {kind.DESCRIPTOR.name}") from None
 
-    return parse
+
+def _parser_of(kind: type[Parsed], seal: Seal, place: str) -> Callable[[bytes], Parsed]:
+    return lambda sealed: _parsed(kind, seal.open(place, sealed).content)
 
 
 _UNLED = "the run is not led: publish it again"

@@ -17,8 +17,8 @@ def command(**changes: Any) -> store.NodeCommand:
 
 
 def reason(given: store.NodeCommand, spec: store.RunSpec = SPEC, **known: Any) -> str:
-    fields: dict[str, Any] = {"fence": 0, "generation": 0, "observes": False}
-    return refusal(given, spec, Known(**{**fields, **known}), now_unix_s=NOW_UNIX_S)
+    fields: dict[str, Any] = {"fence": 0, "number": 0, "generation": 0, "observes": False}
+    return refusal(given, spec, Known(**{**fields, **known}), number=7, now_unix_s=NOW_UNIX_S)
 
 
 def start(**changes: Any) -> store.StartGeneration:

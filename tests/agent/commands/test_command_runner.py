@@ -41,7 +41,7 @@ class Desk:
         command = store.NodeCommand(
             id=name or f"id-{self._count}", fence=fence, generation=generation, instance=instance, **what
         )
-        await self.commands.handle(command, f"{self._count}-0")
+        await self.commands.handle(command, self._count, f"{self._count}-0")
 
     @cached_property
     def commands(self) -> CommandRunner:

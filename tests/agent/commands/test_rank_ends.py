@@ -48,10 +48,11 @@ class Desk:
         asked = {"rank": 0, "pid": self.pid, "start_ticks": self.ticks, "stalled_s": 60.0, "node": "a", **changes}
         end_ranks = store.EndRanks(ranks=[store.EndedRank(**asked)])
         before = len(self.node.link.emitted)
+        number = next(self._ids)
         command = store.NodeCommand(
-            id=f"id-{next(self._ids)}", fence=9, generation=generation, instance="i", end_ranks=end_ranks
+            id=f"id-{number}", fence=9, generation=generation, instance="i", end_ranks=end_ranks
         )
-        await self.commands.handle(command, "1-0")
+        await self.commands.handle(command, number, "1-0")
         return [event.command_refused.reason for event in self.node.link.emitted[before:]]
 
     @cached_property
@@ -130,4 +131,4 @@ async def test_a_process_that_the_rank_does_not_see_itself_in_is_left_alone(desk
 def test_only_a_run_that_asks_for_it_has_ranks_ended(spec: store.RunSpec, observes: bool, reason: str) -> None:
     asked = store.EndRanks(ranks=[store.EndedRank(rank=0, pid=5, start_ticks=6, node="a")])
     command = store.NodeCommand(id="a", generation=1, instance="i", end_ranks=asked)
-    assert reason in refusal(command, spec, Known(0, 1, observes), now_unix_s=1.8e9)
+    assert reason in refusal(command, spec, Known(0, 0, 1, observes), number=1, now_unix_s=1.8e9)

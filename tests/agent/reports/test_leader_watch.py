@@ -10,6 +10,7 @@ from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.agent.reports.test_store_link import RUN, linked
 from tests.support.receiver import Answer, Receiver, receiver
+from tests.support.run_keys import KnownKey
 from tests.support.store_server import StoreServer
 
 
@@ -69,7 +70,7 @@ def watching(store_server: StoreServer, url_file: Path, clock: Clock) -> Watch:
 def set_leader(server: StoreServer, is_led: bool) -> None:
     with server.client() as client:
         if is_led:
-            client.set(keys.leader(RUN), "daemon 1")
+            client.set(keys.leader(RUN), KnownKey(RUN).read().seal.sign_text(keys.leader(RUN), "daemon 1"))
         else:
             client.delete(keys.leader(RUN))
 

@@ -15,6 +15,7 @@ from holdfast_proto import keys
 from holdfast_proto.state_value import read_state
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import end, until
+from tests.support.run_keys import KnownKey, opened, sealed, sealed_spec
 from tests.support.store_server import StoreServer
 
 RUN, NODE = "run", "node0"
@@ -25,7 +26,9 @@ SPEC = store.RunSpec(run=RUN, nodes=1, ranks_per_node=2, instance="i")
 async def linked(server: StoreServer) -> AsyncIterator[StoreLink]:
     """A link whose events are being sent."""
     client = connect(server.url)
-    link = StoreLink(client, RUN, NODE, StoreOutage(logging.getLogger(__name__), server.url, "the agent tries again"))
+    outage = StoreOutage(logging.getLogger(__name__), server.url, "the agent tries again")
+    link = StoreLink(client, RUN, NODE, outage, KnownKey(RUN))
+    link.serve(SPEC)
     sender = asyncio.create_task(link.send_events())
     try:
         yield link
@@ -42,7 +45,11 @@ def emit(link: StoreLink, *steps: int) -> None:
 def sent(server: StoreServer) -> list[store.Event]:
     with server.client() as client:
         entries: Any = client.xrange(keys.events(RUN))
-    return [store.Event.FromString(fields[b"event"]) for _, fields in entries]
+    return [store.Event.FromString(opened(keys.events(RUN), fields[b"event"], run=RUN)) for _, fields in entries]
+
+
+def state_of(data: object) -> store.NodeState:
+    return read_state(opened(keys.node(RUN, NODE), data, run=RUN))
 
 
 def fail(_: str, reason: str) -> None:
@@ -112,13 +119,13 @@ async def test_flush_gives_up_when_its_patience_ends(store_server: StoreServer) 
 async def test_commands_are_received_in_order_also_after_the_store_came_back_empty(store_server: StoreServer) -> None:
     received: list[tuple[str, str]] = []
 
-    async def handle(command: store.NodeCommand, stream_id: str) -> None:
+    async def handle(command: store.NodeCommand, _: int, stream_id: str) -> None:
         received.append((command.id, stream_id))
 
     def send(*ids: str) -> list[str]:
         stream = keys.commands(RUN, NODE)
         with store_server.client() as client:
-            commands = [store.NodeCommand(id=name).SerializeToString() for name in ids]
+            commands = [sealed(stream, store.NodeCommand(id=name), run=RUN) for name in ids]
             answers: list[Any] = [client.xadd(stream, {"command": command}) for command in commands]
         return [answer.decode() for answer in answers]
 
@@ -138,7 +145,7 @@ async def test_commands_are_received_in_order_also_after_the_store_came_back_emp
 
 
 async def test_a_receiver_that_is_cancelled_ends_whatever_it_is_doing(store_server: StoreServer) -> None:
-    async def handle(command: store.NodeCommand, stream_id: str) -> None:
+    async def handle(command: store.NodeCommand, _: int, stream_id: str) -> None:
         raise AssertionError
 
     for moment in range(20):
@@ -155,14 +162,14 @@ async def test_publishing_puts_back_what_an_emptied_store_has_lost(store_server:
         for _ in range(2):
             link.up = False
             while not link.up:  # the first try after a restart finds that its connection is gone
-                await link.publish_state(store.NodeState(node=NODE, generation=3), SPEC)
+                await link.publish_state(store.NodeState(node=NODE, generation=3))
             assert await link.load_spec() == SPEC
             with store_server.client() as client:
                 data: Any = client.get(keys.node(RUN, NODE))
-                assert read_state(data).generation == 3
+                assert state_of(data).generation == 3
                 assert 0 < int(client.pttl(keys.node(RUN, NODE))) <= store_link.STATE_TTL_MS
                 while not client.smembers(keys.RUNS):
-                    await link.publish_state(store.NodeState(node=NODE, generation=3), SPEC)
+                    await link.publish_state(store.NodeState(node=NODE, generation=3))
                 assert client.smembers(keys.RUNS) == {RUN.encode()}
                 assert client.smembers(keys.nodes(RUN)) == {NODE.encode()}
             store_server.kill()
@@ -175,14 +182,14 @@ async def test_after_an_outage_the_store_does_not_hold_the_state_until_it_is_pub
     async with linked(store_server) as link:
         assert not link.holds_state
         for _ in range(2):
-            await link.publish_state(store.NodeState(run=RUN, node=NODE), SPEC)
+            await link.publish_state(store.NodeState(run=RUN, node=NODE))
             assert link.holds_state
         store_server.kill()
         assert await link.has_leader() is None
         store_server.start()
         assert await link.has_leader() is False
         assert (link.up, link.holds_state) == (True, False)
-        await link.publish_state(store.NodeState(run=RUN, node=NODE), SPEC)
+        await link.publish_state(store.NodeState(run=RUN, node=NODE))
         assert link.holds_state
 
 
@@ -199,11 +206,11 @@ async def test_no_state_waits_for_a_server_of_a_cluster_that_holds_the_list_of_r
     async with linked(store_server) as link:
         monkeypatch.setattr(link._client, "sadd", hang)
         for generation in (1, 2, 3):
-            await link.publish_state(store.NodeState(node=NODE, generation=generation), SPEC)
+            await link.publish_state(store.NodeState(node=NODE, generation=generation))
             await asyncio.sleep(0)
         with store_server.client() as client:
             data: Any = client.get(keys.node(RUN, NODE))
-        assert (read_state(data).generation, link.failures_total) == (3, 0)
+        assert (state_of(data).generation, link.failures_total) == (3, 0)
         assert asked == [(keys.RUNS, RUN)]
 
 
@@ -213,8 +220,8 @@ async def test_publishing_leaves_the_spec_of_another_instance_alone_and_a_node_c
     async with linked(store_server) as link:
         other = store.RunSpec(run=RUN, instance="another")
         with store_server.client() as client:
-            client.set(keys.spec(RUN), other.SerializeToString())
-        await link.publish_state(store.NodeState(node=NODE), SPEC)
+            client.set(keys.spec(RUN), sealed_spec(other))
+        await link.publish_state(store.NodeState(node=NODE))
         assert await link.load_spec() == other
         await link.withdraw()
         with store_server.client() as client:
@@ -229,7 +236,7 @@ async def test_while_the_store_is_unreachable_nothing_raises_and_failures_are_co
     store_server.kill()
     async with linked(store_server) as link:
         assert await link.load_spec() is None
-        await link.publish_state(store.NodeState(node=NODE), SPEC)
+        await link.publish_state(store.NodeState(node=NODE))
         assert not await link.publish_rendezvous(1, "127.0.0.1:29500")
         assert await link.find_rendezvous(1, patience_s=0.01) is None
         await link.withdraw()
@@ -249,10 +256,10 @@ async def test_entries_that_are_no_commands_are_refused_and_the_next_command_arr
     received: list[str] = []
     refused: list[str] = []
 
-    async def handle(command: store.NodeCommand, stream_id: str) -> None:
+    async def handle(command: store.NodeCommand, _: int, stream_id: str) -> None:
         received.append(command.id)
 
-    good: dict[Any, Any] = {"command": store.NodeCommand(id="good").SerializeToString()}
+    good: dict[Any, Any] = {"command": sealed(keys.commands(RUN, NODE), store.NodeCommand(id="good"), run=RUN)}
     junk: list[dict[Any, Any]] = [{"command": b"\xff\xff\xff"}, {"something": "else"}, {b"\xff": b"\xff"}]
     with store_server.client() as client:
         for fields in (*junk, good):

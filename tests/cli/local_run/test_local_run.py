@@ -27,6 +27,8 @@ from holdfast_cli.run_folder.record import find_record, load_record
 from holdfast_cli.run_folder.run_end import end_run
 from holdfast_cli.run_folder.run_processes import identify
 from holdfast_proto import keys
+from holdfast_proto.run_files import run_key
+from holdfast_proto.run_key import RunKeyFile
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RunStatus
 from tests.cli.conftest import FAKES
@@ -88,7 +90,8 @@ def test_the_spec_is_published_before_the_components_start(options: Options) -> 
     with LocalRun(options(ranks=4, checkpoint_every=20)) as run:
         client = connect(run.store_url)
         data: Any = client.get(keys.spec("testing"))
-        spec = store.RunSpec.FromString(data)
+        key = RunKeyFile(run_key(run.paths.directory, "testing"), "testing").read()
+        spec = store.RunSpec.FromString(key.seal.open(keys.spec("testing"), data).content)
         assert client.smembers(keys.RUNS) == {b"testing"}
         client.close()
     assert (spec.run, spec.nodes, spec.ranks_per_node, list(spec.command)) == ("testing", 1, 4, ["python", "train.py"])

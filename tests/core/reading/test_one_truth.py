@@ -12,7 +12,7 @@ from holdfast_daemon.console.ranks.rank_table import RankReader
 from holdfast_daemon.console.watched import WatchedRun
 from holdfast_daemon.control.status import status_of
 from holdfast_daemon.run_metrics import ranks_by_state
-from holdfast_daemon.validation.intake import Refusals
+from holdfast_daemon.validation.refused_values import Refusals
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import control_pb2 as control
 from tests.core.runs import running

@@ -25,6 +25,7 @@ from holdfast_proto.v1.fault_pb2 import Fault
 from tests.daemon.running_daemons import operating, running
 from tests.support.coroutines import PATIENCE_S, until
 from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent
+from tests.support.run_keys import KnownKey, write_key
 from tests.support.shells import Daemon, daemon, options, publish_spec, train
 from tests.support.store_server import StoreServer
 
@@ -32,6 +33,7 @@ from tests.support.store_server import StoreServer
 def idle_shell(folder: Path, run: str = RUN) -> RunShell:
     """A shell that is never run."""
     url = f"unix://{folder}/no-store.sock"
+    write_key(folder, run)
     return RunShell(connect(url), run, options(folder, url), Clock(), TickMetrics(CollectorRegistry()))
 
 
@@ -262,7 +264,9 @@ async def test_an_operator_who_waits_for_a_checkpoint_gets_an_error_when_another
 ) -> None:
     async with operated(folder, store_server, lease_s=600.0) as (it, stub, _agent):
         with store_server.client() as operator:
-            operator.set(keys.leader(RUN), "usurper 1")  # in one step: the leader would take a free lease again
+            seal = KnownKey(RUN).read().seal
+            # In one step: the leader would take a free lease again.
+            operator.set(keys.leader(RUN), seal.sign_text(keys.leader(RUN), "usurper 1"))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=PATIENCE_S)
         assert not it.shell.leads

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from holdfast_core import coordinator
 from holdfast_core.model import CheckpointRequest, Observation
-from holdfast_daemon.leadership import run_store
+from holdfast_daemon.leadership import run_lease
 from holdfast_daemon.leadership.lease_keeper import LONGEST_SILENCE_S, RENEW, LeaseKeeper, Step, next_step
 from holdfast_daemon.leadership.tick_metrics import TickPace
 from holdfast_proto import keys
@@ -20,6 +21,7 @@ from tests.daemon.running_daemons import running
 from tests.support.coroutines import until, wait_until
 from tests.support.fake_agent import RUN
 from tests.support.memory_store import MemoryStore
+from tests.support.run_keys import KnownKey, sealed
 from tests.support.shells import LEASE_S, publish_spec, stored_record
 from tests.support.store_server import StoreServer
 from tests.support.virtual_time import VirtualTimeLoop, on_virtual_time
@@ -112,11 +114,13 @@ async def test_what_a_tick_decided_is_dropped_if_another_daemon_has_led_in_it(
         def let_another_lead() -> None:
             lease = [keys.leader(RUN), keys.fence(RUN)]
             memory.delete(lease[0])
-            fence = memory.acquire(lease, ["usurper", 600_000, 0, 2**52])
+            fence = it.record.fence + 1
+            seal = KnownKey(RUN).read().seal
+            memory.set(lease[1], seal.sign_text(lease[1], str(fence)))
             record = store.CoordinatorState()
             record.CopyFrom(it.record)
             record.restarts_total, record.fence = 7, fence
-            memory.set(keys.state(RUN), record.SerializeToString())
+            memory.set(keys.state(RUN), sealed(keys.state(RUN), record, run=RUN))
             memory.delete(lease[0])
 
         at_next_checkpoint(let_another_lead)
@@ -145,9 +149,13 @@ class Standby:
         self.fence = 0
 
     def takes_over(self) -> bool:
+        seen: Any = [self._client.get(key) or b"" for key in (keys.leader(RUN), keys.fence(RUN))]
+        if seen[0]:
+            return False
         lease = [keys.leader(RUN), keys.fence(RUN)]
-        self.fence = int(str(self._client.eval(run_store._ACQUIRE, 2, *lease, "standby", "600000", "0", str(2**52))))
-        return self.fence > 0
+        seal, fence = KnownKey(RUN).read().seal, str(time.time_ns() // 10**6)
+        texts = [seal.sign_text(lease[0], f"standby {fence}"), seal.sign_text(lease[1], fence)]
+        return bool(self._client.eval(run_lease.TAKE, 2, *lease, *seen, *texts, "600000"))
 
     def left_ms(self) -> int:
         return int(str(self._client.pttl(keys.leader(RUN))))

@@ -16,14 +16,15 @@ from holdfast_daemon.leadership.requests import Requests
 from holdfast_daemon.leadership.run_store import RunStore
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto.v1 import store_pb2 as store
+from tests.support.run_keys import KnownKey
 
 
 class Writes(RunStore):
     """A store that notes all writes, and fails when a test wants it."""
 
     def __init__(self) -> None:
-        super().__init__(connect("unix:///no-store.sock"), "r", "daemon")
-        self.fence = 7
+        super().__init__(connect("unix:///no-store.sock"), "r", "daemon", KnownKey("r"))
+        self.lease.fence = 7
         self.written: list[str] = []
         self.ids: list[str] = []
         self.fails = False

@@ -12,6 +12,7 @@ from holdfast_core import coordinator
 from holdfast_daemon.incidents.incident_folder import read_recording
 from holdfast_daemon.leadership import run_shell
 from holdfast_daemon.leadership.missing_events import after_gap
+from holdfast_daemon.leadership.run_lease import RunLease
 from holdfast_daemon.leadership.run_store import RunStore
 from holdfast_daemon.replay.replaying import replay
 from holdfast_proto import keys
@@ -20,6 +21,7 @@ from tests.daemon.running_daemons import running
 from tests.support.coroutines import PATIENCE_S, until
 from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent
 from tests.support.memory_store import MemoryStore
+from tests.support.run_keys import KnownKey, sealed, sealed_spec
 from tests.support.shells import LEASE_S, Store, daemon, publish_spec, stored_incidents, stored_record, train
 from tests.support.store_server import StoreServer
 from tests.support.virtual_time import on_virtual_time
@@ -71,9 +73,9 @@ async def test_a_new_leader_judges_nothing_while_it_can_read_no_state_of_a_node(
             await it.until_phase(store.RUN_PHASE_RUNNING)
         publish = agent.link.publish_state
 
-        async def publish_of_another_version(state: store.NodeState, spec: store.RunSpec) -> None:
+        async def publish_of_another_version(state: store.NodeState) -> None:
             with memory.client() as client:
-                client.set(keys.node(RUN, NODE), state.SerializeToString())
+                client.set(keys.node(RUN, NODE), sealed(keys.node(RUN, NODE), state, run=RUN))
 
         agent.link.publish_state = publish_of_another_version  # type: ignore[method-assign]
         await asyncio.sleep(1.0)  # the last good state is replaced
@@ -130,7 +132,7 @@ async def test_a_store_that_comes_back_empty_gets_the_record_and_the_incidents_a
         assert after.fence > before.fence
         with memory.client() as client:
             assert client.smembers(keys.RUNS) == {RUN.encode()}
-            assert client.get(keys.spec(RUN)) == SPEC.SerializeToString()
+            assert client.get(keys.spec(RUN)) == sealed_spec(SPEC)
         await train(it, agent, steps=2)
     assert agent.kinds() == ["start"]
 
@@ -202,7 +204,7 @@ async def test_events_that_are_gone_are_counted_and_said(folder: Path, caplog: p
         await until(lambda: not it.shell.store_up, "the daemon knows that the store is unreachable")
         for step in range(2, 10):
             event = store.Event(node=NODE, checkpoint_failed=store.CheckpointFailed(step=step))
-            memory.xadd(keys.events(RUN), {"event": event.SerializeToString()})
+            memory.xadd(keys.events(RUN), {"event": sealed(keys.events(RUN), event, run=RUN)})
         memory.xtrim(keys.events(RUN), 1)
         memory.refused.clear()
         await until(lambda: it.shell.counters.events_missed, "the gap is counted")
@@ -259,7 +261,7 @@ async def test_a_standby_asks_for_the_lease_often_and_for_all_else_seldom(
 ) -> None:
     memory = published()
     async with running(folder, memory, steps=2, name="a") as (first, agent):
-        asked = dict.fromkeys(("hgetall", "acquire"), 0)
+        asked = dict.fromkeys(("hgetall", "look_at_lease"), 0)
         for name in asked:
             command = getattr(memory, name)
 
@@ -271,7 +273,7 @@ async def test_a_standby_asks_for_the_lease_often_and_for_all_else_seldom(
         async with daemon(folder, memory, "b") as second:
             await asyncio.sleep(10 * run_shell.FOLLOW_S)
             assert asked["hgetall"] <= 11  # incidents, which the leader reads once
-            assert asked["acquire"] >= 10 * run_shell.FOLLOW_S / LEASE_S * 4
+            assert asked["look_at_lease"] >= 10 * run_shell.FOLLOW_S / LEASE_S * 4
             assert second.record.generation == 1
             await first.die()
             await until(lambda: second.shell.leads, "the standby leads")
@@ -304,15 +306,16 @@ async def test_a_leader_that_stood_down_does_not_take_the_lease_again(folder: Pa
 async def test_a_leader_whose_lease_was_taken_stands_by_and_returns_with_what_its_successor_left(folder: Path) -> None:
     memory = published()
     async with running(folder, memory) as (it, _agent):
-        usurper = RunStore(memory.connect(), RUN, "usurper")
+        usurper = RunStore(memory.connect(), RUN, "usurper", KnownKey(RUN))
+        usurper.serve("i")
         memory.delete(keys.leader(RUN))
-        assert await usurper.acquire(600.0, 0)
+        assert await usurper.lease.acquire(600.0, 0)
         await until(lambda: not it.shell.leads, "the old leader knows that it has lost the lease")
         left = store.CoordinatorState()
         left.CopyFrom(it.record)
-        left.restarts_total, left.fence = 7, usurper.fence
+        left.restarts_total, left.fence = 7, usurper.lease.fence
         await usurper.save(left)
-        await usurper.release()
+        await usurper.lease.release()
         await until(lambda: it.shell.leads, "it leads again")
         await until(lambda: it.record.restarts_total == 7, "it continues from the record of its successor")
 
@@ -356,14 +359,14 @@ async def test_a_run_that_is_listed_before_its_spec_is_there_waits_for_it(folder
 async def test_a_lease_is_held_while_it_is_renewed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = published()
     seen: list[tuple[int, bool]] = []
-    acquire = RunStore.acquire
+    acquire = RunLease.acquire
 
-    async def observed(self: RunStore, lease_s: float, lowest_fence: int) -> bool:
+    async def observed(self: RunLease, lease_s: float, lowest_fence: int) -> bool:
         is_held = await acquire(self, lease_s, lowest_fence)
         seen.append((self.fence, it.shell.leads))
         return is_held
 
-    monkeypatch.setattr(RunStore, "acquire", observed)
+    monkeypatch.setattr(RunLease, "acquire", observed)
     async with daemon(folder, memory) as it:
         # Two of one fence: the lease has not lapsed in between.
         await until(lambda: it.task.done() or len(seen) > len({fence for fence, _ in seen}), "the lease is renewed")

@@ -13,6 +13,7 @@ from holdfast_proto.state_value import write_state
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import until
 from tests.support.memory_store import MemoryStore
+from tests.support.run_keys import KnownKey, opened, seal_of, sealed, sealed_spec
 from tests.support.shells import Store
 from tests.support.store_server import StoreServer
 
@@ -35,7 +36,10 @@ async def daemons(server: Store, *names: str) -> AsyncIterator[list[RunStore]]:
     """Yield the stores of some daemons, each with a connection of its own."""
     clients = [server.connect() for _ in names]
     try:
-        yield [RunStore(client, RUN, name) for client, name in zip(clients, names, strict=True)]
+        stores = [RunStore(client, RUN, name, KnownKey(RUN)) for client, name in zip(clients, names, strict=True)]
+        for each in stores:
+            each.serve("i")
+        yield stores
     finally:
         for client in clients:
             await client.aclose()
@@ -43,105 +47,111 @@ async def daemons(server: Store, *names: str) -> AsyncIterator[list[RunStore]]:
 
 async def wins(daemon: RunStore, lease_s: float = LONG_S) -> None:
     """Acquire the lease as soon as the one before has lapsed."""
-    while not await daemon.acquire(lease_s, 0):
+    while not await daemon.lease.acquire(lease_s, 0):
         await asyncio.sleep(0.01)
 
 
 async def test_of_two_daemons_one_leads(store_server: Store) -> None:
     async with daemons(store_server, "a", "b") as (a, b):
-        answers = await asyncio.gather(a.acquire(LONG_S, 0), b.acquire(LONG_S, 0))
+        answers = await asyncio.gather(a.lease.acquire(LONG_S, 0), b.lease.acquire(LONG_S, 0))
         assert sorted(answers) == [False, True]
-        assert sorted([a.fence > 0, b.fence > 0]) == [False, True]
+        assert sorted([a.lease.fence > 0, b.lease.fence > 0]) == [False, True]
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("host 1 77", "host 1")])
 async def test_renewal_keeps_the_fence_and_prolongs_the_lease(store_server: Store, names: tuple[str, str]) -> None:
     async with daemons(store_server, *names) as (a, b):
-        assert await a.acquire(5.0, 0)
-        fence = a.fence
-        assert await a.acquire(LONG_S, 0)
-        assert a.fence == fence
+        assert await a.lease.acquire(5.0, 0)
+        fence = a.lease.fence
+        assert await a.lease.acquire(LONG_S, 0)
+        assert a.lease.fence == fence
         with store_server.client() as client:
             remaining_ms: Any = client.pttl(keys.leader(RUN))
         assert remaining_ms > 5_000
-        assert not await b.acquire(LONG_S, 0)
+        assert not await b.lease.acquire(LONG_S, 0)
 
 
 async def test_takeover_after_the_lease_has_lapsed_has_a_larger_fence(store_server: Store) -> None:
     async with daemons(store_server, "a", "b") as (a, b):
-        assert await a.acquire(SHORT_S, 0)
+        assert await a.lease.acquire(SHORT_S, 0)
         await wins(b)
-        assert b.fence > a.fence
-        assert not await a.acquire(LONG_S, 0)
-        assert a.fence == 0
+        assert b.lease.fence > a.lease.fence
+        assert not await a.lease.acquire(LONG_S, 0)
+        assert a.lease.fence == 0
 
 
 async def test_one_who_comes_back_after_its_lease_has_lapsed_has_a_larger_fence(store_server: Store) -> None:
     async with daemons(store_server, "a") as (a,):
-        assert await a.acquire(SHORT_S, 0)
-        before = a.fence
+        assert await a.lease.acquire(SHORT_S, 0)
+        before = a.lease.fence
         with store_server.client() as client:
             await until(lambda: not client.exists(keys.leader(RUN)), "the lease has lapsed")
-        assert await a.acquire(LONG_S, 0)
-        assert a.fence > before
+        assert await a.lease.acquire(LONG_S, 0)
+        assert a.lease.fence > before
 
 
 async def test_a_server_that_came_back_empty_still_hands_out_a_larger_fence(store_server: Store) -> None:
     async with daemons(store_server, "a", "b") as (a, b):
-        assert await a.acquire(LONG_S, 0)
+        assert await a.lease.acquire(LONG_S, 0)
         store_server.kill()
         with pytest.raises(StoreError):
-            await b.acquire(LONG_S, 0)
+            await b.lease.acquire(LONG_S, 0)
         store_server.start()
-        assert await b.acquire(LONG_S, 0)
-        assert b.fence > a.fence
+        assert await b.lease.acquire(LONG_S, 0)
+        assert b.lease.fence > a.lease.fence
 
 
 async def test_a_fence_is_never_below_what_the_nodes_have_obeyed(store_server: Store) -> None:
     async with daemons(store_server, "a") as (a,):
-        assert await a.acquire(LONG_S, 0)
-        obeyed = a.fence + 10**9
-        assert await a.acquire(LONG_S, obeyed)
-        assert a.fence > obeyed
-        fence = a.fence
-        assert await a.acquire(LONG_S, obeyed)
-        assert a.fence == fence
+        assert await a.lease.acquire(LONG_S, 0)
+        obeyed = a.lease.fence + 10**9
+        assert await a.lease.acquire(LONG_S, obeyed)
+        assert a.lease.fence > obeyed
+        fence = a.lease.fence
+        assert await a.lease.acquire(LONG_S, obeyed)
+        assert a.lease.fence == fence
 
 
 @pytest.mark.parametrize("junk", ["18446744073709551615", "99999999999999", "1e400", "nan", "-1", "x"])
-async def test_a_number_that_cannot_be_a_fence_counts_as_none(store_server: Store, junk: str) -> None:
+@pytest.mark.parametrize("is_signed", [False, True])
+async def test_a_number_that_cannot_be_a_fence_counts_as_none(store_server: Store, junk: str, is_signed: bool) -> None:
+    seal = KnownKey(RUN).read().seal
+
+    def written(key: str, text: str) -> str:
+        return seal.sign_text(key, text) if is_signed else text
+
     async with daemons(store_server, "a", "b") as (a, b):
-        assert await a.acquire(LONG_S, 0)
-        usual = a.fence
-        await a.release()
+        assert await a.lease.acquire(LONG_S, 0)
+        usual = a.lease.fence
+        await a.lease.release()
         with store_server.client() as client:
-            client.set(keys.fence(RUN), junk)
-        assert await b.acquire(LONG_S, 2**52)
-        assert usual <= b.fence < usual + 60_000
+            client.set(keys.fence(RUN), written(keys.fence(RUN), junk))
+        assert await b.lease.acquire(LONG_S, 2**40)
+        assert usual <= b.lease.fence < usual + 60_000
         with store_server.client() as client:
-            client.set(keys.leader(RUN), f"b {junk}")
-        await b.acquire(LONG_S, 0)
-        assert usual <= b.fence < usual + 60_000
+            client.set(keys.leader(RUN), written(keys.leader(RUN), f"b {junk}"))
+        assert await b.lease.acquire(LONG_S, 0)
+        assert usual <= b.lease.fence < usual + 60_000
 
 
 async def test_release_by_the_leader_alone_lets_a_standby_in_at_once(store_server: Store) -> None:
     async with daemons(store_server, "a", "b") as (a, b):
-        assert await a.acquire(LONG_S, 0)
-        first = a.fence
-        assert not await b.acquire(LONG_S, 0)
-        await b.release()
-        assert not await b.acquire(LONG_S, 0)
-        await a.release()
-        assert a.fence == 0
-        assert await b.acquire(LONG_S, 0)
-        assert b.fence > first
+        assert await a.lease.acquire(LONG_S, 0)
+        first = a.lease.fence
+        assert not await b.lease.acquire(LONG_S, 0)
+        await b.lease.release()
+        assert not await b.lease.acquire(LONG_S, 0)
+        await a.lease.release()
+        assert a.lease.fence == 0
+        assert await b.lease.acquire(LONG_S, 0)
+        assert b.lease.fence > first
 
 
 async def test_only_another_daemon_counts_as_another_holder(store_server: Store) -> None:
     async with daemons(store_server, "host 1", "host") as (a, b):
-        assert await a.other_holder() == ""
-        assert await a.acquire(LONG_S, 0)
-        assert (await a.other_holder(), await b.other_holder()) == ("", "host 1")
+        assert await a.lease.other_holder() == ""
+        assert await a.lease.acquire(LONG_S, 0)
+        assert (await a.lease.other_holder(), await b.lease.other_holder()) == ("", "host 1")
 
 
 Write = Callable[[RunStore], Awaitable[None]]
@@ -162,11 +172,11 @@ def written(server: Store) -> list[str]:
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 async def test_a_leader_that_was_replaced_writes_nothing_more(store_server: Store, write: Write) -> None:
     async with daemons(store_server, "a", "b") as (a, b):
-        assert await a.acquire(SHORT_S, 0)
+        assert await a.lease.acquire(SHORT_S, 0)
         await wins(b)
         with pytest.raises(LeadershipLostError):
             await write(a)
-        assert a.fence == 0
+        assert a.lease.fence == 0
         assert written(store_server) == []
         await write(b)
         assert written(store_server)
@@ -175,7 +185,7 @@ async def test_a_leader_that_was_replaced_writes_nothing_more(store_server: Stor
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 async def test_a_leader_whose_lease_has_lapsed_writes_nothing_more(store_server: Store, write: Write) -> None:
     async with daemons(store_server, "a") as (a,):
-        assert await a.acquire(SHORT_S, 0)
+        assert await a.lease.acquire(SHORT_S, 0)
         with store_server.client() as client:
             await until(lambda: not client.exists(keys.leader(RUN)), "the lease has lapsed")
         with pytest.raises(LeadershipLostError):
@@ -195,7 +205,7 @@ async def test_what_the_leader_saves_its_successor_reads(store_server: Store) ->
     record = store.CoordinatorState(run=RUN, phase=store.RUN_PHASE_RUNNING, generation=4, nodes=["node0"])
     old, new = (store.Incident(id=name, generation=4) for name in ("0001-dead-rank", "0002-dead-rank"))
     async with daemons(store_server, "a", "b") as (a, b):
-        assert await a.acquire(LONG_S, 0)
+        assert await a.lease.acquire(LONG_S, 0)
         assert (await b.record(), await b.incidents(), await b.spec()) == (None, {}, None)
         await a.save(record, [new, old])
         old.state = store.INCIDENT_STATE_RECOVERED
@@ -208,14 +218,15 @@ async def test_what_the_leader_saves_its_successor_reads(store_server: Store) ->
 
 async def test_commands_wait_for_their_node_in_order(store_server: Store) -> None:
     async with daemons(store_server, "a") as (a,):
-        assert await a.acquire(LONG_S, 0)
+        assert await a.lease.acquire(LONG_S, 0)
         for name in ("1", "2", "3"):
-            await a.send("node0", store.NodeCommand(id=name, fence=a.fence))
+            await a.send("node0", store.NodeCommand(id=name, fence=a.lease.fence))
         with store_server.client() as client:
             entries: Any = client.xrange(keys.commands(RUN, "node0"))
             assert client.exists(keys.commands(RUN, "node1")) == 0
-        commands = [store.NodeCommand.FromString(fields[b"command"]) for _, fields in entries]
-        assert [(command.id, command.fence) for command in commands] == [(n, a.fence) for n in ("1", "2", "3")]
+        place = keys.commands(RUN, "node0")
+        commands = [store.NodeCommand.FromString(opened(place, fields[b"command"], run=RUN)) for _, fields in entries]
+        assert [(command.id, command.fence) for command in commands] == [(n, a.lease.fence) for n in ("1", "2", "3")]
 
 
 async def test_events_are_read_in_order_and_none_twice(store_server: Store) -> None:
@@ -224,13 +235,13 @@ async def test_events_are_read_in_order_and_none_twice(store_server: Store) -> N
             client.sadd(keys.nodes(RUN), "node0")
             made = [store.Event(node="node0", generation=number, command_refused={}) for number in range(4)]
             for event in made[:3]:
-                client.xadd(keys.events(RUN), {"event": event.SerializeToString()})
-            first, events = await a.events("0", 10)
+                client.xadd(keys.events(RUN), {"event": sealed(keys.events(RUN), event, run=RUN)})
+            first, events, _ = await a.events("0", 10)
             assert events == made[:3]
-            again, events = await a.events(first.last_id, 10)
+            again, events, _ = await a.events(first.last_id, 10)
             assert (again.last_id, events) == (first.last_id, [])
-            client.xadd(keys.events(RUN), {"event": made[3].SerializeToString()})
-        second, events = await a.events(first.last_id, 10)
+            client.xadd(keys.events(RUN), {"event": sealed(keys.events(RUN), made[3], run=RUN)})
+        second, events, _ = await a.events(first.last_id, 10)
         assert second.last_id > first.last_id
         assert events == made[3:]
 
@@ -240,8 +251,9 @@ async def test_only_nodes_whose_lease_is_alive_are_there(store_server: Store) ->
         assert await a.nodes() == {}
         with store_server.client() as client:
             client.sadd(keys.nodes(RUN), "node1", "node0", "node2")
-            for name in ("node0", "node2"):
-                client.set(keys.node(RUN, name), write_state(store.NodeState(run=RUN, node=name)), px=60_000)
+            states = {name: store.NodeState(run=RUN, node=name) for name in ("node0", "node2")}
+            for name, state in states.items():
+                client.set(key := keys.node(RUN, name), seal_of(RUN).close(key, write_state(state)), px=60_000)
             found = [(name, state.node) for name, state in (await a.nodes()).items()]
             assert found == [("node0", "node0"), ("node2", "node2")]
             client.delete(keys.node(RUN, "node0"))
@@ -252,8 +264,8 @@ async def test_an_ended_run_is_off_the_list_and_its_keys_expire(store_server: St
     async with daemons(store_server, "a") as (a,):
         with store_server.client() as client:
             client.sadd(keys.RUNS, RUN, "another")
-            client.set(keys.spec(RUN), store.RunSpec(run=RUN).SerializeToString())
-            assert await a.acquire(LONG_S, 0)
+            client.set(keys.spec(RUN), sealed_spec(store.RunSpec(run=RUN)))
+            assert await a.lease.acquire(LONG_S, 0)
             await a.save(store.CoordinatorState(run=RUN))
             client.sadd(keys.nodes(RUN), "node", "spare")
             for node in ("node", "spare"):

@@ -14,6 +14,7 @@ from holdfast_daemon.leadership import known_runs as runs_module
 from holdfast_daemon.leadership.known_runs import Runs
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto import keys
+from holdfast_proto.run_key import RunKeyError
 from tests.support.coroutines import end, until
 from tests.support.memory_store import MemoryStore
 from tests.support.shells import Store
@@ -96,6 +97,28 @@ async def test_a_list_of_runs_of_another_type_stops_no_run_that_is_known(store_s
             client.delete(keys.RUNS)
             client.sadd(keys.RUNS, "a", "b")
             await until(lambda: it.names() == ["a", "b"], "the new run is taken up")
+
+
+@on_virtual_time
+async def test_a_run_without_a_key_is_named_once_and_led_when_its_key_is_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    memory, has_key = MemoryStore(), False
+    memory.sadd(keys.RUNS, "a", "b")
+    shells: list[FakeShell] = []
+
+    def make(run: str) -> FakeShell:
+        if run == "a" and not has_key:
+            raise RunKeyError("there is no key of run a")
+        shells.append(FakeShell(run))
+        return shells[-1]
+
+    async with watched(memory, make):
+        await asyncio.sleep(10.0)
+        assert [shell.run_name for shell in shells] == ["b"]
+        has_key = True
+        await until(lambda: len(shells) == 2, "run a is taken up")
+    assert [line for line in caplog.messages if "key" in line] == ["run a is not led: there is no key of run a"]
 
 
 @on_virtual_time

@@ -15,6 +15,7 @@ from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import PATIENCE_S, until
 from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent
+from tests.support.run_keys import KnownKey
 from tests.support.shells import daemon, publish_spec, stored_incidents, stored_record, train
 from tests.support.store_groups import ClusterGroup, SentinelGroup
 from tests.support.store_server import StoreServer
@@ -40,7 +41,7 @@ async def test_a_run_goes_on_with_the_master_that_sentinels_choose(
     caplog.set_level(logging.INFO)
     store_of_all: Any = sentinels
     with sentinels.client() as client:
-        publish_run(client, SPEC)
+        publish_run(client, SPEC, KnownKey(RUN), lambda: None)
     async with daemon(folder, store_of_all) as it, FakeAgent(sentinels.url) as agent:
         await train(it, agent, steps=2)
         await it.until_phase(store.RUN_PHASE_RUNNING)
@@ -83,7 +84,7 @@ async def test_a_run_uses_a_cluster(cluster: ClusterGroup, folder: Path) -> None
     store_of_all: Any = cluster
     with cluster.client() as client:
         client.set(keys.rendezvous(RUN, 7), "an earlier run")
-        publish_run(client, SPEC)
+        publish_run(client, SPEC, KnownKey(RUN), lambda: None)
         assert not client.exists(keys.rendezvous(RUN, 7))
     async with daemon(folder, store_of_all) as it, FakeAgent(cluster.url) as agent:
         await train(it, agent, steps=2)
@@ -123,8 +124,9 @@ async def test_a_run_goes_on_when_a_server_loses_all_data_and_its_clock_is_behin
         await it.until_phase(store.RUN_PHASE_RUNNING)
         event = store.Event(node=NODE, checkpoint_unreadable={"step": 1, "reason": "no such file"})
         with store_server.client() as client:
-            client.xadd(keys.events(RUN), {"event": event.SerializeToString()}, id=ahead)
-            client.xadd(keys.commands(RUN, NODE), {"command": store.NodeCommand().SerializeToString()}, id=ahead)
+            client.xadd(keys.events(RUN), {"event": agent.sealed(keys.events(RUN), event)}, id=ahead)
+            place = keys.commands(RUN, NODE)
+            client.xadd(place, {"command": agent.sealed(place, store.NodeCommand())}, id=ahead)
             await until(lambda: it.record.last_event_id == ahead and len(agent.commands) == 2, "both are read")
             await until(lambda: stored_incidents(store_server), "the incident is kept")
             before = stored_record(store_server)

@@ -13,6 +13,7 @@ from tests.support.coroutines import PATIENCE_S, until
 from tests.support.fake_agent import RUN, SPEC, FakeAgent
 from tests.support.memory_store import MemoryStore
 from tests.support.receiver import Receiver, receiver
+from tests.support.run_keys import sealed_spec
 from tests.support.shells import Store, daemon, train
 from tests.support.store_server import StoreServer
 from tests.support.virtual_time import on_virtual_time
@@ -40,7 +41,7 @@ def publish(server: Store, service: Receiver) -> None:
     spec.notify.on.extend(["incident", "recovery", "failure", "end"])
     spec.notify.channels.add(name="hook", webhook=store.WebhookChannel(url=service.url))
     with server.client() as client:
-        client.set(keys.spec(RUN), spec.SerializeToString())
+        client.set(keys.spec(RUN), sealed_spec(spec))
         client.sadd(keys.RUNS, RUN)
 
 

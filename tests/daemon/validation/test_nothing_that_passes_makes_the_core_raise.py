@@ -1,5 +1,6 @@
 """Random messages that pass the checks never make the core raise."""
 
+import itertools
 import math
 import random
 from typing import Any
@@ -11,10 +12,13 @@ from google.protobuf.message import Message
 from holdfast_core import coordinator
 from holdfast_core.model import DetectorFailed, Observation
 from holdfast_daemon.validation.intake import Intake
+from holdfast_daemon.validation.refused_values import EventNumbers
+from holdfast_proto import keys
 from holdfast_proto.state_value import write_state
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.validation.test_event_rules import GOOD_EVENTS, good_event
 from tests.support.core_world import World
+from tests.support.run_keys import seal_of, sealed
 
 INTEGERS = {
     FieldDescriptor.CPPTYPE_INT32: (-1, 0, 1, 44, 2**31 - 1),
@@ -59,6 +63,10 @@ def anything(field: Any, chance: random.Random) -> Any:
     return chance.choice(TEXTS if field.cpp_type == FieldDescriptor.CPPTYPE_STRING else NUMBERS)
 
 
+SEAL = seal_of("r")
+COUNT = itertools.count(1)
+
+
 def begun(chance: random.Random) -> World:
     """Return a run that trains, stands still, or has lost a rank."""
     world = World(nodes=2, ranks_per_node=2)
@@ -77,7 +85,7 @@ def test_nothing_that_passes_makes_the_core_raise(seed: int) -> None:
     chance = random.Random(seed)
     passed = refused = 0
     for _ in range(10):
-        world, intake = begun(chance), Intake("r")
+        world, intake = begun(chance), Intake("r", SEAL)
         for _ in range(12):
             ratio = chance.choice([0.02, 0.1, 0.3])
             raw: dict[str, bytes | None] = {}
@@ -85,14 +93,14 @@ def test_nothing_that_passes_makes_the_core_raise(seed: int) -> None:
                 node = store.NodeState()
                 node.CopyFrom(known)
                 mutate(node, chance, ratio)
-                raw[name] = write_state(node)
+                raw[name] = SEAL.close(keys.node("r", name), write_state(node), next(COUNT))
             nodes = intake.nodes(raw, world.spec, world.state.record.nodes)
             events = []
             for _ in range(chance.randrange(4)):
                 event = good_event(chance.choice(list(GOOD_EVENTS)))
                 event.node, event.generation = chance.choice(["node0", "node1"]), world.state.record.generation
                 mutate(event, chance, ratio)
-                taken = intake.event(event.SerializeToString(), world.spec)
+                taken = intake.event(sealed(keys.events("r"), event, run="r"), world.spec, EventNumbers({}))
                 events += [taken] if taken is not None else []
             world.now += chance.choice([0.1, 1.0, 30.0])
             world.state, actions = coordinator.step(

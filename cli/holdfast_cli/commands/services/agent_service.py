@@ -28,6 +28,7 @@ def agent(flags: AgentFlags) -> None:
         node=flags.node or socket.gethostname(),
         store_url=flags.redis,
         store_password_file=flags.redis_password_file,
+        run_key_file=flags.run_key_file and flags.run_key_file.absolute(),
         directory=flags.directory.absolute(),
         runtime_directory=flags.runtime_directory.absolute(),
         shm_directory=flags.shm_directory.absolute(),

@@ -26,6 +26,7 @@ def daemon(flags: DaemonFlags) -> None:
         name=flags.name or socket.gethostname(),
         store_url=flags.redis,
         store_password_file=flags.redis_password_file,
+        run_key_file=flags.run_key_file and flags.run_key_file.absolute(),
         directory=flags.directory.absolute(),
         control=flags.control.absolute(),
         metrics_address=flags.metrics_address,

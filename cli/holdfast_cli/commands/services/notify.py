@@ -4,6 +4,7 @@ import socket
 import time
 from pathlib import Path
 
+from google.protobuf.message import DecodeError
 from redis import RedisError
 
 from holdfast_base.files import exposure
@@ -21,6 +22,8 @@ from holdfast_daemon.notify.channels.sending import DeliveryDelayedError, Delive
 from holdfast_daemon.notify.grouping import message_of
 from holdfast_daemon.notify.message_text import RunText
 from holdfast_proto import keys
+from holdfast_proto.run_files import run_key
+from holdfast_proto.run_key import ForgedError, RunKeyError, RunKeyFile
 from holdfast_proto.v1.store_pb2 import NotifyChannel, RunSpec
 from holdfast_proto.vocabulary import HEARTBEAT
 
@@ -94,7 +97,14 @@ def _of_run(record: RunRecord) -> RunSpec:
         client.close()
     if not isinstance(data, bytes):
         raise CommandError(_not_in_redis(record, "its Redis does not know it"))
-    return RunSpec.FromString(data)
+    place = keys.spec(record.run)
+    try:
+        key = RunKeyFile(run_key(Path(record.directory), record.run), record.run).read()
+        return RunSpec.FromString(key.seal.open(place, data).content)
+    except (RunKeyError, ForgedError, DecodeError) as error:
+        raise CommandError(
+            f"the channels of run {record.run} are not known: {error}: name the file that has them with --config"
+        ) from None
 
 
 def _not_in_redis(record: RunRecord, reason: str) -> str:
