@@ -31,6 +31,8 @@ class AgentOptions:
     metrics_address: str
     metrics_port: int
     """Port of /metrics; 0: the kernel chooses."""
+    metrics_config: Path | None = None
+    """File with TLS and passwords for /metrics; None: plain HTTP for everybody."""
     preemption_grace_s: float
     """Seconds from SIGTERM to the end of the run, for a last checkpoint; 0: end immediately."""
     preemption_warnings: Collection[Signals]

@@ -203,6 +203,6 @@ async def _find_spec(link: StoreLink, saved: AgentRecord | None, options: AgentO
 def _serve_metrics(options: AgentOptions, collector: AgentCollector) -> metrics_server.MetricsServer:
     registry = CollectorRegistry(auto_describe=True)
     registry.register(collector)
-    server = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
+    server = metrics_server.serve(registry, options.metrics_address, options.metrics_port, options.metrics_config)
     collector.server = server
     return server

@@ -16,15 +16,20 @@ import logging
 import os
 import selectors
 import socket
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import make_wsgi_app
 from prometheus_client.registry import CollectorRegistry
+
+from holdfast_base.metrics_access import MetricsAccess
+from holdfast_base.sockets import listen
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +52,7 @@ WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 class _Connection:
     socket: socket.socket
     deadline: float
+    in_handshake: bool = False
     request: bytearray = field(default_factory=bytearray)
     answer: memoryview | None = None
 
@@ -54,12 +60,13 @@ class _Connection:
 class MetricsServer:
     """A running server. ``port`` is the one that it listens on, also if the kernel chose it."""
 
-    def __init__(self, listener: socket.socket, app: WsgiApp) -> None:
+    def __init__(self, listener: socket.socket, app: WsgiApp, access: MetricsAccess | None = None) -> None:
         self.port = int(listener.getsockname()[1])
         self.dropped_total = 0
         """Connections closed without a complete answer."""
         self._listener = listener
         self._app = app
+        self._access = access
         self._failed_before = False
         self._connections: dict[int, _Connection] = {}
         self._listens_from = 0.0
@@ -130,7 +137,14 @@ class MetricsServer:
             accepted.close()
             self.dropped_total += 1
             return
-        connection = _Connection(accepted, time.monotonic() + READ_PATIENCE_S)
+        context = self._access.context() if self._access is not None else None
+        if context is not None:
+            try:
+                accepted = context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+            except OSError:  # the client has gone
+                self.dropped_total += 1
+                return
+        connection = _Connection(accepted, time.monotonic() + READ_PATIENCE_S, in_handshake=context is not None)
         self._connections[accepted.fileno()] = connection
         self._selector.register(accepted, selectors.EVENT_READ)
         # Most clients have sent their request by now. It is read now, before another client can take this one's place.
@@ -166,16 +180,30 @@ class MetricsServer:
 
     def _advance(self, connection: _Connection) -> None:
         try:
+            if connection.in_handshake:
+                self._shake_hands(connection)
             if connection.answer is None:
                 self._read(connection)
             else:
                 self._write(connection)
+        except ssl.SSLWantReadError:
+            self._selector.modify(connection.socket, selectors.EVENT_READ)
+        except ssl.SSLWantWriteError:
+            self._selector.modify(connection.socket, selectors.EVENT_WRITE)
         except BlockingIOError:
             pass
         except OSError:  # the client has gone
             self._drop(connection)
 
+    def _shake_hands(self, connection: _Connection) -> None:
+        """Continue a TLS handshake. Raises OSError until it is complete: one that waits holds up no other client."""
+        assert isinstance(connection.socket, ssl.SSLSocket)
+        connection.socket.do_handshake()
+        connection.in_handshake = False
+        self._selector.modify(connection.socket, selectors.EVENT_READ)
+
     def _read(self, connection: _Connection) -> None:
+        # As much as a TLS record holds. So none of it stays in the TLS library, where the selector would not see it.
         data = connection.socket.recv(MAX_REQUEST_BYTES)
         connection.request += data
         request = bytes(connection.request)
@@ -198,6 +226,9 @@ class MetricsServer:
         connection.answer = connection.answer[sent:]
         if not connection.answer:
             with contextlib.suppress(OSError):
+                if isinstance(connection.socket, ssl.SSLSocket):
+                    connection.socket.unwrap()  # sends the end; that of the client is not waited for
+            with contextlib.suppress(OSError):
                 connection.socket.shutdown(socket.SHUT_WR)
             self._end(connection)
 
@@ -205,6 +236,8 @@ class MetricsServer:
         environ = _environ(request)
         if environ is None:
             return _response(http.HTTPStatus.BAD_REQUEST)
+        if self._access is not None and (refusal := self._access.refusal(environ.get("HTTP_AUTHORIZATION", ""))):
+            return _response(refusal, ("WWW-Authenticate", "Basic"))
         started: list[tuple[str, list[tuple[str, str]]]] = []
         try:
             body = b"".join(self._app(environ, lambda status, headers, *_: started.append((status, headers))))
@@ -231,30 +264,21 @@ class MetricsServer:
         self._refill()
 
 
-def serve(registry: CollectorRegistry, address: str, port: int) -> MetricsServer:
+def serve(registry: CollectorRegistry, address: str, port: int, config: Path | None = None) -> MetricsServer:
     """Serve ``registry`` on ``address``. With port 0 the kernel chooses a free one.
 
-    Raises OSError, in one line that names --metrics-port, if the port cannot be used.
+    ``config``: file of --metrics-config; None: without TLS, for everybody. Raises OSError, in one line that names
+    --metrics-port, if the port cannot be used, and MetricsConfigError.
     """
+    access = MetricsAccess(config) if config is not None else None
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(where)
-            listener.listen(MAX_CONNECTIONS)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-            raise
+        listener = listen(address, port, MAX_CONNECTIONS)
     except OSError as error:
         raise OSError(
             f"cannot serve metrics on {address}:{port}: {error.strerror}: choose another --metrics-port (0: any free"
             " one)"
         ) from error
-    return MetricsServer(listener, make_wsgi_app(registry))
+    return MetricsServer(listener, make_wsgi_app(registry), access)
 
 
 def _environ(request: bytes) -> dict[str, Any] | None:
@@ -282,8 +306,8 @@ def _environ(request: bytes) -> dict[str, Any] | None:
     return environ
 
 
-def _response(status: http.HTTPStatus) -> bytes:
-    return _head(f"{status.value} {status.phrase}", [("Content-Length", "0")])
+def _response(status: http.HTTPStatus, *headers: tuple[str, str]) -> bytes:
+    return _head(f"{status.value} {status.phrase}", [("Content-Length", "0"), *headers])
 
 
 def _head(status: str, headers: list[tuple[str, str]]) -> bytes:

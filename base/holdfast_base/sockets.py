@@ -1,4 +1,4 @@
-"""Creates unix sockets that only one service and only this user can use."""
+"""Creates unix sockets that only one service and only this user can use, and sockets on a port."""
 
 import os
 import socket
@@ -53,3 +53,20 @@ def claimed(path: Path, setting: str) -> Iterator[str]:
         raise OSError(f"cannot serve on {path} ({error}): choose another {setting}") from error
     finally:
         os.umask(previous)
+
+
+def listen(address: str, port: int, backlog: int) -> socket.socket:
+    """Return a socket that listens, and blocks nobody. With port 0 the kernel chooses a free one. Raises OSError."""
+    family, kind, protocol, _, where = socket.getaddrinfo(
+        address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(backlog)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -71,6 +71,7 @@ ENTRIES = (
     Entry("incidents ack", watch_flags.AcknowledgeIncidentFlags, "incident_commands:acknowledge"),
     Entry("incidents export", watch_flags.ExportIncidentFlags, "incident_commands:export"),
     Entry("dashboards export", services.ExportDashboardsFlags, "services.dashboards:export"),
+    Entry("certs init", services.MakeCertificatesFlags, "services.certs:init"),
     Entry("checkpoint now", checkpoints.TakeCheckpointFlags, "checkpoint:now"),
     Entry("checkpoint list", checkpoints.ListCheckpointsFlags, "checkpoint:list_checkpoints"),
     Entry("checkpoint show", checkpoints.ShowCheckpointFlags, "checkpoint:show"),
@@ -99,6 +100,7 @@ def _app() -> typer.Typer:
         "incidents": incidents,
         "config": _group("config", "Show or check the settings of a run: flags, file and defaults."),
         "dashboards": _group("dashboards", "Write the files for Grafana, Prometheus and Alertmanager."),
+        "certs": _group("certs", "Make certificates for the console, the metrics and Redis."),
         "notify": _group("notify", "Try the channels on which people are notified of a run."),
         "checkpoint": _group("checkpoint", "Take, list, verify, export and import checkpoints."),
     }
@@ -107,6 +109,7 @@ def _app() -> typer.Typer:
     app.add_typer(incidents, rich_help_panel=_LOOK)
     app.add_typer(groups["checkpoint"], rich_help_panel=_LOOK)
     app.add_typer(groups["dashboards"], rich_help_panel=_SERVE)
+    app.add_typer(groups["certs"], rich_help_panel=_SERVE)
     for entry in ENTRIES:
         group_name, _, name = entry.name.rpartition(" ")
         declare = groups[group_name].command(

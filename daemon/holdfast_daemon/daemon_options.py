@@ -27,6 +27,8 @@ class DaemonOptions:
     metrics_address: str
     metrics_port: int
     """Port of /metrics; 0: the kernel chooses."""
+    metrics_config: Path | None = None
+    """File with TLS and passwords for /metrics; None: plain HTTP for everybody."""
     lease_s: float
     """Seconds after which a leader that does not renew its lease is replaced."""
 
@@ -37,6 +39,11 @@ class DaemonOptions:
     """Port of the console; 0: the kernel chooses."""
     console_hosts: tuple[str, ...] = ()
     """Further names by which browsers may call the console, such as that of a proxy; with a scheme, by it alone."""
+    console_cert_file: Path | None = None
+    """Certificate of the console, with its chain; None: the console serves plain HTTP."""
+    console_key_file: Path | None = None
+    console_client_ca: Path | None = None
+    """Authority whose clients alone may open the console; None: their certificates are not asked for."""
     console_token_file: Path | None = None
     """File that keeps the console's tokens; None: one in ``directory``."""
 

@@ -58,7 +58,7 @@ async def _serve(options: DaemonOptions) -> None:
 
     runs = Runs(client, shell, ticks, options.store_url)
     registry.register(DaemonCollector(runs, clock))
-    metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
+    metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port, options.metrics_config)
     watched = WatchedDaemon(
         options=options,
         runs=runs,
@@ -75,6 +75,7 @@ async def _serve(options: DaemonOptions) -> None:
         console_port=console.port if console is not None else 0,
         console_address=options.console_address,
         console_tokens=str(options.console_tokens),
+        console_scheme="http" if options.console_cert_file is None else "https",
     )
     terminated = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

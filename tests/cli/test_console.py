@@ -19,9 +19,9 @@ def control(tmp_path: Path) -> Path:
     return tmp_path / "daemon.sock"
 
 
-def serve(control: Path, address: str = "127.0.0.1") -> None:
+def serve(control: Path, address: str = "127.0.0.1", **others: str) -> None:
     tokens = str(control.with_name("console-tokens.json"))
-    endpoint: dict[str, Any] = {"console_port": 4711, "console_address": address, "console_tokens": tokens}
+    endpoint: dict[str, Any] = {"console_port": 4711, "console_address": address, "console_tokens": tokens, **others}
     write_endpoint(run_files.daemon_endpoint(control), 1, **endpoint)
 
 
@@ -54,6 +54,13 @@ def test_the_address_can_be_opened(control: Path, address: str, shown: str, line
     found = console_lines(control)
     assert found[0] == f"console: http://{shown}:4711/"
     assert len(found) == lines
+
+
+def test_the_address_of_a_console_with_tls_says_so(control: Path) -> None:
+    serve(control, console_scheme="https")
+    assert console_lines(control)[0] == "console: https://127.0.0.1:4711/"
+    serve(control, console_scheme="gopher")
+    assert console_lines(control)[0] == "console: http://127.0.0.1:4711/"
 
 
 def test_secrets_of_another_user_are_left_out(control: Path, tmp_path: Path) -> None:

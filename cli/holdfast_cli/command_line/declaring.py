@@ -21,7 +21,7 @@ from holdfast_cli.settings.setting import Setting, field_docs
 
 GIVEN = "given"
 
-_EXTRAS = {"textual": "top"}
+_EXTRAS = {"textual": "top", "cryptography": "tls"}
 """Package -> the extra of holdfast-torch that has it. All others that a command may lack are the trainer's."""
 
 

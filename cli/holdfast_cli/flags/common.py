@@ -59,6 +59,15 @@ RankCommand = Annotated[list[str] | None, argument("COMMAND", about="Command of 
 MetricsAddress = Annotated[
     str, option("--metrics-address ADDRESS", METRICS, about="Address on which /metrics is served.")
 ]
+MetricsConfig = Annotated[
+    Path | None,
+    option(
+        "--metrics-config FILE",
+        METRICS,
+        about="File with TLS and passwords for /metrics, as exporters of Prometheus have it: see docs/tls.md.",
+        unset="plain HTTP for everybody",
+    ),
+]
 LOCAL = "127.0.0.1"
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from holdfast_cli.flags.common import LOCAL, METRICS, OUTPUT, Json, MetricsAddress, argument, option
+from holdfast_cli.flags.common import LOCAL, METRICS, OUTPUT, Json, MetricsAddress, MetricsConfig, argument, option
 
 _READING = "Reading"
 
@@ -43,5 +43,6 @@ class GuardFlags:
     ] = None
     """Port on which /metrics is served. 0: any free one."""
     metrics_address: MetricsAddress = LOCAL
+    metrics_config: MetricsConfig = None
     endpoint: Annotated[Path | None, option("--endpoint FILE", METRICS)] = None
     """File that gets the process id and the port of /metrics, as JSON."""

@@ -8,7 +8,17 @@ from typer.models import OptionInfo
 
 from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_cli.command_line.declaring import setting_option
-from holdfast_cli.flags.common import DEFAULT_DIRECTORY, LOCAL, METRICS, OUTPUT, RUN, MetricsAddress, argument, option
+from holdfast_cli.flags.common import (
+    DEFAULT_DIRECTORY,
+    LOCAL,
+    METRICS,
+    OUTPUT,
+    RUN,
+    MetricsAddress,
+    MetricsConfig,
+    argument,
+    option,
+)
 from holdfast_cli.settings.schema import RunSettings, schema
 
 _NODE, _CONSOLE = "Node", "Console"
@@ -58,6 +68,7 @@ class AgentFlags:
     run_key_file: _RunKeyFile = None
     """File with the key of the run, as `holdfast publish` has written it."""
     metrics_address: MetricsAddress = LOCAL
+    metrics_config: MetricsConfig = None
     metrics_port: _MetricsPort = 0
 
 
@@ -81,12 +92,16 @@ class DaemonFlags:
     run_key_file: _RunKeyFile = None
     """File with the key of all runs of this Redis that it shall lead, as `holdfast publish` has written it."""
     metrics_address: MetricsAddress = LOCAL
+    metrics_config: MetricsConfig = None
     metrics_port: _MetricsPort = 0
     console: Annotated[bool, option("--console/--no-console", _CONSOLE, unset="true")] = True
     """Serve the console, the page in a browser."""
     console_address: Annotated[str, _as_setting("console_address")] = RunSettings.console_address
     console_port: Annotated[int, _as_setting("console_port")] = RunSettings.console_port
     console_hosts: Annotated[list[str] | None, _as_setting("console_hosts")] = field(default_factory=list)
+    console_cert_file: Annotated[Path | None, _as_setting("console_cert_file")] = None
+    console_key_file: Annotated[Path | None, _as_setting("console_key_file")] = None
+    console_client_ca: Annotated[Path | None, _as_setting("console_client_ca")] = None
     console_token_file: Annotated[
         Path | None, option("--console-token-file FILE", _CONSOLE, unset="console-tokens.json in --directory")
     ] = None
@@ -109,3 +124,21 @@ class ExportDashboardsFlags:
     """Folder of the runs that Prometheus finds by itself."""
     force: Annotated[bool, option("--force", OUTPUT)] = False
     """Replace files that exist."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeCertificatesFlags:
+    """Make an authority, a certificate for servers and one for clients, and print the options that use them.
+
+    The certificate for servers holds the names localhost, 127.0.0.1, ::1 and that of this host. Nothing is overwritten.
+
+    \b
+    Examples:
+      holdfast certs init certs
+      holdfast certs init certs --host head --host 10.0.0.1
+    """
+
+    folder: Annotated[Path, argument("FOLDER")]
+    """Folder to write to, of mode 0700. It is created if it is missing."""
+    hosts: Annotated[list[str] | None, option("--host NAME", OUTPUT)] = field(default_factory=list)
+    """Further name or address of the servers. The flag can be repeated."""

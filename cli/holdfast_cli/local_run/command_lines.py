@@ -30,8 +30,14 @@ def daemon_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) 
         "--console-address": options.console_address,
         "--console-port": str(options.console_port),
     }
+    files = {
+        "--console-cert-file": options.console_cert_file,
+        "--console-key-file": options.console_key_file,
+        "--console-client-ca": options.console_client_ca,
+    }
+    tls: dict[str, Path | str] = {flag: path.absolute() for flag, path in files.items() if path is not None}
     hosts = [word for host in options.console_hosts for word in ("--console-host", host)]
-    console = hosts if options.console else ["--no-console"]
+    console = [*hosts, *_flatten(tls)] if options.console else ["--no-console"]
     return [*HOLDFAST, "daemon", *_flatten(arguments), *console, *_run_key_arguments(options), *store]
 
 

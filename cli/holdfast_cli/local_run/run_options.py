@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from holdfast_base.server_tls import TlsError, console_tls
 from holdfast_checkpoint.store.locations import is_url
 from holdfast_cli.checkpoints.location import primary_location, secondary_location
 from holdfast_cli.errors import SettingsError
@@ -38,6 +39,14 @@ def check_console_hosts(hosts: Iterable[str]) -> None:
         scheme, _, place = host.lower().rpartition("://")
         if scheme not in ("", "http", "https") or not _is_host(place.removesuffix("/"), with_port=bool(scheme)):
             raise SettingsError(f"--console-host {host}: use NAME, http://NAME or https://NAME, without a path")
+
+
+def check_console_tls(certificate: Path | None, key: Path | None, client_authority: Path | None) -> None:
+    """Raise SettingsError unless the console can serve with these files, or has none of them."""
+    try:
+        console_tls(certificate, key, client_authority)
+    except TlsError as error:
+        raise SettingsError(str(error)) from None
 
 
 def _is_host(place: str, *, with_port: bool) -> bool:
@@ -75,6 +84,7 @@ class LocalRunOptions(RunSettings):
             raise SettingsError(problem)
         check_notify(self)
         check_console_hosts(self.console_hosts)
+        check_console_tls(self.console_cert_file, self.console_key_file, self.console_client_ca)
         if self.redis_url is not None:
             check_url(self.redis_url)
 

@@ -268,7 +268,19 @@ class RunSettings:
     console_port: int = setting(0, "console.port", "--console-port PORT", by="run observe", least=0, most=65_535)
     """Port of the console. 0: any free one."""
     console_address: str = setting("127.0.0.1", "console.address", "--console-address ADDRESS", by="run observe")
-    """Address on which the console listens. It speaks plain HTTP: keep it local, and use a tunnel."""
+    """Address on which the console listens. Without a certificate it speaks plain HTTP: keep it local then."""
+    console_cert_file: Path | None = setting(
+        None, "console.cert_file", "--console-cert-file FILE", by="run observe", unset="plain HTTP"
+    )
+    """Certificate of the console in PEM, with its chain."""
+    console_key_file: Path | None = setting(
+        None, "console.key_file", "--console-key-file FILE", by="run observe", unset="plain HTTP"
+    )
+    """Key of the console's certificate in PEM, without a password."""
+    console_client_ca: Path | None = setting(
+        None, "console.client_ca", "--console-client-ca FILE", by="run observe", unset="none is asked for"
+    )
+    """Authority whose certificates clients of the console must have, in PEM."""
     console_hosts: tuple[str, ...] = setting(
         (), "console.hosts", "--console-host NAME", by="run observe", example='["https://holdfast.example.com"]'
     )

@@ -23,14 +23,15 @@ def console_lines(control: Path, role: str = OPERATOR) -> list[str]:
     endpoint = read_endpoint(run_files.daemon_endpoint(control))
     if endpoint is None or not endpoint.console_port:
         return []
-    return address_lines(endpoint.console_address, endpoint.console_port, Path(endpoint.console_tokens), role)
+    place, tokens = (endpoint.console_address, endpoint.console_port), Path(endpoint.console_tokens)
+    return address_lines(*place, tokens, role, endpoint.console_scheme)
 
 
-def address_lines(address: str, port: int, tokens: Path, role: str) -> list[str]:
+def address_lines(address: str, port: int, tokens: Path, role: str, scheme: str = "http") -> list[str]:
     """Return the same lines of a console at an address, whose secrets are in the file ``tokens``."""
     token = _token(tokens, role) if role else ""
     host = "127.0.0.1" if address in _ANY else f"[{address}]" if ":" in address else address
-    lines = [f"console: http://{host}:{port}/{f'#token={token}' if token else ''}"]
+    lines = [f"console: {scheme}://{host}:{port}/{f'#token={token}' if token else ''}"]
     if host in ("127.0.0.1", "localhost", "[::1]"):
         lines.append(f"from another machine, first: ssh -N -L {port}:{host}:{port} {socket.gethostname()}")
     return lines

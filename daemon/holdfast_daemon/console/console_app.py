@@ -128,7 +128,8 @@ class Console:
         role, name = opened
         answer = json_answer({"role": role})
         # Without a path, a browser sends it to where it logged in: `/api`, or `/PREFIX/api` behind a proxy.
-        answer.set_cookie(self._cookie, name, path=None, httponly=True, samesite="strict")
+        secure = request.url.scheme == "https"
+        answer.set_cookie(self._cookie, name, path=None, secure=secure, httponly=True, samesite="strict")
         return answer
 
     async def _logout(self, request: Request) -> Response:

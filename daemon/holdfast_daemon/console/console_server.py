@@ -6,6 +6,7 @@ import logging
 import resource
 import socket
 import threading
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast_base.files import replace_file
+from holdfast_base.server_tls import console_tls
+from holdfast_base.sockets import listen
 from holdfast_daemon.console.console_app import Console
 from holdfast_daemon.console.serving.request_guard import Guard
 from holdfast_daemon.console.serving.sessions import Sessions, load_tokens
@@ -28,14 +31,22 @@ FIRST_REQUEST_S = 10.0
 """Time after which a connection without a complete request is closed."""
 END_S = 5.0
 _BACKLOG = 32
+_PLAIN = (
+    "the console serves plain HTTP to other machines: who listens on the way reads its token: set --console-cert-file"
+    " and --console-key-file, or let a proxy with TLS stand before it"
+)
 
 
 class ConsoleServer:
     """A running console. ``port`` is the one that it listens on, also if the kernel chose it."""
 
     def __init__(self, watched: WatchedDaemon) -> None:
-        """Start it. Raises OSError, in one line that names the setting, if port or tokens cannot be used."""
+        """Start it.
+
+        Raises OSError or TlsError, in one line that names the setting, if port, tokens or certificate cannot be used.
+        """
         options = watched.options
+        tls = console_tls(options.console_cert_file, options.console_key_file, options.console_client_ca)
         sessions = Sessions(load_tokens(options.console_tokens))
         remembered = None if options.console_port else run_files.console_port(options.directory)
         listener = _listen_again(options.console_address, remembered) or _listen(
@@ -48,9 +59,12 @@ class ConsoleServer:
         self._console = Console(watched, sessions, self.port)
         connections = _Connections()
         address = f"[{options.console_address}]" if ":" in options.console_address else options.console_address
-        hosts = (f"http://{address}", *options.console_hosts)
+        scheme = "http" if tls is None else "https"
+        hosts = (f"{scheme}://{address}", *options.console_hosts)
+        if tls is None and not ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback:
+            log.warning("%s", _PLAIN)
         config = Config(
-            Guard(self._console.app(), hosts, connections.drop),
+            Guard(self._console.app(), hosts, connections.drop, scheme),
             loop="asyncio",
             http=_protocol(connections),
             ws="none",
@@ -63,6 +77,8 @@ class ConsoleServer:
             timeout_graceful_shutdown=1,
             h11_max_incomplete_event_size=16 * 1024,
         )
+        config.load()
+        config.ssl = tls.renewing_context() if tls is not None else None
         for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are logged by the guard, in our words
         self._server = Server(config)
@@ -80,7 +96,8 @@ class ConsoleServer:
 
     def _serve(self) -> None:
         try:
-            asyncio.run(self._run())
+            with asyncio.Runner(loop_factory=_Loop) as runner:
+                runner.run(self._run())
         except Exception as error:
             log.error("the console has ended: %r", error, exc_info=error)
         finally:
@@ -101,6 +118,17 @@ class ConsoleServer:
         while not self._server.should_exit:
             await asyncio.sleep(0.05)
         self._console.feeds.close()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """The loop of the console. Without it, a client may take a minute for a TLS handshake, and hold a descriptor."""
+
+    async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:
+        """Create a server with a limit on the time of a handshake, which uvicorn cannot set."""
+        if options.get("ssl") is not None:
+            options["ssl_handshake_timeout"] = FIRST_REQUEST_S
+        server: asyncio.Server = await super().create_server(*arguments, **options)
+        return server
 
 
 class _Connections:
@@ -182,24 +210,12 @@ def _listen_again(address: str, remembered: Path | None) -> socket.socket | None
 
 def _listen(address: str, port: int) -> socket.socket:
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(where)
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-            raise
+        return listen(address, port, _BACKLOG)
     except OSError as error:
         raise OSError(
             f"cannot serve the console on {address}:{port}: {error.strerror}: choose another --console-port (0: any"
             " free one), or --no-console"
         ) from error
-    return listener
 
 
 def _log_quietly(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import logging
 from importlib.util import find_spec
 from typing import Protocol
 
+from holdfast_base.server_tls import TlsError
 from holdfast_daemon.console.watched import WatchedDaemon
 
 log = logging.getLogger(__name__)
@@ -37,5 +38,5 @@ def start_console(watched: WatchedDaemon) -> RunningConsole | None:
 
         return ConsoleServer(watched)
     except Exception as error:  # noqa: BLE001 (no console is worth a run that nobody leads)
-        log.error("no console: %s", error if isinstance(error, OSError) else repr(error))
+        log.error("no console: %s", error if isinstance(error, OSError | TlsError) else repr(error))
         return None

@@ -65,4 +65,6 @@ def test_every_command_works_or_names_its_extra_in_one_line() -> None:
     missing, _, help_text = done.stdout.partition("Usage: ")
     assert "checkpoint" in help_text
     for line in missing.splitlines():
-        assert re.match(r"this needs \w+: install .*(the extra trainer of holdfast-torch|holdfast-torch\[top\])", line)
+        assert re.match(
+            r"this needs \w+: install .*(the extra trainer of holdfast-torch|holdfast-torch\[(top|tls)\])", line
+        )

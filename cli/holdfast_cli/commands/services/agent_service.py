@@ -34,6 +34,7 @@ def agent(flags: AgentFlags) -> None:
         shm_directory=flags.shm_directory.absolute(),
         address=flags.address,
         metrics_address=flags.metrics_address,
+        metrics_config=flags.metrics_config and flags.metrics_config.absolute(),
         metrics_port=flags.metrics_port,
         checkpoint_full_every=flags.checkpoint_full_every,
         checkpoint_compression=flags.checkpoint_compression,

@@ -7,7 +7,7 @@ import typer
 
 from holdfast_base.processes import name_process
 from holdfast_cli.flags.services import DaemonFlags
-from holdfast_cli.local_run.run_options import check_console_hosts
+from holdfast_cli.local_run.run_options import check_console_hosts, check_console_tls
 from holdfast_cli.local_run.store import check_url
 from holdfast_daemon.daemon_options import DaemonOptions
 
@@ -22,6 +22,9 @@ def daemon(flags: DaemonFlags) -> None:
     name_process("holdfast-daemon")
     check_url(flags.redis)
     check_console_hosts(flags.console_hosts or ())
+    tls = (flags.console_cert_file, flags.console_key_file, flags.console_client_ca)
+    certificate, key, client_authority = (path and path.absolute() for path in tls)
+    check_console_tls(certificate, key, client_authority)
     options = DaemonOptions(
         name=flags.name or socket.gethostname(),
         store_url=flags.redis,
@@ -30,12 +33,16 @@ def daemon(flags: DaemonFlags) -> None:
         directory=flags.directory.absolute(),
         control=flags.control.absolute(),
         metrics_address=flags.metrics_address,
+        metrics_config=flags.metrics_config and flags.metrics_config.absolute(),
         metrics_port=flags.metrics_port,
         lease_s=flags.lease_s,
         console=flags.console,
         console_address=flags.console_address,
         console_port=flags.console_port,
         console_hosts=tuple(flags.console_hosts or ()),
+        console_cert_file=certificate,
+        console_key_file=key,
+        console_client_ca=client_authority,
         console_token_file=flags.console_token_file.absolute() if flags.console_token_file else None,
     )
     raise typer.Exit(main(options))

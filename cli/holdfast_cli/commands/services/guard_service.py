@@ -11,6 +11,7 @@ import psutil
 import typer
 from prometheus_client import CollectorRegistry
 
+from holdfast_base.metrics_access import MetricsConfigError
 from holdfast_base.metrics_server import serve
 from holdfast_base.processes import lower_priority, name_process
 from holdfast_checkpoint.guard.examination import Examiner
@@ -71,8 +72,8 @@ def _metrics(flags: GuardFlags, numbers: GuardNumbers) -> Iterator[None]:
     registry = CollectorRegistry()
     registry.register(GuardCollector(numbers))
     try:
-        server = serve(registry, flags.metrics_address, flags.metrics_port)
-    except OSError as error:
+        server = serve(registry, flags.metrics_address, flags.metrics_port, flags.metrics_config)
+    except (OSError, MetricsConfigError) as error:
         raise SettingsError(str(error)) from None
     try:
         if flags.endpoint is not None:

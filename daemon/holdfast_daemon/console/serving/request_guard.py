@@ -44,14 +44,17 @@ class Guard:
     else a foreign page could read the console through a name of its own (DNS rebinding).
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str], drop: Callable[[Scope], None]) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: Collection[str], drop: Callable[[Scope], None], scheme: str = "http"
+    ) -> None:
         """``hosts``: further names by which the console may be called. ``drop`` ends the connection of a request.
 
         A name may have a scheme: ``https://NAME`` accepts the pages of that scheme alone. Behind a name without one may
-        be a proxy with TLS or none, so both pass. The local names are those of the console itself.
+        be a proxy with TLS or none, so both pass. The local names are those of the console itself, which
+        serves ``scheme``.
         """
         self._app = app
-        self._schemes = _schemes(hosts)
+        self._schemes = _schemes(hosts, scheme)
         self._drop = drop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,9 +104,9 @@ class Guard:
             raise RefusedRequestError(400, f"the body is larger than {MOST_BODY_BYTES} bytes")
 
 
-def _schemes(hosts: Collection[str]) -> Mapping[str, frozenset[str]]:
-    """Return name -> schemes by which pages may come from it. The console itself serves http."""
-    found = {name: {"http"} for name in _LOCAL}
+def _schemes(hosts: Collection[str], own: str) -> Mapping[str, frozenset[str]]:
+    """Return name -> schemes by which pages may come from it. ``own``: that of the console itself."""
+    found = {name: {own} for name in _LOCAL}
     for host in hosts:
         scheme, _, name = host.lower().rpartition("://")
         if scheme:
