@@ -11,6 +11,7 @@ import http
 import logging
 import re
 import secrets
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -64,8 +65,14 @@ class MetricsAccess:
         """Hash -> keyed digest of the password that fits it: bcrypt takes 50 ms and more for each scrape."""
         self._wrong_s: list[float] = []
 
-    def context(self) -> ssl.SSLContext | None:
-        """Return the TLS settings of a connection that begins now; None: without TLS."""
+    def wrap(self, accepted: socket.socket) -> socket.socket:
+        """Return a connection that begins now as the rules want it. Raises OSError if the client has gone."""
+        self._read_again()
+        if self._config.tls is None:
+            return accepted
+        return self._config.tls.context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+
+    def _read_again(self) -> None:
         stamp = stamp_of((self._path,))
         if stamp != self._stamp:
             self._stamp = stamp
@@ -73,7 +80,6 @@ class MetricsAccess:
                 self._config = _read(self._path)
             except MetricsConfigError as error:
                 log.error("%s: the rules before stay in use", error)
-        return self._config.tls.context if self._config.tls is not None else None
 
     def refusal(self, authorization: str) -> http.HTTPStatus | None:
         """Return why a request with this header Authorization is refused, or None if it is not."""

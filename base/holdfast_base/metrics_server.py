@@ -52,7 +52,6 @@ WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 class _Connection:
     socket: socket.socket
     deadline: float
-    in_handshake: bool = False
     request: bytearray = field(default_factory=bytearray)
     answer: memoryview | None = None
 
@@ -132,30 +131,21 @@ class MetricsServer:
                 self._pause_listening()
             return  # otherwise the client has gone, or the next pass of the loop serves it
         accepted.setblocking(False)
-        self._make_room()
-        if len(self._connections) >= MAX_CONNECTIONS:
+        if len(self._connections) >= MAX_CONNECTIONS and not self._drop_idle():
             accepted.close()
             self.dropped_total += 1
             return
-        context = self._access.context() if self._access is not None else None
-        if context is not None:
+        if self._access is not None:
             try:
-                accepted = context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+                accepted = self._access.wrap(accepted)
             except OSError:  # the client has gone
                 self.dropped_total += 1
                 return
-        connection = _Connection(accepted, time.monotonic() + READ_PATIENCE_S, in_handshake=context is not None)
+        connection = _Connection(accepted, time.monotonic() + READ_PATIENCE_S)
         self._connections[accepted.fileno()] = connection
         self._selector.register(accepted, selectors.EVENT_READ)
         # Most clients have sent their request by now. It is read now, before another client can take this one's place.
         self._advance(connection)
-
-    def _make_room(self) -> None:
-        """If all places are taken, drop the oldest connection that has sent no complete request."""
-        if len(self._connections) >= MAX_CONNECTIONS:
-            idle = next((each for each in self._connections.values() if each.answer is None), None)
-            if idle is not None:
-                self._drop(idle)
 
     def _free_descriptor(self) -> bool:
         """Free one descriptor for the waiting connection. Return whether there was one to free."""
@@ -163,6 +153,10 @@ class MetricsServer:
             os.close(self._reserve)
             self._reserve = None
             return True
+        return self._drop_idle()
+
+    def _drop_idle(self) -> bool:
+        """Drop the oldest connection that has sent no complete request. Return whether there was one."""
         idle = next((each for each in self._connections.values() if each.answer is None), None)
         if idle is not None:
             self._drop(idle)
@@ -180,8 +174,8 @@ class MetricsServer:
 
     def _advance(self, connection: _Connection) -> None:
         try:
-            if connection.in_handshake:
-                self._shake_hands(connection)
+            if isinstance(connection.socket, ssl.SSLSocket):
+                connection.socket.do_handshake()  # continues, or does nothing if it is complete
             if connection.answer is None:
                 self._read(connection)
             else:
@@ -194,13 +188,6 @@ class MetricsServer:
             pass
         except OSError:  # the client has gone
             self._drop(connection)
-
-    def _shake_hands(self, connection: _Connection) -> None:
-        """Continue a TLS handshake. Raises OSError until it is complete: one that waits holds up no other client."""
-        assert isinstance(connection.socket, ssl.SSLSocket)
-        connection.socket.do_handshake()
-        connection.in_handshake = False
-        self._selector.modify(connection.socket, selectors.EVENT_READ)
 
     def _read(self, connection: _Connection) -> None:
         # As much as a TLS record holds. So none of it stays in the TLS library, where the selector would not see it.
@@ -228,7 +215,6 @@ class MetricsServer:
             with contextlib.suppress(OSError):
                 if isinstance(connection.socket, ssl.SSLSocket):
                     connection.socket.unwrap()  # sends the end; that of the client is not waited for
-            with contextlib.suppress(OSError):
                 connection.socket.shutdown(socket.SHUT_WR)
             self._end(connection)
 
@@ -267,8 +253,7 @@ class MetricsServer:
 def serve(registry: CollectorRegistry, address: str, port: int, config: Path | None = None) -> MetricsServer:
     """Serve ``registry`` on ``address``. With port 0 the kernel chooses a free one.
 
-    ``config``: file of --metrics-config; None: without TLS, for everybody. Raises OSError, in one line that names
-    --metrics-port, if the port cannot be used, and MetricsConfigError.
+    ``config``: file of --metrics-config. Raises MetricsConfigError, and OSError in one line that names --metrics-port.
     """
     access = MetricsAccess(config) if config is not None else None
     try:

@@ -5,7 +5,7 @@ Certificates are renewed while a run trains. So each connection gets the files a
 
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast_base.text import reason_of
@@ -74,9 +74,25 @@ class ServerTls:
     def _read(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        (certificate_name, certificate), (key_name, key), *authority = self._names.items()
-        for name, path in self._names.items():
-            _check_readable(name, path)
+        pairs = list(self._names.items())
+        load(context, pairs[:2], pairs[2:])
+        context.verify_mode = self._client_certificates
+        return context
+
+
+Named = Sequence[tuple[str, Path]]
+"""What the user calls each file, and the file."""
+
+
+def load(context: ssl.SSLContext, pair: Named, authorities: Named) -> None:
+    """Load a certificate with its key, or none, and authorities. Raises TlsError: the ssl module names no file."""
+    for name, path in (*pair, *authorities):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise TlsError(f"{name} {path}: {error.strerror}") from None
+    if pair:
+        (certificate_name, certificate), (key_name, key) = pair
         try:
             # Without a password, an encrypted key would ask for one on the terminal.
             context.load_cert_chain(certificate, key, password=lambda: "")
@@ -85,13 +101,11 @@ class ServerTls:
                 f"{certificate_name} {certificate} and {key_name} {key} do not go together, or are no PEM files without"
                 f" a password ({reason_of(error)})"
             ) from None
-        for name, path in authority:
-            try:
-                context.load_verify_locations(path)
-            except (ssl.SSLError, OSError) as error:
-                raise TlsError(f"{name} {path} holds no certificates in PEM ({reason_of(error)})") from None
-        context.verify_mode = self._client_certificates
-        return context
+    for name, path in authorities:
+        try:
+            context.load_verify_locations(path)
+        except (ssl.SSLError, OSError) as error:
+            raise TlsError(f"{name} {path} holds no certificates in PEM ({reason_of(error)})") from None
 
 
 def console_tls(certificate: Path | None, key: Path | None, client_authority: Path | None) -> ServerTls | None:
@@ -106,11 +120,3 @@ def console_tls(certificate: Path | None, key: Path | None, client_authority: Pa
     if given and missing:
         raise TlsError(f"{' and '.join(given)} without {missing[0]}: the console needs a certificate and its key")
     return ServerTls(given, ssl.CERT_REQUIRED if client_authority is not None else ssl.CERT_NONE) if given else None
-
-
-def _check_readable(name: str, path: Path) -> None:
-    """Raise TlsError if a file cannot be read: errors of the ssl module name no file."""
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise TlsError(f"{name} {path}: {error.strerror}") from None

@@ -1,23 +1,45 @@
 """Connects to Redis and publishes a run: the only thing that the command writes there."""
 
+import ssl
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import redis
 
 from holdfast_base import redis_client
+from holdfast_base.server_tls import load
 from holdfast_cli.errors import SettingsError
 from holdfast_proto import keys
 from holdfast_proto.run_key import RunKey, RunKeyError, RunKeyFile
 from holdfast_proto.v1.store_pb2 import RunSpec
 
+_TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+
 
 def check_url(url: str) -> str:
-    """Return ``url``, or raise SettingsError. The message never repeats a URL that holds a password."""
+    """Return ``url``, or raise SettingsError, also for files of TLS. The message never repeats a password of a URL."""
     try:
-        return redis_client.check_url(url)
+        redis_client.check_url(url)
+        _check_tls(urlsplit(url))
     except ValueError as error:
         raise SettingsError(str(error)) from None
+    return url
+
+
+def _check_tls(parts: SplitResult) -> None:
+    """Raise ValueError for files that cannot be used, or names that the client would fail on when it connects."""
+    given = {name: value for name, value in parse_qsl(parts.query, keep_blank_values=True) if name.startswith("ssl_")}
+    if given and parts.scheme != "rediss":
+        raise ValueError(f"--redis {parts.scheme}://...?{next(iter(given))}=: TLS needs rediss://host:port")
+    for name in given:
+        if name not in (*_TLS_FILES, "ssl_check_hostname"):
+            raise ValueError(f"--redis: {name[:60]} is unknown: use {', '.join(_TLS_FILES)} or ssl_check_hostname")
+    files = [(f"--redis: {name}", Path(given[name])) for name in _TLS_FILES if name in given]
+    pair = files[-2:] if {"ssl_certfile", "ssl_keyfile"} <= set(given) else []
+    if not pair and {"ssl_certfile", "ssl_keyfile"} & set(given):
+        raise ValueError("--redis: ssl_certfile and ssl_keyfile belong together: set both, or neither")
+    load(ssl.create_default_context(), pair, [one for one in files if one not in pair])
 
 
 def connect(url: str, password_file: Path | None = None, *, timeout_s: float = 5.0) -> "redis.Redis":
