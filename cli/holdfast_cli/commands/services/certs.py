@@ -4,6 +4,7 @@ import datetime
 import ipaddress
 import os
 import re
+import shlex
 import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -133,8 +134,10 @@ def _lines(folder: Path) -> list[str]:
     """Return how each file is used."""
     client = f"ssl_certfile={quote(str(folder / 'client.crt'))}&ssl_keyfile={quote(str(folder / 'client.key'))}"
     return [
-        f"console: --console-cert-file {folder / 'server.crt'} --console-key-file {folder / 'server.key'}",
-        f"metrics: --metrics-config {folder / 'metrics.yml'}",
+        shlex.join(
+            ["console:", "--console-cert-file", f"{folder}/server.crt", "--console-key-file", f"{folder}/server.key"]
+        ),
+        shlex.join(["metrics:", "--metrics-config", f"{folder}/metrics.yml"]),
         f"Redis: --redis 'rediss://HOST:6379/0?ssl_ca_certs={quote(str(folder / 'ca.crt'))}&{client}'",
         f"trust {folder / 'ca.crt'} in browsers and Prometheus; keep {folder / 'ca.key'} off the nodes",
     ]
