@@ -23,6 +23,7 @@ from holdfast_daemon.leadership.run_store import RunStore
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import end
+from tests.support.run_keys import KnownKey, seal_of
 from tests.support.store_server import StoreServer
 
 RUN, NODE = "run", "node0"
@@ -59,9 +60,9 @@ async def test_daemon_agent_and_command_are_refused_nothing(
     store_server: StoreServer, limited: tuple[str, Path]
 ) -> None:
     with contextlib.closing(connect_blocking(*limited)) as blocking:
-        publish_run(blocking, SPEC)
+        publish_run(blocking, SPEC, KnownKey(RUN), lambda: None)
         client, other = connect(*limited), connect(*limited)
-        await _lead_and_follow(RunStore(client, RUN, "daemon"), other, blocking)
+        await _lead_and_follow(RunStore(client, RUN, "daemon", KnownKey(RUN)), other, blocking)
         await client.aclose()
         await other.aclose()
         _observe(blocking)
@@ -70,29 +71,30 @@ async def test_daemon_agent_and_command_are_refused_nothing(
 
 async def _lead_and_follow(daemon: RunStore, client: Any, blocking: redis.Redis) -> None:
     outage = StoreOutage(logging.getLogger(__name__), "Redis", "the agent tries again")
-    link = StoreLink(client, RUN, NODE, outage)
+    link = StoreLink(client, RUN, NODE, outage, KnownKey(RUN))
+    link.serve(SPEC)
     assert await link.load_spec() == SPEC
     sender = asyncio.create_task(link.send_events())
     received: asyncio.Queue[str] = asyncio.Queue()
 
-    async def handle(command: store.NodeCommand, entry_id: str) -> None:
+    async def handle(command: store.NodeCommand, _: int, entry_id: str) -> None:
         received.put_nowait(entry_id)
 
     receiver = asyncio.create_task(link.receive_commands("0", handle, lambda *_: None))
     for _ in range(2):  # the second takes the short way
-        await link.publish_state(store.NodeState(node=NODE, run=RUN), SPEC)
+        await link.publish_state(store.NodeState(node=NODE, run=RUN))
     link.emit(store.Event(checkpoint_failed=store.CheckpointFailed(step=1)))
     await link.flush(30)
     assert await link.publish_rendezvous(1, "host:1")
     assert await link.find_rendezvous(1, 30) == "host:1"
     for _ in range(2):  # the second renews
-        assert await daemon.acquire(600, 0)
-    assert blocking.eval(RENEW, 1, keys.leader(RUN), daemon.lease, 600_000)
+        assert await daemon.lease.acquire(600, 0)
+    assert blocking.eval(RENEW, 1, keys.leader(RUN), daemon.lease.value, 600_000)
     assert await link.has_leader()
     assert (await daemon.spec(), await daemon.record()) == (SPEC, None)
     await daemon.nodes(SPEC)
-    batch, _ = await daemon.events("0", 1)
-    assert len(batch.entries) == 1
+    batch, events, _ = await daemon.events("0", 1)
+    assert (len(batch.entries), len(events)) == (1, 1)
     assert await daemon.newest_event_id()
     await daemon.save(store.CoordinatorState(run=RUN), [store.Incident(id="a"), store.Incident(id="b")])
     await daemon.save(store.CoordinatorState(run=RUN), [], ["a"])
@@ -101,8 +103,8 @@ async def _lead_and_follow(daemon: RunStore, client: Any, blocking: redis.Redis)
     assert await received.get()
     await link.withdraw()
     await daemon.retire([NODE])
-    await daemon.release()
-    assert await daemon.other_holder() == ""
+    await daemon.lease.release()
+    assert await daemon.lease.other_holder() == ""
     assert link.failures_total == 0
     for task in (sender, receiver):
         await end(task)
@@ -110,11 +112,11 @@ async def _lead_and_follow(daemon: RunStore, client: Any, blocking: redis.Redis)
 
 def _observe(client: redis.Redis) -> None:
     """Do what `holdfast observe` over several nodes does."""
-    membership = Membership(client, "observed", NODE)
+    membership = Membership(client, "observed", NODE, KnownKey("observed"))
     spec = store.RunSpec(run="observed", nodes=2, ranks_per_node=1, instance="j")
     assert membership.join(spec, lambda: None).run == "observed"
     assert membership.renew() == [NODE]
-    view = StoreView(client, "observed", NODE)
+    view = StoreView(client, "observed", NODE, seal_of("observed", "j"))
     assert (view.status(), view.incidents(), view.silent_nodes([NODE])) == (None, [], [NODE])
     view.announce_end(5)
     membership.leave()
