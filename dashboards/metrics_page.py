@@ -44,7 +44,9 @@ the [alerts](runbook.md) and finds agents and daemons through files of targets:
 
 * `holdfast run` writes `.prometheus/RUN.json` into the folder of the runs, and removes it when the run ends. The
   configuration finds those in `holdfast-runs/`. `holdfast dashboards export FOLDER --directory RUNS` writes one for
-  another folder of runs, with [dashboards](../dashboards/README.md) and rules.
+  another folder of runs, with [dashboards](../dashboards/README.md) and rules. The folder
+  `.prometheus` is next to those of the runs, so a Prometheus in another account finds the targets without
+  `--share-group`. It only needs to enter the folder of the runs, which your umask decides.
 * For a run on several nodes, put a file of your own into `targets/` next to the configuration.
 
 For agents and daemons in pods, use `prometheus-kubernetes.yml` of the same folder.

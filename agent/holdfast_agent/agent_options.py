@@ -22,6 +22,8 @@ class AgentOptions:
     """File with the key of the run; None: the one in ``directory``."""
     directory: Path
     """Directory of the run: logs, incidents, this agent's record."""
+    share_group: bool = False
+    """Whether the group of ``directory`` may read it, if this agent makes it."""
     runtime_directory: Path
     """Directory of the sockets, mode 0700. Its path must be short, because the kernel limits a socket's path."""
     shm_directory: Path

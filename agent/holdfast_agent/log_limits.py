@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from holdfast_agent.node import Node
+from holdfast_base.files import make_folder_of_run
 from holdfast_base.log_files import LOOK_EVERY_S, limit_log
 from holdfast_base.old_folders import FolderLimits, OurFiles, remove_old_folders
 from holdfast_base.threads import in_daemon_thread
@@ -38,7 +39,7 @@ _IN_USE_S = 86_400.0
 
 def begin_logs(folder: Path) -> None:
     """Create the folder of a generation's logs, as the newest one. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder_of_run(folder)
     with contextlib.suppress(OSError):
         os.utime(folder)  # an earlier start of the run may have left it
 

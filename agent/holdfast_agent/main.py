@@ -26,7 +26,7 @@ from holdfast_agent.rank_supervisor import RankSupervisor, sweep
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_base import metrics_server, processes, redis_client
-from holdfast_base.files import make_directory, make_private_directory
+from holdfast_base.files import make_private_directory, make_run_directory
 from holdfast_base.processes import AgentError
 from holdfast_base.redis_client import StoreOutage
 from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable
@@ -91,8 +91,8 @@ def main(options: AgentOptions) -> int:
 
 async def _serve(options: AgentOptions, startup: Startup) -> int:
     processes.become_subreaper()
-    for directory in (options.node_directory, run_files.logs(options.directory)):
-        make_directory(directory)
+    for directory in (options.directory, options.node_directory, run_files.logs(options.directory)):
+        make_run_directory(directory, share=options.share_group)
     make_private_directory(options.runtime_directory, "--runtime-directory")
     startup.is_alone = not options.record.exists()
     lock = agent_record.lock(options.node_directory / "agent.lock")

@@ -15,10 +15,16 @@ from pathlib import Path
 
 PARTIAL_SUFFIX = ".partial"
 """End of the name of a file that is still being written."""
+SHARED_FOLDER = 0o2750
+"""Mode of a folder of a run that its group may read. The bit setgid gives all that is made in it to that group."""
+_SHARED_FILE = 0o640
+_ANYBODY = 0o666
 
 
-def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+def replace_file(path: Path, data: bytes, *, mode: int = _ANYBODY) -> None:
     """Create or replace the file at ``path``. Its permissions are those of ``mode`` that the umask allows.
+
+    Without a ``mode``, the group of a shared folder may read it.
 
     Raises OSError; the old file then stays as it was.
     """
@@ -26,6 +32,8 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
         # O_EXCL: another user may have put a link in this place since the last line, and it must not be followed.
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "wb") as file:
+            if mode == _ANYBODY:
+                share_file(path, descriptor)
             file.write(data)
 
 
@@ -86,6 +94,59 @@ def make_directory(directory: Path, *, exist_ok: bool = True) -> None:
         directory.mkdir(parents=True, exist_ok=exist_ok)
     finally:
         os.umask(umask)
+
+
+def make_run_directory(directory: Path, *, share: bool = False, exist_ok: bool = True) -> None:
+    """Create a folder of a run for this user alone, whatever the umask. Leave an existing one alone.
+
+    Missing parents are made by :func:`make_directory`. Raises OSError as that does.
+
+    Args:
+        directory: of the run, or within that of the run.
+        share: let the group read it, and what is made in it. So it is in any case within a shared folder.
+        exist_ok: whether it may exist.
+    """
+    make_directory(directory.parent)
+    _make_folder(directory, share=share, exist_ok=exist_ok)
+
+
+def make_folder_of_run(directory: Path) -> None:
+    """Create a folder in that of a run, and its missing parents, for those who may read the folder that it is in.
+
+    Raises OSError. Other threads may make files at the same time.
+    """
+    if not directory.parent.is_dir():
+        make_folder_of_run(directory.parent)
+    _make_folder(directory)
+
+
+def _make_folder(directory: Path, *, share: bool = False, exist_ok: bool = True) -> None:
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        if not exist_ok or not directory.is_dir():
+            raise
+    else:
+        if share or is_shared(directory.parent):
+            directory.chmod(SHARED_FOLDER)
+
+
+def is_shared(folder: Path) -> bool:
+    """Return whether a folder of a run was made for its group, too. Raises OSError."""
+    return stat.S_IMODE(folder.stat().st_mode) == SHARED_FOLDER
+
+
+def share_file(path: Path, descriptor: int | None = None) -> None:
+    """Let the group read a file if its folder is shared. It must hold no secret. Raises OSError.
+
+    ``descriptor``: of the file, if it is open, or has another name yet.
+    """
+    if not is_shared(path.parent):
+        return
+    if descriptor is None:
+        path.chmod(_SHARED_FILE)
+    else:
+        os.fchmod(descriptor, _SHARED_FILE)
 
 
 def make_private_directory(directory: Path, setting: str) -> None:

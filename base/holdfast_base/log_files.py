@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from holdfast_base.files import PARTIAL_SUFFIX
+from holdfast_base.files import PARTIAL_SUFFIX, share_file
 
 MOST_LOG_BYTES = 64 * 2**20
 """Size at which a log is emptied: people read its end, and ``holdfast logs`` takes seconds for so much."""
@@ -40,6 +40,7 @@ def limit_log(path: Path) -> bool:
 
 def _copy_end(log: int, size: int, copy: Path) -> None:
     with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        share_file(copy, file.fileno())
         offset, end = size - MOST_LOG_BYTES, size + MOST_LOG_BYTES
         # Up to an end, because its writer may write as fast as this copies.
         while sent := os.sendfile(file.fileno(), log, offset, end - offset):

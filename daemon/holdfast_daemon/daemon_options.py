@@ -22,6 +22,8 @@ class DaemonOptions:
     """File with the key of all runs that it watches; None: each has one in ``directory``."""
     directory: Path
     """Folder of the incidents, their log and failures."""
+    share_group: bool = False
+    """Whether the group of ``directory`` may read it, if this daemon makes it."""
     control: Path
     """Unix socket of the operators' service, mode 0600."""
     metrics_address: str

@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client.registry import CollectorRegistry
 
 from holdfast_base import metrics_server, redis_client
-from holdfast_base.files import make_directory
+from holdfast_base.files import make_run_directory
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console.starting import start_console
 from holdfast_daemon.console.watched import WatchedDaemon
@@ -41,7 +41,7 @@ def main(options: DaemonOptions) -> int:
 
 async def _serve(options: DaemonOptions) -> None:
     _raise_descriptor_limit()
-    make_directory(options.directory)
+    make_run_directory(options.directory, share=options.share_group)
     client = redis_client.connect(options.store_url, options.store_password_file)
     keeper = LeaseKeeper(
         lambda: redis_client.connect_blocking(options.store_url, options.store_password_file), options.lease_s

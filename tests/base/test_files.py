@@ -11,10 +11,13 @@ from holdfast_base.files import (
     distrust,
     exposure,
     make_directory,
+    make_folder_of_run,
     make_private_directory,
+    make_run_directory,
     read_secret,
     replace_file,
     replacement,
+    share_file,
 )
 
 
@@ -103,12 +106,35 @@ def test_nobody_else_can_write_in_a_folder_or_in_its_new_parents_whatever_the_um
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+@pytest.mark.parametrize(("share", "folder", "file"), [(False, 0o700, None), (True, 0o2750, 0o640)])
+def test_the_group_reads_the_files_of_a_shared_run_and_nobody_else_those_of_another(
+    tmp_path: Path, umask: int, folder: int, file: int | None, *, share: bool
+) -> None:
+    run, evidence = tmp_path / "run", tmp_path / "run" / "incidents" / "0001"
+    old = os.umask(umask)
+    try:
+        make_run_directory(run, share=share)
+        make_folder_of_run(evidence)
+        replace_file(evidence / "story", b"")
+        replace_file(evidence / "secret", b"", mode=0o600)
+        (evidence / "log").touch(0o600)
+        share_file(evidence / "log")
+    finally:
+        os.umask(old)
+    folders = [path.stat().st_mode & 0o7777 for path in (run, evidence.parent, evidence)]
+    assert folders == [folder] * 3
+    modes = [(evidence / name).stat().st_mode & 0o777 for name in ("story", "log", "secret")]
+    assert modes == [file or 0o666 & ~umask, file or 0o600, 0o600]
+
+
 def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o777)
     make_directory(folder)
-    assert folder.stat().st_mode & 0o777 == 0o777
+    make_run_directory(folder, share=True)
+    assert folder.stat().st_mode & 0o7777 == 0o777
 
 
 def test_link_in_its_place_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from holdfast_base.files import make_folder_of_run, share_file
 from holdfast_base.text import reason_of
 from holdfast_proto.run_files import MISSING, SUSPICION_WITHIN, node_evidence, rank_evidence
 
@@ -17,7 +18,7 @@ class EvidenceFolder:
     def __init__(self, path: Path, node: str) -> None:
         """Create the folder. Raises OSError if that fails."""
         # Stacks and last words may hold secrets of the script.
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder_of_run(path)
         self.path = path
         self.node = node
 
@@ -25,6 +26,7 @@ class EvidenceFolder:
         """Write one file; if that fails, note why."""
         try:
             (self.path / name).write_text(text)
+            share_file(self.path / name)
         except OSError as error:
             self.miss(name, error)
 
@@ -33,6 +35,7 @@ class EvidenceFolder:
         reason = " ".join(why.split()) if isinstance(why, str) else reason_of(why)
         with (self.path / MISSING).open("a") as file:
             file.write(f"{self.node}: {name}: {reason}\n")
+        share_file(self.path / MISSING)
 
     def files(self, ranks: Iterable[int]) -> list[str]:
         """Return the files of this node and of ``ranks``, relative to the folder and sorted; links are left out.

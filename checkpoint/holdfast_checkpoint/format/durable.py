@@ -22,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from holdfast_base.files import SHARED_FOLDER, is_shared, share_file
+
 _BUFFER_BYTES = 2 << 20
 """Bytes of one write. It bypasses the kernel's page cache (O_DIRECT) if the file system can do that: direct writes cost
 half the CPU time, and nobody reads a shard soon after it was read back."""
@@ -48,6 +50,7 @@ class NewFile:
         self.path = target.with_name(f"{target.name}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}.tmp")
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)  # direct writes are of whole pages
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        share_file(target, self._descriptor)
         self._buffered_bytes = 0
         self._is_direct = self._set_direct(True)
         self._unflushed_bytes = 0
@@ -156,6 +159,8 @@ def make_directory(path: Path) -> None:
     make_directory(path.parent)
     try:
         os.mkdir(path)  # noqa: PTH102 - one module has it all
+        if is_shared(path.parent):
+            os.chmod(path, SHARED_FOLDER)  # noqa: PTH101 - as above
     except FileExistsError:
         if not path.is_dir():
             raise

@@ -63,7 +63,7 @@ def observe(flags: ObserveFlags) -> None:
         assert node is not None
         become_rank(flags.launcher or [], node, options, partial(_observe_ranks, options, node))
     if node is None and name is None:  # a launcher that is refused leaves no folder behind
-        options = replace(options, run=claim_dated_name(options.directory))
+        options = replace(options, run=claim_dated_name(options.directory, share=options.share_group))
     launcher = flags.launcher or []
     with lasting_output():
         code = _observe_here(options, launcher) if node is None else _observe_node(options, node, launcher)

@@ -46,7 +46,7 @@ def run(flags: RunFlags) -> None:
     check_starts(options.command)
     check_configuration(options.command, ranks=options.ranks, is_here=True)
     if name is None:  # a command that is refused leaves no folder behind
-        options = replace(options, run=claim_dated_name(options.directory))
+        options = replace(options, run=claim_dated_name(options.directory, share=options.share_group))
     if options.auto:
         options = without_state(options)
     with lasting_output():

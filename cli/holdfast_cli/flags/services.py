@@ -48,6 +48,7 @@ class AgentFlags:
     """Name of the run to serve."""
     directory: Annotated[Path, option("--directory FOLDER", RUN)]
     """The run's folder: logs, incidents, the agent's record."""
+    share_group: Annotated[bool, _as_setting("share_group")] = RunSettings.share_group
     preemption_grace_s: Annotated[float, _as_setting("preemption_grace_s")] = RunSettings.preemption_grace_s
     stop_on_sigusr1: Annotated[bool, _as_setting("stop_on_sigusr1")] = RunSettings.stop_on_sigusr1
     stop_on_sigusr2: Annotated[bool, _as_setting("stop_on_sigusr2")] = RunSettings.stop_on_sigusr2
@@ -83,6 +84,7 @@ class DaemonFlags:
     """Name of this daemon."""
     directory: Annotated[Path, option("--directory FOLDER", _NODE)]
     """Folder for the log of incidents."""
+    share_group: Annotated[bool, _as_setting("share_group")] = RunSettings.share_group
     control: Annotated[Path, option("--control SOCKET", _NODE)]
     """Unix socket of the control API, for `holdfast status --control`."""
     lease_s: Annotated[float, option("--lease SECONDS", _NODE, least=0.1)] = 2.0

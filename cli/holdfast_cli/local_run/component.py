@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast_base.files import share_file
 from holdfast_base.log_files import LOOK_EVERY_S, limit_log
 from holdfast_cli.errors import CheckpointsUnavailableError, SettingsError
 from holdfast_cli.local_run import die_with_parent
@@ -146,6 +147,7 @@ class Component:
         self._started_s = now_s
         try:
             with self.spec.log.open("ab") as output:
+                share_file(self.spec.log, output.fileno())
                 self._log_offset = output.tell()
                 self._process = subprocess.Popen(
                     die_with_parent.wrap(self.spec.command, self.spec.end_signal),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from holdfast_base.files import make_private_directory
+from holdfast_base.files import make_private_directory, share_file
 from holdfast_base.log_files import MOST_LOG_BYTES
 from holdfast_cli.checkpoints.location import primary_location
 from holdfast_cli.local_run.run_options import LocalRunOptions
@@ -51,7 +51,7 @@ class SupervisedFolder:
         self.instance = secrets.token_hex(8)
         """Random name of this start, in the environment of all its processes."""
         self._run = options.run
-        directory = prepare_directory(options.directory / (name or options.run))
+        directory = prepare_directory(options.directory / (name or options.run), share=options.share_group)
         self._lock = RunLock(directory, options.run)
         try:
             self.paths = self._paths(options, directory)
@@ -119,6 +119,7 @@ class SupervisedFolder:
     def _begin_log(self) -> logging.Handler:
         path = process_log(self.paths.directory, "holdfast")
         handler = RotatingFileHandler(path, maxBytes=MOST_LOG_BYTES, backupCount=1)
+        share_file(path)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         _package_log.addHandler(handler)
         _package_log.setLevel(logging.INFO)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_base.files import make_directory
+from holdfast_base.files import make_directory, make_run_directory
 from holdfast_cli.errors import SettingsError
 from holdfast_cli.run_folder.scrape_targets import targets_of
 from holdfast_cli.run_folder.sweep import RUNTIME_PREFIX
@@ -79,20 +79,22 @@ def node_folder(run: str, node: str) -> str:
     return f"{run}@{node}"
 
 
-def prepare_directory(directory: Path) -> Path:
-    """Create a run's directory with its folders and return its absolute path."""
+def prepare_directory(directory: Path, *, share: bool = False) -> Path:
+    """Create a run's directory with its folders and return its absolute path. ``share``: let its group read it."""
     absolute = directory.absolute()
     try:
-        make_directory(run_files.logs(absolute))
+        make_run_directory(absolute, share=share)
+        make_run_directory(run_files.logs(absolute))
     except OSError as error:
         raise _cannot_use(directory.parent, error) from None
     return absolute
 
 
-def claim_dated_name(directory: Path) -> str:
+def claim_dated_name(directory: Path, *, share: bool = False) -> str:
     """Return a name with the present date and time that no other run in ``directory`` has, and create its folder.
 
-    Runs that start within one second get ``-2``, ``-3`` and so on. Raises SettingsError if no folder can be made.
+    Runs that start within one second get ``-2``, ``-3`` and so on. ``share``: let the folder's group read it. Raises
+    SettingsError if no folder can be made.
     """
     dated = name = dated_name()
     number = 1
@@ -100,7 +102,7 @@ def claim_dated_name(directory: Path) -> str:
         make_directory(directory.absolute())
         while True:
             try:
-                make_directory(directory.absolute() / name, exist_ok=False)
+                make_run_directory(directory.absolute() / name, share=share, exist_ok=False)
                 return name
             except FileExistsError:
                 number += 1

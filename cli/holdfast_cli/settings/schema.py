@@ -99,6 +99,8 @@ class RunSettings:
     """Nodes that train. More agents than that are spares."""
     directory: Path = setting(Path("holdfast-runs"), "run.directory", "--directory FOLDER", by=EVERYWHERE)
     """Folder that holds one folder per run. `holdfast publish` writes RUN.key there."""
+    share_group: bool = setting(False, "run.share_group", "--share-group", by="run observe")
+    """Let the group of the run's folder read its logs, incidents and checkpoints. Otherwise only you can."""
     preemption_grace_s: float = setting(
         STOP_GRACE_S, "run.preemption_grace_s", "--preemption-grace-s SECONDS", by="run", least=0
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
+from holdfast_base.files import share_file
 from holdfast_core.incidents import INCIDENTS_KEPT
 from holdfast_core.model import CoreState, Observation
 from holdfast_daemon.incidents import incident_folder
@@ -82,6 +83,7 @@ class IncidentLog:
             if self._path.exists() and self._path.stat().st_size >= LOG_BYTES:
                 self._path.replace(self._older_path)
             with self._path.open("a") as file:
+                share_file(self._path, file.fileno())
                 file.write(line)
         except Exception as error:  # noqa: BLE001 (whatever it is: the incident is in the store, and the run is led)
             self.failures_total += 1

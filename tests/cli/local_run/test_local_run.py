@@ -70,8 +70,8 @@ def test_a_run_comes_up_and_leaves_nothing_but_its_directory(options: Options, t
     assert find_record(tmp_path / "runs", None).outcome == "stopped"
 
 
-@pytest.mark.parametrize(("umask", "mode"), [(0, 0o700), (0o022, 0o755)])
-def test_no_other_user_can_write_to_a_run_whatever_the_umask(options: Options, umask: int, mode: int) -> None:
+@pytest.mark.parametrize(("umask", "parent"), [(0, 0o700), (0o022, 0o755)])
+def test_no_other_user_can_look_into_a_run_whatever_the_umask(options: Options, umask: int, parent: int) -> None:
     old = os.umask(umask)
     try:
         with LocalRun(options()) as run:
@@ -81,7 +81,7 @@ def test_no_other_user_can_write_to_a_run_whatever_the_umask(options: Options, u
             assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
             assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
             folders = [path for path in made[0].parents if path.is_relative_to(run.paths.directory.parent)][2:]
-            assert [path.stat().st_mode & 0o777 for path in folders] == [mode, mode]
+            assert [path.stat().st_mode & 0o777 for path in folders] == [0o700, parent]
     finally:
         os.umask(old)
 

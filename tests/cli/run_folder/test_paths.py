@@ -1,6 +1,5 @@
 """Names that runs get when nobody names them: of runs that start at the same moment, each has its own."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from holdfast_cli.commands import observe, run
 from holdfast_cli.errors import SettingsError
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder import paths
-from holdfast_cli.run_folder.paths import claim_dated_name
+from holdfast_cli.run_folder.paths import claim_dated_name, prepare_directory
 from holdfast_proto.exit_codes import ExitCode
 from tests.cli.conftest import holdfast
 
@@ -83,10 +82,8 @@ def test_a_place_that_cannot_hold_runs_is_an_error_that_names_it(tmp_path: Path,
         claim_dated_name(tmp_path / place)
 
 
-def test_nobody_else_can_write_to_a_claimed_folder(tmp_path: Path) -> None:
-    before = os.umask(0o002)
-    try:
-        name = claim_dated_name(tmp_path / "runs")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "runs" / name).stat().st_mode & 0o022 == 0
+@pytest.mark.parametrize(("share", "mode"), [(False, 0o700), (True, 0o2750)])
+def test_a_claimed_folder_is_private_or_for_its_group(tmp_path: Path, *, share: bool, mode: int) -> None:
+    name = claim_dated_name(tmp_path / "runs", share=share)
+    directory = prepare_directory(tmp_path / "runs" / name)
+    assert [path.stat().st_mode & 0o7777 for path in (directory, directory / "logs")] == [mode, mode]

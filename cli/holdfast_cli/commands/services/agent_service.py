@@ -30,6 +30,7 @@ def agent(flags: AgentFlags) -> None:
         store_password_file=flags.redis_password_file,
         run_key_file=flags.run_key_file and flags.run_key_file.absolute(),
         directory=flags.directory.absolute(),
+        share_group=flags.share_group,
         runtime_directory=flags.runtime_directory.absolute(),
         shm_directory=flags.shm_directory.absolute(),
         address=flags.address,

@@ -31,6 +31,7 @@ def daemon(flags: DaemonFlags) -> None:
         store_password_file=flags.redis_password_file,
         run_key_file=flags.run_key_file and flags.run_key_file.absolute(),
         directory=flags.directory.absolute(),
+        share_group=flags.share_group,
         control=flags.control.absolute(),
         metrics_address=flags.metrics_address,
         metrics_config=flags.metrics_config and flags.metrics_config.absolute(),
