@@ -22,8 +22,11 @@ def moment(unix_s: float) -> str:
 
 HIDDEN = "[hidden]"
 """What is shown for a secret."""
-SECRET_NAME = r"(?:pass(?:word|wd|phrase)?|secret|token|credentials?|auth(?:orization)?|(?:api|access)?[-_]?key)"
-"""Pattern of a name that speaks of a secret."""
+SECRET_NAME = (
+    r"(?:pass(?:word|wd|phrase)?|secret|(?<!per[-_])token(?!s\b|s[-_.]|i[sz])|credentials?"
+    r"|auth(?:orization|(?!or))|(?:api|access)?[-_]?key)"
+)
+"""Pattern of a name that speaks of a secret: not of a number of tokens, a tokenizer or an author."""
 _SECRET_OPTION = re.compile(SECRET_NAME, re.IGNORECASE)
 _CREDENTIALS = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)[^\s/@]+@")
 _QUERY = re.compile(r"(?P<url>\b[A-Za-z][A-Za-z0-9+.-]*://[^\s?#]+)\?[^\s]+")

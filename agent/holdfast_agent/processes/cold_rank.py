@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from holdfast_agent.processes.rank_program import become_rank
+from holdfast_base.text import arguments_without_secrets
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
 ENGINE_THREAD = "pt_autograd"
@@ -51,7 +52,8 @@ def start_cold(request: pb.Fork, run: str) -> NoReturn:
     # The warm parent ignores SIGINT. An ignored signal stays ignored after exec, and Python would keep it so.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     program = [sys.executable, "-m", "holdfast_agent.processes.cold_rank"]
-    os.execv(sys.executable, [*program, str(descriptor), run, "--", *request.command])
+    # The command is in the request. Its words only make room for the title, and every user sees them until then.
+    os.execv(sys.executable, [*program, str(descriptor), run, "--", *arguments_without_secrets(request.command)])
 
 
 def main() -> None:

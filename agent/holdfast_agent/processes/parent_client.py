@@ -13,8 +13,10 @@ from google.protobuf.message import DecodeError
 
 from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.warm_parent import MESSAGE_BYTES, modules_to_preload
+from holdfast_base.files import share_file
 from holdfast_base.processes import AgentError, kill_session, reap, start_ticks, start_ticks_of_child
 from holdfast_base.sockets import peer
+from holdfast_base.text import arguments_without_secrets
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
 REPLY_TIMEOUT_S = 60.0
@@ -192,9 +194,12 @@ class WarmParentClient:
         # In a session of its own, so that Ctrl-C in a terminal, or the end of the terminal, does not reach it.
         # posix_spawn instead of fork: this process has threads, and gRPC.
         program = [sys.executable, "-m", "holdfast_agent.processes.warm_parent"]
-        arguments = [str(self._socket_path), self._run_name, *modules_to_preload(command), "--", *command]
+        # Every user sees the arguments. Those after -- only make room for the titles of the forked ranks.
+        room = arguments_without_secrets(command)
+        arguments = [str(self._socket_path), self._run_name, *modules_to_preload(command), "--", *room]
         log = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
+            share_file(self._log_path, log)
             child = os.posix_spawn(
                 sys.executable,
                 [*program, *arguments],

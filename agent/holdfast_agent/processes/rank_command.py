@@ -15,6 +15,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from holdfast_agent.processes.rank_program import is_this_python
+from holdfast_base.text import arguments_without_secrets
 
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun")
 _LAUNCHER_MODULES = (
@@ -41,10 +42,11 @@ def launcher_problem(command: Sequence[str], starts_ranks: str = "holdfast run -
     launcher = _launcher(command)
     if not launcher:
         return ""
-    rank = f"python {shlex.join(_script_and_arguments(command)) or 'SCRIPT'}"
+    shown = arguments_without_secrets(command)  # an agent logs the line
+    rank = f"python {shlex.join(_script_and_arguments(shown)) or 'SCRIPT'}"
     return (
         f"{launcher} starts ranks, and Holdfast would start them itself: use "
-        f"`holdfast observe -- {shlex.join(command)}`, which only watches, or `{starts_ranks} -- {rank}`"
+        f"`holdfast observe -- {shlex.join(shown)}`, which only watches, or `{starts_ranks} -- {rank}`"
     )
 
 

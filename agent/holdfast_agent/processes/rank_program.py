@@ -7,7 +7,9 @@ import shutil
 import sys
 from pathlib import Path
 
+from holdfast_base.files import share_file
 from holdfast_base.processes import name_process, title_process
+from holdfast_base.text import arguments_without_secrets
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
@@ -18,6 +20,7 @@ def become_rank(request: pb.Fork, run: str) -> None:
     Modules, their state and the environment are inherited from the warm parent. Stdin, stdout and stderr are replaced.
     """
     log = os.open(request.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    share_file(Path(request.log_path), log)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
@@ -25,8 +28,8 @@ def become_rank(request: pb.Fork, run: str) -> None:
     os.close(null)
     os.environ.update(request.environment)
     name_process(f"rank {request.rank}")
-    # The user's own command stays in it: people look for `train.py` in ps.
-    title_process(f"holdfast: rank {request.rank} of {run}: {' '.join(request.command)}")
+    # The user's own command stays in it, without secrets: people look for `train.py` in ps.
+    title_process(f"holdfast: rank {request.rank} of {run}: {' '.join(arguments_without_secrets(request.command))}")
     context = RankContext.from_environment(rank=request.rank)
     if context is not None and context.auto:
         _attach_automatically()

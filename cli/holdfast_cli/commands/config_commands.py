@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast_base.text import arguments_without_secrets
 from holdfast_cli.errors import SettingsError
 from holdfast_cli.flags.start_flags import CheckConfigFlags, ShowConfigFlags
 from holdfast_cli.local_run.notify_spec import check_files
@@ -20,7 +21,7 @@ _VALUE_COLUMNS = 40
 
 
 def show(flags: ShowConfigFlags) -> None:
-    """Print each setting with its source. What is printed is a file with the same settings."""
+    """Print each setting with its source. What is printed is a file with the same settings, but for secrets."""
     resolved = resolve("config", flags.given, flags.command, flags.config)
     for name, setting in schema().items():
         value = getattr(resolved.settings, name)
@@ -105,17 +106,22 @@ def _as_json(resolved: Resolved) -> dict[str, Any]:
     for field, setting in schema().items():
         if setting.key:
             value, source = getattr(resolved.settings, field), resolved.origins[field]
-            plain = str(value) if isinstance(value, Path) else value
+            plain = _as_plain(value)
             found[setting.key] = {"value": plain, "source": source.kind, "where": source.where}
     for channel in resolved.settings.notify_channels:
         for name, value in channel.values.items():
-            plain = str(value) if isinstance(value, Path) else value
+            plain = _as_plain(value)
             key = f"notify.{channel.kind}.{channel.name}.{name}"
             found[key] = {"value": plain, "source": "file", "where": channel.where}
     return found
 
 
 def _as_toml(value: object) -> str:
+    return json.dumps(_as_plain(value), ensure_ascii=False)
+
+
+def _as_plain(value: object) -> object:
+    """Return a value as JSON has it. A list may be a command: the secrets in it are not shown."""
     if isinstance(value, tuple):
-        return json.dumps(list(value), ensure_ascii=False)
-    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
+        return arguments_without_secrets(value)
+    return str(value) if isinstance(value, Path) else value

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast_base.text import arguments_without_secrets
 from holdfast_trainer.config import TrainerConfig, read_file
 from holdfast_trainer.planning.hardware import Cluster
 
@@ -31,13 +32,13 @@ def start_command(config: TrainerConfig, cluster: Cluster, file: Path | None) ->
 
 def on_one_line(words: Sequence[str]) -> str:
     """Return the words as one line for a shell."""
-    return " ".join(_quoted(word) for word in words)
+    return " ".join(_quoted(word) for word in arguments_without_secrets(words))
 
 
 def on_several_lines(words: Sequence[str]) -> str:
     """Return the words as lines that a terminal of 80 columns need not wrap, for a shell. A flag keeps its value."""
     parts: list[str] = []
-    for word in words:
+    for word in arguments_without_secrets(words):
         is_flag = bool(parts) and parts[-1].startswith("-") and parts[-1] != "--" and " " not in parts[-1]
         if is_flag and not word.startswith("-"):
             parts[-1] += f" {_quoted(word)}"

@@ -4,10 +4,10 @@ import contextlib
 import getpass
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast_base.text import HIDDEN, SECRET_NAME, without_secrets
+from holdfast_base.text import HIDDEN, arguments_without_secrets, without_secrets
 from holdfast_cli.local_run.supervised_folder import NODE as LOCAL_NODE
 
 CHANNEL_KINDS = ("webhook", "slack", "discord", "command", "email")
@@ -15,7 +15,6 @@ CHANNEL_KINDS = ("webhook", "slack", "discord", "command", "email")
 
 _NUMBER = re.compile(r"[+-]?(?:\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})(?:[eE][+-]?\d{1,3})?")
 _OPTION = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
-_SECRET_OPTION = re.compile(SECRET_NAME, re.IGNORECASE)
 _PLAIN_WORDS = ("true", "false", "yes", "no", "on", "off", "none")
 _ADDRESS = re.compile(
     r"\b\d{1,3}(?:\.\d{1,3}){3}\b|(?<![\w:])\[?(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{0,4}\]?(?![\w:])"
@@ -29,29 +28,28 @@ def command_line(words: Iterable[str], *, show_arguments: bool) -> str:
     """Return a command with the values of its arguments hidden, as far as they may be secrets.
 
     Plain numbers and words such as ``true`` stay, because they are what a comparison of runs is about, and a secret is
-    hardly ever one of them. They are hidden too if their option's name speaks of a secret. ``show_arguments``: all
-    values stay but secrets.
+    hardly ever one of them. ``show_arguments``: all values stay but secrets.
     """
-    shown: list[str] = []
+    shown = arguments_without_secrets(words)
+    return " ".join(shown if show_arguments else _without_values(shown))
+
+
+def _without_values(words: Iterable[str]) -> Iterator[str]:
     before = ""
     for place, word in enumerate(words):
         option = _OPTION.fullmatch(word)
         if option is not None:
             name, value = option["name"], option["value"]
-            shown.append(name if value is None else f"{name}={_value(name, value, show_arguments=show_arguments)}")
+            yield name if value is None else f"{name}={_plain(value)}"
             before = name if value is None else ""
             continue
         is_program = place == 0 or before == "-m" or (not before and _SCRIPT.fullmatch(word) is not None)
-        shown.append(without_secrets(word) if is_program else _value(before, word, show_arguments=show_arguments))
+        yield word if is_program else _plain(word)
         before = ""
-    return " ".join(shown)
 
 
-def _value(option: str, value: str, *, show_arguments: bool) -> str:
-    if _SECRET_OPTION.search(option):
-        return HIDDEN
-    is_plain = _NUMBER.fullmatch(value) is not None or value.lower() in _PLAIN_WORDS
-    return without_secrets(value) if show_arguments or is_plain else HIDDEN
+def _plain(value: str) -> str:
+    return value if _NUMBER.fullmatch(value) is not None or value.lower() in _PLAIN_WORDS else HIDDEN
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast_base.text import arguments_without_secrets
 from holdfast_core.model import CoreState
 from holdfast_core.reading.rank_means import own_time_sum
 from holdfast_daemon.control.status import status_of
@@ -157,7 +158,7 @@ def _write_batch(connection: sqlite3.Connection, instance: str, batch: StartRows
 
 
 def _packed(state: CoreState) -> bytes:
-    kept = store.KeptState(spec=state.spec, record=state.record, nodes=dict(state.nodes))
+    kept = store.KeptState(spec=spec_without_secrets(state.spec), record=state.record, nodes=dict(state.nodes))
     return zlib.compress(kept.SerializeToString(), 1)
 
 
@@ -184,8 +185,16 @@ SLOWEST_RANKS = 8
 
 
 def spec_fields(state: CoreState) -> dict[str, Any]:
-    """Return the settings of the run, and the number of its ranks."""
-    return {**to_json(state.spec), "world_size": state.world_size}
+    """Return the settings of the run without secrets of its command, and the number of its ranks."""
+    return {**to_json(spec_without_secrets(state.spec)), "world_size": state.world_size}
+
+
+def spec_without_secrets(spec: store.RunSpec) -> store.RunSpec:
+    """Return what a run is, as files may keep it: its command without secrets. Only Redis has them, for the agents."""
+    kept = store.RunSpec()
+    kept.CopyFrom(spec)
+    kept.command[:] = arguments_without_secrets(spec.command)
+    return kept
 
 
 def status_fields(state: CoreState, now: float) -> dict[str, Any]:

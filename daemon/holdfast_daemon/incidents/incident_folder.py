@@ -11,15 +11,16 @@ from pathlib import Path
 from google.protobuf.json_format import ParseError
 from google.protobuf.message import DecodeError
 
-from holdfast_base.files import UnfitFileError, read_regular, replace_file
-from holdfast_base.text import arguments_without_secrets, reason_of
+from holdfast_base.files import UnfitFileError, make_folder_of_run, read_regular, replace_file
+from holdfast_base.text import reason_of
 from holdfast_core.model import CoreState
+from holdfast_daemon.history.history_file import spec_without_secrets
 from holdfast_daemon.replay.recorded_tick import decode_state, encode_state, unframed
 from holdfast_daemon.replay.recording import Excerpt
 from holdfast_daemon.replay.state_codec import CodecError
 from holdfast_proto.message_json import from_json, to_json
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
-from holdfast_proto.v1.store_pb2 import Incident, RunSpec, Verdict
+from holdfast_proto.v1.store_pb2 import Incident, Verdict
 
 STORY = "incident.json"
 """Name of the file in an incident's folder."""
@@ -110,8 +111,8 @@ def set_older_aside(folder: Path, incident: Incident) -> None:
 
 def write_story(folder: Path, incident: Incident) -> None:
     """Create the folder, or replace the story in it. Raises OSError."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # last words may hold secrets of the script
-    (folder / README).write_text(README_TEXT)
+    make_folder_of_run(folder)  # private: last words may hold secrets of the script
+    replace_file(folder / README, README_TEXT.encode())
     replace_file(folder / STORY, story_text(incident).encode())
 
 
@@ -120,9 +121,7 @@ def write_recording(folder: Path, excerpt: Excerpt, verdict: Verdict | None, *, 
 
     Raises OSError, and CodecError if the state cannot be carried.
     """
-    spec = RunSpec()
-    spec.CopyFrom(excerpt.base.spec)
-    spec.command[:] = arguments_without_secrets(spec.command)
+    spec = spec_without_secrets(excerpt.base.spec)
     spec.ClearField("notify")
     state = {"format": _FORMAT, "dropped_turns": dropped_ticks, "state": encode_state(replace(excerpt.base, spec=spec))}
     if verdict is not None:
@@ -133,8 +132,8 @@ def write_recording(folder: Path, excerpt: Excerpt, verdict: Verdict | None, *, 
 
 def write_failure(folder: Path, excerpt: Excerpt, text: str) -> None:
     """Write the tick that the core failed on, and what it raised. Raises OSError, and CodecError as above."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # last words may hold secrets of the script
-    (folder / TRACEBACK).write_text(text)
+    make_folder_of_run(folder)  # private, as above
+    replace_file(folder / TRACEBACK, text.encode())
     write_recording(folder, excerpt, None, dropped_ticks=0)
 
 

@@ -56,15 +56,15 @@ def facts(log: Path) -> dict[str, Any]:
 def test_after_an_import_that_trains_ranks_start_in_new_interpreters_and_can_train(folder: Path) -> None:
     log = folder / "rank.log"
     with warm_parent(folder, "torch", "train") as parent, parent.agent() as agent:
-        pid = agent.fork(["python", "rank.py", "--steps", "5"], log, rank=7, MARKER="blue")
+        pid = agent.fork(["python", "rank.py", "--api-key", "s5"], log, rank=7, MARKER="blue")
         assert os.waitstatus_to_exitcode(agent.end_of(pid, rank=7)) == 3, log.read_text()
         assert facts(log) == {
             "warm": False,
-            "argv": ["rank.py", "--steps", "5"],
+            "argv": ["rank.py", "--api-key", "s5"],
             "marker": "blue",
             "session": pid,
             "comm": "rank 7",
-            "title": f"holdfast: rank 7 of {RUN}: python rank.py --steps 5\0",
+            "title": f"holdfast: rank 7 of {RUN}: python rank.py --api-key [hidden]\0",
             "interrupts": True,
             "name": "__main__",
         }

@@ -137,6 +137,11 @@ def test_a_launcher_is_named_with_both_ways_to_use_it(command: str, launcher: st
     )
 
 
+def test_the_line_about_a_launcher_holds_no_secret() -> None:
+    problem = launcher_problem(["torchrun", "train.py", "--api-key", "s3cret"])
+    assert problem.endswith("-- python train.py --api-key '[hidden]'`") and "s3cret" not in problem
+
+
 @pytest.mark.parametrize(
     ("inner", "rank"),
     [

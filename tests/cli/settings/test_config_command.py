@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_base.text import HIDDEN
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.record import find_record
 from holdfast_proto.v1.control_pb2 import RunStatus
@@ -52,6 +53,12 @@ def test_show_does_not_print_a_password(folder: Path) -> None:
     result = holdfast("config", "show", "--redis", "redis://:hunter2@host/0")
     assert result.exit_code == 78
     assert "hunter2" not in result.output
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_show_hides_secrets_of_the_command(folder: Path, form: tuple[str, ...]) -> None:
+    shown = holdfast("config", "show", *form, "--", "python", "train.py", "--api-key", "s3cret").stdout
+    assert "s3cret" not in shown and HIDDEN in shown
 
 
 def test_check_accepts_what_run_accepts(folder: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from holdfast_base.text import HIDDEN
 from holdfast_core.model import CoreState
 from holdfast_daemon.history import history_file, history_tables, thinning
 from holdfast_daemon.history.history_file import HistoryFile, StartRows
@@ -54,6 +55,16 @@ def test_the_file_is_private(tmp_path: Path) -> None:
     path = write_steps(tmp_path, [counted(0, loss=1.0)]).path
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_the_secrets_of_the_command_are_not_kept(tmp_path: Path) -> None:
+    state = trained().state
+    state.spec.command[:] = ["train.py", "--api-key", "s3cret"]
+    history = write_state(tmp_path, state)
+    kept = history.kept_state("i")
+    assert kept is not None
+    assert list(kept[1].spec.command) == history.starts()[0].spec["command"] == ["train.py", "--api-key", HIDDEN]
+    assert list(state.spec.command) == ["train.py", "--api-key", "s3cret"]
 
 
 def test_a_step_that_a_new_leader_counts_again_is_kept_once(tmp_path: Path) -> None:
