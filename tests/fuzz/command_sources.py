@@ -3,8 +3,13 @@
 import gzip
 import io
 import json
+import math
 import os
+import sqlite3
 import tarfile
+import zlib
+from contextlib import closing, suppress
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +25,10 @@ from holdfast_cli.views.console_address import address_lines
 from holdfast_core import coordinator
 from holdfast_core.model import CoreState, Observation
 from holdfast_daemon.console.serving.sessions import load_tokens
+from holdfast_daemon.history.history_file import HistoryFile, StartRows
+from holdfast_daemon.history.history_reader import HistoryError, RunHistory
+from holdfast_daemon.history.history_tables import MEMORY
+from holdfast_daemon.history.rows import CheckpointRow, MetricRow
 from holdfast_daemon.incidents import incident_folder
 from holdfast_daemon.incidents.incident_folder import RecordingError, StoryError, parse_story, read_recording
 from holdfast_daemon.notify import reported
@@ -28,6 +37,7 @@ from holdfast_daemon.replay.recorded_tick import observation_of
 from holdfast_daemon.replay.recording import Excerpt, Recording
 from holdfast_daemon.replay.state_codec import CodecError
 from holdfast_hooks import ConfigurationError
+from holdfast_proto import run_files
 from holdfast_proto.endpoint import read_endpoint
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_trainer.data import corpus, overlap
@@ -35,6 +45,7 @@ from holdfast_trainer.data.token_file import open_token_file
 from tests.fuzz.harness import Source
 from tests.fuzz.mutations import either, mutate_bytes, mutate_json
 from tests.support.core_world import World
+from tests.support.histories import counted
 
 _MEMBERS = ("incident.json", "core.json", "observations.binpb")
 _RECORD: dict[str, Any] = {
@@ -55,6 +66,7 @@ def _read_run(path: Path) -> None:
         os.fsencode(Path(record.directory, record.control))
         assert not record.supervisor.is_alive() or record.pid > 0
         json.dumps([record.run, record.node, record.components]).encode()
+        assert all(type(number) is int for facts in record.components.values() for number in facts.values())
         record.run.encode()
 
 
@@ -178,7 +190,79 @@ def _read_reported(path: Path) -> None:
     reported.reported_text(reported.load(path, "i"))
 
 
+def _histories(folder: Path) -> list[bytes]:
+    world = World(ranks_per_node=1)
+    world.until("starting")
+    world.train(5)
+    metric = MetricRow(MEMORY, 1, 3, 1.0, 5.0)
+    rows = StartRows(
+        steps=[counted(step, loss=1.0, nonfinite=("grad_norm",)) for step in range(30)],
+        checkpoints=[CheckpointRow(1, 3, 1.0, 5, 4, 0.5)],
+        metrics=[metric],
+        state=world.state,
+        state_unix_s=5.0,
+    )
+    HistoryFile(folder, "r").write([("i", rows)])
+    path = run_files.history(folder, "r")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("VACUUM")
+    return [path.read_bytes()]
+
+
+_ODD_CELLS = (None, "text", b"\x00", -1, 0.5, (1 << 63) - 1, 1e308, math.inf, "[" * 999, "[]", "\ud7ff", "{}")
+
+
+def _mutate_cell(random: Random, data: bytes) -> bytes:
+    """Change values of a table through SQLite, which takes any type in any column, or remove a column or a table."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.deserialize(data)
+        tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        for _ in range(random.choice((1, 1, 2, 4))):
+            (table,) = random.choice(tables)
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            column = random.choice(columns or ["none"])
+            odd = random.choice(_ODD_CELLS)
+            statement = f"UPDATE {table} SET {column} = ? WHERE rowid % 2 OR ?2"
+            if random.random() < 0.1:
+                statement = random.choice((f"DROP TABLE {table}", f"ALTER TABLE {table} DROP COLUMN {column}"))
+            with suppress(sqlite3.Error):
+                connection.execute(statement, (odd, True) if "?" in statement else ())
+        connection.commit()
+        return connection.serialize()
+
+
+def _read_history(path: Path) -> None:
+    history = RunHistory(path)
+    for name in ("i", *(start.instance for start in history.starts())):
+        history.steps_after(name, -1)
+        history.newest_row(name)
+        json.dumps([asdict(row) for row in history.checkpoints(name)])
+        json.dumps(history.final(name))
+        history.kept_state(name)
+        history.quantiles(name, "loss", (0.0, 0.5))
+        for quantity in ("loss", "grad_norm", MEMORY):
+            json.dumps(asdict(history.curve(name, quantity, points=10)))
+
+
+def _state_bomb(path: Path) -> None:
+    """Write a history whose state has 1.6 GiB once it is unpacked."""
+    path.write_bytes((path.parent / "history" / "r.sqlite").read_bytes())
+    packing = zlib.compressobj(1)
+    packed = b"".join(packing.compress(bytes(8 << 20)) for _ in range(200)) + packing.flush()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE states SET state = ?", (packed,))
+
+
 SOURCES = (
+    Source(
+        name="history",
+        read=_read_history,
+        errors=(HistoryError,),
+        samples=_histories,
+        mutate=_mutate_cell,
+        bombs={"state of 1.6 GiB": _state_bomb},
+        file="r.sqlite",
+    ),
     Source(
         name="files of an incident",
         read=_read_folder,

@@ -8,12 +8,19 @@ from random import Random
 
 from holdfast_agent.evidence import stack_dump, stacks
 from holdfast_agent.evidence.flight_dumps import pending_calls
+from holdfast_agent.evidence.ras_client import RasError
+from holdfast_agent.evidence.ras_report import witness_reports
 from holdfast_agent.evidence.recorder_dump import NoDumpError, read_dump, shortened
+from holdfast_agent.processes import agent_record
+from holdfast_base import processes
 from holdfast_cli.analysis.dump_folder import _content
 from holdfast_proto import black_box
 from holdfast_proto.black_box import BlackBoxWriter, NamedCall
+from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
+from holdfast_proto.v1.store_pb2 import RankExit, RunSpec
 from tests.fuzz.harness import Source
 from tests.fuzz.mutations import either, mutate_bytes, mutate_json
+from tests.support.ras_server import REPORT
 
 RECORDINGS = Path(__file__).parents[1] / "cli" / "analyze" / "recordings"
 _DUMPS = [RECORDINGS / "torch-matched" / "rank-0.json", RECORDINGS / "two-groups-crossed" / "rank-0.json"]
@@ -99,7 +106,40 @@ def _gzip_bomb(path: Path) -> None:
     path.write_bytes(gzip.compress(bytes(8 << 20)) * 200)
 
 
+def _read_record(path: Path) -> None:
+    path.chmod(0o600)
+    record = agent_record.load(path)
+    for rank in record.ranks if record is not None else ():
+        processes.is_alive(rank.pid, rank.start_ticks)
+
+
+def _records(_: Path) -> list[bytes]:
+    ranks = [RankRecord(rank=0, pid=7, start_ticks=9), RankRecord(rank=1, pid=8, exit=RankExit(code=1))]
+    spec = RunSpec(run="r", nodes=1, ranks_per_node=2, command=["python", "train.py"])
+    record = AgentRecord(run="r", node="a", generation=3, fence=5, last_command="7-0", ranks=ranks, spec=spec)
+    return [record.SerializeToString()]
+
+
+def _read_ras(path: Path) -> None:
+    for words in witness_reports(path.read_bytes(), [1524344, 1524345]):
+        words.SerializeToString()
+
+
+def _mutate_ras(random: Random, data: bytes) -> bytes:
+    """Change a report, and keep it as wide as NCCL writes it: a denser one is refused unread."""
+    text = mutate_json(random, data)
+    return text + b" " * 64 * (text.count(b"{") + text.count(b"[")) if random.random() < 0.8 else text
+
+
 SOURCES = (
+    Source(name="record of an agent", read=_read_record, errors=(), samples=_records),
+    Source(
+        name="report of RAS",
+        read=_read_ras,
+        errors=(RasError,),
+        samples=lambda _: [REPORT],
+        mutate=_mutate_ras,
+    ),
     Source(
         name="black box",
         read=_read_box,

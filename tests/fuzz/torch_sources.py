@@ -1,6 +1,7 @@
 """Readers of the files that other programs save with torch."""
 
 import io
+import json
 import pickle
 import zipfile
 from pathlib import Path
@@ -16,6 +17,13 @@ from holdfast_checkpoint.guard.torch_archive import TorchArchive, read_old_file
 from holdfast_cli.checkpoints.exporting import MODEL, TREE
 from holdfast_cli.checkpoints.importing import _read
 from holdfast_cli.errors import CommandError
+from holdfast_hooks import ConfigurationError
+from holdfast_hooks.restore.slot_restore import restore
+from holdfast_hooks.snapshots import slot_layout
+from holdfast_hooks.state import random_states
+from holdfast_hooks.state.encoding import encode_state
+from holdfast_proto import snapshot
+from holdfast_proto.snapshot import SnapshotError
 from tests.fuzz.harness import Source
 from tests.fuzz.mutations import either, mutate_bytes, mutate_json
 
@@ -93,7 +101,62 @@ def _mutate_header(random: Random, data: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + data[8 + length :]
 
 
+class _Training:
+    """A state with every kind of value, and one tensor in the optimizer's state that the live one lacks."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(3, 2)
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+
+    def state(self) -> dict[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer}
+
+
+def _saved_slot(folder: Path) -> list[bytes]:
+    training = _Training()
+    training.model(torch.ones(1, 3)).sum().backward()
+    training.optimizer.step()
+    states = {name: stateful.state_dict() for name, stateful in training.state().items()}
+    image = encode_state({**states, random_states.KEY: random_states.capture()})
+    layout = slot_layout.lay_out(image, None)
+    path = folder / "made.slot"
+    snapshot.allocate(path, 1 << 16)
+    with snapshot.Slot(path) as slot:
+        slot.begin(generation=1, step=5, rank=0)
+        slot_layout.SlotTensors(slot, layout.entries).copy(image.parts)
+        meta = snapshot.Meta(image.tree, layout.entries)
+        slot.commit(meta, data_bytes=layout.data_bytes, persist=False)
+    return [path.read_bytes()]
+
+
+def _mutate_meta(random: Random, data: bytes) -> bytes:
+    """Change the JSON of a slot: half of the changes are within the nested state, and a quarter within one tensor."""
+    fields = list(snapshot._HEADER.unpack_from(data))
+    offset, nbytes = fields[8], fields[9]
+    meta = json.loads(data[offset : offset + nbytes])
+    part = random.choice(("tree", "tree", "tensors", "all"))
+    if part == "all":
+        text = mutate_json(random, json.dumps(meta).encode())
+    else:
+        changed = mutate_json(random, json.dumps(meta[part]).encode()).decode()
+        text = json.dumps({**meta, part: "CHANGED"}).replace('"CHANGED"', changed).encode()
+    header = snapshot._HEADER.pack(*fields[:9], len(text))
+    return header + data[len(header) : offset] + text
+
+
+def _restore_slot(path: Path) -> None:
+    restore(path, _Training().state(), rank=0)
+
+
 SOURCES = (
+    Source(
+        name="restore from a slot",
+        read=_restore_slot,
+        errors=(SnapshotError, ConfigurationError),
+        samples=_saved_slot,
+        mutate=_mutate_meta,
+    ),
     Source(
         name="import of .pt",
         read=_read,

@@ -7,28 +7,31 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from holdfast_base.files import distrust, replace_file
+from holdfast_base.files import distrust, read_regular, replace_file
 from holdfast_base.processes import AgentError
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
 log = logging.getLogger(__name__)
 
+_MOST_BYTES = 64 << 20
+"""A rank takes some 100 bytes. The spec has the command and the settings of notifications."""
+
 
 def load(path: Path) -> AgentRecord | None:
-    """Return the record of the last agent of this node, or None if no record can be read and trusted.
+    """Return the record of the last agent of a node, or None if no record can be read and trusted.
 
-    The record names processes that the agent may kill, so one that another user may have written is refused.
+    The record names processes that are adopted or killed, so one that another user may have written is refused.
     """
     try:
         problem = distrust(path)
         if problem:
-            log.error("%s is not used, because it %s: its ranks are not adopted", path, problem)
+            log.error("%s is not used, because it %s: its ranks are left alone", path, problem)
             return None
-        return AgentRecord.FromString(path.read_bytes())
+        return AgentRecord.FromString(read_regular(path, _MOST_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, DecodeError) as error:
-        log.error("%s cannot be read (%s): its ranks are not adopted", path, error)
+        log.error("%s cannot be read (%s): its ranks are left alone", path, error)
         return None
 
 

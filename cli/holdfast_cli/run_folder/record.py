@@ -113,8 +113,13 @@ def _is_of(value: object, kind: object) -> bool:
     if kind is str:  # most become paths
         return isinstance(value, str) and "\0" not in value and not _SURROGATES.search(value)
     if get_origin(kind) is dict:
-        return isinstance(value, dict) and all(isinstance(one, dict) for one in value.values())
+        return isinstance(value, dict) and all(_is_component(name, facts) for name, facts in value.items())
     return type(value) is kind
+
+
+def _is_component(name: object, facts: object) -> bool:
+    """Return whether a name and its facts are as a run writes them: a pid, and ports by their names."""
+    return _is_of(name, str) and isinstance(facts, dict) and all(is_count(number) for number in facts.values())
 
 
 def find_record(directory: Path, run: str | None) -> RunRecord:

@@ -5,9 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-
-from holdfast_base.files import distrust
+from holdfast_agent.processes import agent_record
 from holdfast_cli.run_folder.record import RunRecord
 from holdfast_cli.run_folder.run_processes import ProcessIdentity, kill_all, marked_processes
 from holdfast_cli.run_folder.scrape_targets import remove_targets
@@ -42,16 +40,8 @@ def sweep(record: RunRecord) -> None:
 
 
 def agent_records(run_directory: Path) -> Iterator[AgentRecord]:
-    """Yield the records that the agents of a run keep of their ranks."""
-    for path in run_directory.glob(AGENT_RECORDS):
-        try:
-            problem = distrust(path)
-            if problem:
-                log.warning("%s is not used, because it %s", path, problem)
-            else:
-                yield AgentRecord.FromString(path.read_bytes())
-        except (OSError, DecodeError) as error:
-            log.warning("%s cannot be read: %s", path, error)
+    """Return the records that the agents of a run keep of their ranks, as far as they can be read and trusted."""
+    return filter(None, map(agent_record.load, run_directory.glob(AGENT_RECORDS)))
 
 
 def forget_ranks(run_directory: Path) -> None:

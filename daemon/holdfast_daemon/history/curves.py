@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from holdfast_daemon.history.history_tables import QUANTITIES
-from holdfast_daemon.history.rows import Curve
+from holdfast_daemon.history.rows import Curve, checked
 
 _Row: TypeAlias = tuple[int, float, int, float | None, float | None, float | None, int | None]
 """Last step, its Unix time, count, mean, lowest and highest of the finite values, first step that was not finite."""
@@ -26,7 +26,7 @@ class _Bucket:
     nonfinite: int | None = None
 
     def add(self, row: _Row) -> None:
-        step, unix_s, count, mean, low, high, nonfinite = row
+        step, unix_s, count, mean, low, high, nonfinite = checked(row, nullable=4)
         if step > self.step:
             self.step, self.unix_s = step, unix_s
         if nonfinite is not None and (self.nonfinite is None or nonfinite < self.nonfinite):
@@ -67,7 +67,10 @@ class CurveReader:
     """Number of the start in the file."""
 
     def read(self, quantity: str, *, points: int, since_step: int, until_step: int | None) -> Curve:
-        """Return the curve of one of QUANTITIES, or of a metric. All have the same buckets. Raises sqlite3.Error."""
+        """Return the curve of one of QUANTITIES, or of a metric. All have the same buckets.
+
+        Raises sqlite3.Error and ValueError.
+        """
         curve = Curve(quantity)
         until = math.inf if until_step is None else until_step + 1
         parts = [

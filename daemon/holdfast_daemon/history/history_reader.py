@@ -15,12 +15,19 @@ from google.protobuf.message import DecodeError
 from holdfast_daemon.history import history_tables
 from holdfast_daemon.history.curves import CurveReader
 from holdfast_daemon.history.history_tables import LOGGED, MEMORY, QUANTITIES
-from holdfast_daemon.history.rows import CheckpointRow, Curve, RunStart, StepRow, nonfinite_names
+from holdfast_daemon.history.rows import CheckpointRow, Curve, RunStart, StepRow, checked, nonfinite_names
 from holdfast_proto.v1 import store_pb2 as store
 
-_MOST_STATE_BYTES = 1 << 30
+_MOST_STATE_BYTES = 128 << 20
+"""Largest state that is unpacked. A few bytes in the file could stand for gigabytes."""
 _GENERATION_BIT = 40
 """The number of a row is its generation above this bit, and its step below it: rows come in this order."""
+
+
+_DAMAGE = (
+    sqlite3.Error, ValueError, TypeError, LookupError, OverflowError, RecursionError, OSError, DecodeError, zlib.error,
+)  # fmt: skip
+"""What reading a damaged file raises: tables may lack columns, and columns may hold values of any type."""
 
 
 class HistoryError(Exception):
@@ -44,7 +51,7 @@ class RunHistory:
         """Return all runs of this name, the oldest first."""
         with self._opened() as connection:
             found = connection.execute("SELECT instance, created_unix_s, spec FROM starts ORDER BY number")
-            return [RunStart(instance, created, _fields(spec)) for instance, created, spec in found]
+            return [_start(*one) for one in found]
 
     def curve(
         self, instance: str, quantity: str, *, points: int = 1000, since_step: int = 0, until_step: int | None = None
@@ -83,7 +90,7 @@ class RunHistory:
                 ).fetchone()
                 for ratio in ratios
             ]
-            return [None if one is None else one[0] for one in found]
+            return [None if one is None else checked(one)[0] for one in found]
 
     def steps_after(self, instance: str, row: int, limit: int = 1000) -> list[StepRow]:
         """Return the rows that follow number ``row`` in the order in which they were counted; -1: from the first.
@@ -106,7 +113,7 @@ class RunHistory:
                 "SELECT generation, step FROM steps WHERE start = ? ORDER BY generation DESC, step DESC LIMIT 1",
                 (_number(connection, instance),),
             ).fetchone()
-            return -1 if found is None else _row_number(*found)
+            return -1 if found is None else _row_number(*checked(found))
 
     def checkpoints(self, instance: str) -> list[CheckpointRow]:
         """Return all committed checkpoints of a start, the oldest first."""
@@ -116,7 +123,7 @@ class RunHistory:
                 "WHERE start = ? ORDER BY unix_s",
                 (_number(connection, instance),),
             )
-            return [CheckpointRow(*one) for one in found]
+            return [CheckpointRow(*checked(one)) for one in found]
 
     def final(self, instance: str) -> Mapping[str, Any] | None:
         """Return the newest status of a start: its RunStatus, and ``slowest_ranks``; None: there is none.
@@ -127,7 +134,7 @@ class RunHistory:
             found = connection.execute(
                 "SELECT unix_s, status FROM finals WHERE start = ?", (_number(connection, instance),)
             ).fetchone()
-            return None if found is None else {**_fields(found[1]), "history_unix_s": found[0]}
+            return None if found is None else {**_fields(found[1]), "history_unix_s": checked(found[:1])[0]}
 
     def kept_state(self, instance: str) -> tuple[float, store.KeptState] | None:
         """Return the run as its daemon knew it last, with the Unix time of that; None: no daemon has kept it."""
@@ -137,7 +144,9 @@ class RunHistory:
             found = connection.execute(
                 "SELECT unix_s, state FROM states WHERE start = ?", (_number(connection, instance),)
             ).fetchone()
-            return None if found is None else (found[0], store.KeptState.FromString(_unpacked(found[1])))
+            if found is None:
+                return None
+            return checked(found[:1])[0], store.KeptState.FromString(_unpacked(found[1]))
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -148,8 +157,15 @@ class RunHistory:
                 yield connection
         except history_tables.ForeignFileError as error:
             raise HistoryError(str(error)) from error
-        except (sqlite3.Error, ValueError, OSError, DecodeError, zlib.error) as error:
+        except _DAMAGE as error:
             raise HistoryError(f"the history {self.path} cannot be read: {error}") from error
+
+
+def _start(instance: str, created_unix_s: float, spec: str) -> RunStart:
+    if not isinstance(instance, str):
+        raise ValueError("a start in it has a name that is no text")
+    (unix_s,) = checked((created_unix_s,))
+    return RunStart(instance, unix_s, _fields(spec))
 
 
 def _fields(text: str) -> dict[str, Any]:
@@ -189,6 +205,7 @@ def _row_number(generation: int, step: int) -> int:
     return (generation << _GENERATION_BIT) + step
 
 
-def _step_row(_start: int, generation: int, step: int, unix_s: float, nonfinite: int, *values: float | None) -> StepRow:
+def _step_row(*row: Any) -> StepRow:
+    _, generation, step, unix_s, nonfinite, *values = checked(row, nullable=len(QUANTITIES))
     known = {name: value for name, value in zip(QUANTITIES, values, strict=True) if value is not None}
     return StepRow(_row_number(generation, step), generation, step, unix_s, known, nonfinite_names(nonfinite))

@@ -35,6 +35,8 @@ APPLICATION_ID = 0x48464831
 """Number in the head of the file that marks a history of Holdfast."""
 VERSION = 1
 """Number of this set of tables, in the head of the file."""
+MOST_VALUE_BYTES = 256 << 20
+"""Most bytes of one value. A damaged length may claim a gigabyte."""
 WAIT_S = 5.0
 """Longest time that a reader or writer waits for the lock of another one."""
 
@@ -140,6 +142,7 @@ def _opened(path: Path, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(_uri(path, mode), uri=True, timeout=WAIT_S, isolation_level=None)
     try:
         connection.execute("PRAGMA query_only = 1")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
         check(connection, path)
     except BaseException:
         connection.close()

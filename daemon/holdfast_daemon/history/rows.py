@@ -107,6 +107,17 @@ def counted_step(summary: store.StepSummary, now: float) -> CountedStep:
     return CountedStep(summary.generation, summary.step, summary.ended_unix_s or now, nonfinite, values)
 
 
+def checked(row: tuple[Any, ...], *, nullable: int = 0) -> tuple[Any, ...]:
+    """Return a row of numbers, of which the last ``nullable`` may be NULL. Raises ValueError for another one.
+
+    SQLite keeps a value of any type in any column, so a damaged file may have texts there.
+    """
+    required = len(row) - nullable
+    if all(isinstance(one, int | float) or (one is None and at >= required) for at, one in enumerate(row)):
+        return row
+    raise ValueError("a row in it holds a value that is no number")
+
+
 def metric_stride(step: int) -> int:
     """Return the number of steps that a row of a metric at ``step`` stands for: a power of ten, 1 below step 5,000.
 

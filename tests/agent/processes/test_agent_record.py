@@ -77,6 +77,14 @@ def test_a_record_that_others_may_have_written_gets_no_process_killed(
     assert agent_record.load(path) is None
 
 
+def test_a_record_is_not_read_if_it_is_larger_than_any(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "record.pb"
+    path.touch(0o600)
+    os.truncate(path, 1 << 30)
+    assert agent_record.load(path) is None
+    assert "more than" in caplog.text
+
+
 def test_a_record_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     assert agent_record.save(tmp_path / "record.pb", RECORD)
     assert not agent_record.save(tmp_path / "no such folder" / "record.pb", RECORD)

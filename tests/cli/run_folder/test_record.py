@@ -51,6 +51,8 @@ def changed(**fields: object) -> Damage:
         changed(created_unix_s=None),
         changed(created_unix_s=float("nan")),
         changed(components={"agent": 7}),
+        changed(components={"agent": {"pid": "7"}}),
+        changed(components={"agent": {"pid": -1}}),
         changed(distrust=""),
         changed(field_of_a_later_version=1),
         huge,

@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,22 @@ def test_restored_state_does_not_share_memory_with_the_slot(saved: tuple[Trainin
     with Slot(slot) as mapped:
         mapped.buffer[4096:] = bytes(mapped.nbytes - 4096)
     assert all(map(torch.equal, before, moments.values()))
+
+
+@pytest.mark.parametrize("more", [-4, 4, 1 << 20])
+def test_a_tensor_with_another_number_of_bytes_than_its_shape_has_is_refused(
+    saved: tuple[Training, Path], more: int
+) -> None:
+    training, slot = saved
+    with Slot(slot) as mapped:
+        meta = mapped.meta()
+        first = replace(meta.tensors[0], nbytes=meta.tensors[0].nbytes + more)
+        header = mapped.header
+        (slot.parent / "copy").write_bytes(bytes(mapped.buffer) + bytes(2 << 20))
+    with Slot(slot.parent / "copy") as mapped:
+        mapped.commit(replace(meta, tensors=(first, *meta.tensors[1:])), data_bytes=header.data_bytes, persist=False)
+    with pytest.raises(SnapshotError, match=r"is damaged: 'model/0\.weight' has"):
+        restore(slot.parent / "copy", training.state, rank=0)
 
 
 def test_live_tensors_are_filled_where_they_are(saved: tuple[Training, Path]) -> None:

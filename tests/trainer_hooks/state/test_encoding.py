@@ -8,6 +8,7 @@ import torch
 
 from holdfast_hooks.snapshots.slot_layout import LaidOutMeta, SlotTensors, lay_out, place
 from holdfast_hooks.state.encoding import decode_state, encode_state
+from holdfast_hooks.state.tree import check_tree
 from holdfast_proto.snapshot import Meta, Slot, align
 
 
@@ -41,6 +42,27 @@ def test_mappings_keep_the_names_that_checkpoints_on_disk_have_for_them() -> Non
     assert encode_state(state).tree == {
         "dict": [["a", {"ordered": [["x", 1]]}], ["b", {"counter": [["z", 1]]}]],
     }
+
+
+def test_a_tree_that_was_encoded_is_sound() -> None:
+    one = torch.ones(1)
+    image = encode_state({"a": {(0, "x"): [one], True: (one, b"x", math.nan)}, "": [{"": one}, {"b": Counter("z")}]})
+    check_tree(json.loads(json.dumps(image.tree)), [part.name for part in image.parts])
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        [], {}, {"tuple": []}, {"dict": [["a"]]}, {"dict": [[[], 1]]}, {"dict": [["a", {"float": "x"}]]},
+        {"dict": [["a", {"bytes": "x"}]]}, {"dict": [["a", {"unknown": 1}]]}, {"dict": [["a", {"tensor": 1}]]},
+        {"dict": [["b", {"tensor": 0}]]}, {"dict": [["a", {"tensor": True}]]}, {"dict": []},
+        {"dict": [["a", {"tensor": 0}], ["a", {"tensor": 0}]]}, {"dict": [["a", json.loads("[" * 200 + "]" * 200)]]},
+    ],
+    ids=lambda tree: str(tree)[:40],
+)  # fmt: skip
+def test_another_tree_is_refused(tree: Any) -> None:
+    with pytest.raises(ValueError, match=r"its state|could not convert|base64"):
+        check_tree(tree, ["a"])
 
 
 def test_tensors_are_numbered_in_order_and_named_by_their_place() -> None:

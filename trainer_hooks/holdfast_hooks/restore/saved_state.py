@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast_checkpoint.checkpoint_errors import CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import load_committed_indexes
-from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor
+from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor, index_path
 from holdfast_hooks.hook_errors import ConfigurationError
-from holdfast_hooks.state.tree import with_names
+from holdfast_hooks.state.tree import check_tree, with_names
 from holdfast_proto.snapshot import StateTree
 
 _FIX = (
@@ -87,11 +88,16 @@ class SavedState:
             for stored in index.tensors:
                 if stored.is_stored:
                     _add(tensors, Chunk(index.rank, stored))
-        return cls(directory, manifest.step, tensors, [_named_tree(index) for index in ordered])
+        return cls(directory, manifest.step, tensors, [_named_tree(directory, index) for index in ordered])
 
 
-def _named_tree(index: ShardIndex) -> StateTree:
-    return with_names(index.tree, [stored.entry.name for stored in index.tensors])
+def _named_tree(directory: Path, index: ShardIndex) -> StateTree:
+    names = [stored.entry.name for stored in index.tensors]
+    try:
+        check_tree(index.tree, names)
+    except ValueError as error:
+        raise CheckpointUnreadable(f"{index_path(directory, index.rank)}: is damaged: {error}") from None
+    return with_names(index.tree, names)
 
 
 def _add(tensors: dict[str, SavedTensor], chunk: Chunk) -> None:

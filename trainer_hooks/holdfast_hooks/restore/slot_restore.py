@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from holdfast_hooks.gpu_work import gpu_of
 from holdfast_hooks.restore.consensus import everywhere
 from holdfast_hooks.restore.fit import check_names, difference, differences, refusal
-from holdfast_hooks.snapshots.slot_layout import as_tensor
+from holdfast_hooks.snapshots.slot_layout import as_tensor, check_sizes
 from holdfast_hooks.snapshots.slot_reads import fill
 from holdfast_hooks.state import bucket_order, random_states
 from holdfast_hooks.state.counterparts import Counterparts, named_parameters
 from holdfast_hooks.state.encoding import Image, Stateful, TensorPart, decode_state, encode_state
 from holdfast_hooks.state.sharding import distribute_like, is_dtensor
+from holdfast_hooks.state.tree import check_tree
 from holdfast_proto.snapshot import Slot, SnapshotError, TensorEntry
 
 if TYPE_CHECKING:
@@ -33,9 +34,16 @@ def restore(path: Path, state: Mapping[str, Stateful], *, rank: int) -> int:
             raise SnapshotError(f"{path}: holds the state of rank {header.rank}, not of rank {rank}")
         if found := differences(meta.tensors, live):
             raise refusal(found)
+        try:
+            check_tree(meta.tree, [entry.name for entry in meta.tensors])
+            check_sizes(meta.tensors)
+        except ValueError as error:
+            raise SnapshotError(f"{path}: is damaged: {error}") from None
         targets = _Targets(meta.tensors, Counterparts(state, live))
         saved = decode_state(meta.tree, targets.take)
         check_names(saved, state)
+        if not isinstance(saved.get(random_states.KEY), dict):
+            raise SnapshotError(f"{path}: is damaged: it has no random states")
         orders = saved[random_states.KEY].get(bucket_order.KEY)
         bucket_order.restore(orders, state, lambda answer, group: everywhere(answer, live, group))
         targets.fill(slot)
@@ -67,10 +75,13 @@ def load(state: Mapping[str, Stateful], saved: dict[str, Any], live_states: Mapp
             if hasattr(live, "_metadata"):  # the versions of a module's state, which torch keeps as an attribute
                 part._metadata = live._metadata
             stateful.load_state_dict(part)
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise refusal([f"{name}: {error!r}"]) from error
     gpu = gpu_of(parameter for _, _, parameter in named_parameters(state))
-    random_states.restore(saved[random_states.KEY], gpu)
+    try:
+        random_states.restore(saved[random_states.KEY], gpu)
+    except ValueError as error:
+        raise refusal([str(error)]) from error
 
 
 class _Targets:

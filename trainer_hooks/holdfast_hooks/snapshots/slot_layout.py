@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -74,6 +75,21 @@ def lay_out(image: Image, known: SlotLayout | None) -> SlotLayout:
 def dtype_name(tensor: "torch.Tensor") -> str:
     """Return the dtype in the spelling of a TensorEntry."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def check_sizes(entries: Iterable[TensorEntry]) -> None:
+    """Raise ValueError unless each entry has as many bytes as a tensor of its type and shape.
+
+    The bytes are read into such a tensor, so more of them would overwrite other memory.
+    """
+    import torch
+
+    for entry in entries:
+        dtype = getattr(torch, entry.dtype, None)
+        if not isinstance(dtype, torch.dtype) or math.prod(entry.shape) * dtype.itemsize != entry.nbytes:
+            raise ValueError(
+                f"{entry.name[:80]!r} has {entry.nbytes} bytes, and is no {entry.dtype[:20]} {entry.shape[:8]}"
+            )
 
 
 def _entry(part: TensorPart, offset: int) -> TensorEntry:

@@ -24,7 +24,7 @@ _PLAIN = frozenset((type(None), bool, int, str))
 _MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
 _MAPPING_TYPES: dict[str, type] = {kind: mapping for mapping, kind in _MAPPINGS.items()}
 MAPPING_KINDS = frozenset(_MAPPING_TYPES)
-_SCALARS: dict[str, Callable[[str], Any]] = {"float": float, "bytes": base64.b64decode}
+SCALARS: dict[str, Callable[[str], Any]] = {"float": float, "bytes": base64.b64decode}
 TENSOR_KINDS = ("tensor", "dtensor", "array")
 
 
@@ -69,7 +69,10 @@ def encode_state(state: Mapping[str, Any]) -> Image:
 
 
 def decode_state(tree: StateTree, tensor: Callable[[str, Any], Any]) -> Any:
-    """Decode a state. ``tensor(kind, i)`` returns the tensor that the tree calls ``i``."""
+    """Decode a state. ``tensor(kind, i)`` returns the tensor that the tree calls ``i``.
+
+    A tree out of a file must have passed :func:`holdfast_hooks.state.tree.check_tree`.
+    """
     if isinstance(tree, list):
         return [decode_state(item, tensor) for item in tree]
     if not isinstance(tree, dict):
@@ -82,7 +85,7 @@ def decode_state(tree: StateTree, tensor: Callable[[str, Any], Any]) -> Any:
         return _MAPPING_TYPES[kind](dict(pairs))
     if kind == "tuple":
         return tuple(decode_state(item, tensor) for item in content)
-    return _SCALARS[kind](content)
+    return SCALARS[kind](content)
 
 
 class _Encoder:

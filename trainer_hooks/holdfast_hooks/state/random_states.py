@@ -33,9 +33,23 @@ def capture(gpu: int | None = None) -> dict[str, Any]:
 def restore(states: dict[str, Any], gpu: int | None = None) -> None:
     """Restore the states that :func:`capture` returned, and import the generators' modules if necessary.
 
+    Raises ValueError if a state of the host is damaged.
+
     Args:
         gpu: as for :func:`capture`.
     """
+    try:
+        _restore_host(states)
+    except (LookupError, TypeError, ValueError, OverflowError, RuntimeError, struct.error) as error:
+        raise ValueError(f"the random states are damaged: {error!r}") from error
+    if "torch" in states and "cuda" in states:
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.set_rng_state(states["cuda"], "cuda" if gpu is None else gpu)
+
+
+def _restore_host(states: dict[str, Any]) -> None:
     version, words, gauss = states["python"]
     random.setstate((version, _WORDS.unpack(words), gauss))
     if "numpy" in states:
@@ -44,8 +58,6 @@ def restore(states: dict[str, Any], gpu: int | None = None) -> None:
         import torch
 
         torch.set_rng_state(states["torch"])
-        if "cuda" in states and torch.cuda.is_available():
-            torch.cuda.set_rng_state(states["cuda"], "cuda" if gpu is None else gpu)
 
 
 def _capture_python() -> list[Any]:

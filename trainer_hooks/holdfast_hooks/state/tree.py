@@ -1,20 +1,79 @@
 """Reads the nested JSON of a saved state (see encoding.py) without decoding it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from holdfast_hooks.state.encoding import MAPPING_KINDS, TENSOR_KINDS, decode_state
+from holdfast_hooks.state.encoding import MAPPING_KINDS, SCALARS, TENSOR_KINDS, decode_state
+from holdfast_proto.limits import is_count
 from holdfast_proto.snapshot import StateTree
+
+_MOST_LEVELS = 100
+"""Deepest nesting of a state. A walk takes a few of Python's 1,000 frames for each level."""
 
 Key = str | int
 """Key in a mapping as text, as torch.distributed.checkpoint has it, or position in a list."""
 
 
 def kind_of(tree: StateTree) -> str:
-    """Return the kind of a node: ``list``, ``plain``, or the name of the one key of an object."""
+    """Return the kind of a node: ``list``, ``plain``, or the name of the one key of an object; "" if that is none."""
     if isinstance(tree, list):
         return "list"
-    return str(next(iter(tree))) if isinstance(tree, dict) else "plain"
+    if not isinstance(tree, dict):
+        return "plain"
+    return str(next(iter(tree))) if len(tree) == 1 else ""
+
+
+def check_tree(tree: object, tensors: Sequence[str]) -> None:
+    """Raise ValueError unless ``tree`` is what encode_state() made of a mapping with these tensors.
+
+    It comes out of a file, which may be damaged. A tree that has passed is decoded without an error.
+    """
+    if not isinstance(tree, dict) or not is_mapping(tree):
+        raise ValueError("its state is no mapping")
+    left: list[tuple[Any, str, int]] = [(tree, "", 0)]
+    found = 0
+    while left:
+        node, name, level = left.pop()
+        if level > _MOST_LEVELS:
+            raise ValueError(f"its state has more than {_MOST_LEVELS} levels")
+        if kind_of(node) in TENSOR_KINDS:
+            (number,) = node.values()
+            if not is_count(number) or number >= len(tensors) or tensors[number] != name:
+                raise ValueError(f"its state has another tensor in the place of {name[:80]!r}")
+            found += 1
+        else:
+            prefix = f"{name}/" if name or not is_mapping(node) else ""  # as the encoder names them
+            left += [(part, f"{prefix}{key}", level + 1) for key, part in _parts(node)]
+    if found != len(tensors):
+        raise ValueError(f"its state has {found} of {len(tensors)} tensors")
+
+
+def _parts(node: StateTree) -> list[tuple[Key, Any]]:
+    """Return the nodes within a node, with their keys. Raises ValueError if it is none."""
+    kind = kind_of(node)
+    content = node.get(kind) if isinstance(node, dict) else node
+    if kind == "plain":
+        return []
+    if kind in SCALARS and isinstance(content, str):
+        SCALARS[kind](content)  # raises ValueError
+        return []
+    if kind in ("list", "tuple") and isinstance(content, list):
+        return list(enumerate(content))
+    if kind in MAPPING_KINDS and isinstance(content, list) and all(map(_is_pair, content)):
+        return [(key_text(key), value) for key, value in content]
+    raise ValueError(f"its state has a part of the unknown kind {kind[:20]!r}")
+
+
+def _is_pair(pair: object) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and _is_key(pair[0])
+
+
+def _is_key(key: object, level: int = 0) -> bool:
+    """Return whether a node is a key: a plain value, or a tuple of keys."""
+    if not isinstance(key, list | dict):
+        return True
+    items = key.get("tuple") if isinstance(key, dict) and len(key) == 1 else None
+    return isinstance(items, list) and level < _MOST_LEVELS and all(_is_key(item, level + 1) for item in items)
 
 
 def is_mapping(tree: StateTree) -> bool:
