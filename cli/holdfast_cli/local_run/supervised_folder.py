@@ -14,7 +14,8 @@ from holdfast_cli.checkpoints.location import primary_location
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.ended import CUT_SHORT, as_left, save_last_status, take_last_status
 from holdfast_cli.run_folder.lock import RunLock
-from holdfast_cli.run_folder.paths import RunPaths, make_memory_directory, make_runtime_directory, prepare_directory
+from holdfast_cli.run_folder.memory_folder import MemoryFolder
+from holdfast_cli.run_folder.paths import RunPaths, make_runtime_directory, prepare_directory
 from holdfast_cli.run_folder.record import RunRecord, load_record
 from holdfast_cli.run_folder.run_processes import identify
 from holdfast_cli.run_folder.scrape_targets import write_targets
@@ -31,8 +32,8 @@ _package_log = logging.getLogger("holdfast_cli")
 class SupervisedFolder:
     """Holds a run's folder: lock, record, log and Prometheus targets, with its sockets and its snapshot memory.
 
-    Creating one clears up after an earlier run of the same name. Raises CommandError if another process holds the
-    folder, SettingsError if a path cannot be used.
+    Creating one clears up after an earlier run of the same name, and removes the snapshots of dead runs. Raises
+    CommandError if another process holds the folder, SettingsError if a path cannot be used.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class SupervisedFolder:
         how that one ended.
         """
         sweep(self._record)
+        self._memory.release()
         if last_status is not None:
             save_last_status(self.paths.directory, as_left(last_status, observed=self._record.observed))
         if last_status is None and self._earlier is not None:
@@ -111,10 +113,10 @@ class SupervisedFolder:
             earlier.check_own()
             sweep(earlier)
         forget_ranks(directory)
-        memory = make_memory_directory(options.shm_directory, options.run, self.instance)
+        self._memory = MemoryFolder(options.shm_directory, options.run, self.instance)
         runtime = self._runtime or make_runtime_directory()
         make_private_directory(runtime, "TMPDIR")
-        return RunPaths(directory, runtime, memory, self._node)
+        return RunPaths(directory, runtime, self._memory.path, self._node)
 
     def _begin_log(self) -> logging.Handler:
         path = process_log(self.paths.directory, "holdfast")

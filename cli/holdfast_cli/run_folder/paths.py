@@ -158,18 +158,3 @@ def _place_for_sockets() -> Path:
         if parent and longest <= _LONGEST_SOCKET_PATH and os.access(parent, os.W_OK | os.X_OK):
             return Path(parent)
     raise SettingsError("no place for sockets: set XDG_RUNTIME_DIR or TMPDIR to a short path that you can write to")
-
-
-def make_memory_directory(shm_directory: Path, run: str, instance: str) -> Path:
-    """Create a directory for the snapshots of one instance of a run.
-
-    The instance is part of its name, because a run of this name may exist under another --directory.
-    """
-    directory = shm_directory.absolute() / f"holdfast-{os.geteuid()}-{run}-{instance}"
-    try:
-        directory.mkdir(mode=0o700)
-    except OSError as error:
-        raise SettingsError(
-            f"--shm-directory {shm_directory}: {error.strerror}: name a memory file system that you can write to"
-        ) from None
-    return directory
