@@ -162,8 +162,11 @@ class SnapshotMemory:
 
         A pinned snapshot belongs to a checkpoint that is being written. It stays valid unless the run goes back to an
         earlier step. Call this before the next generation starts, while no rank is alive.
+
+        A slot that was removed or damaged from outside is forgotten: its rank then gets a new one.
         """
         with self._lock:
+            self._forget_damaged()
             for rank, files in self._files.items():
                 complete = dict(self._complete(rank))
                 for file in files:
@@ -260,6 +263,17 @@ class SnapshotMemory:
             if header is None or (is_in_use and not header.persist):
                 file.path.unlink(missing_ok=True)
                 self._files[rank].remove(file)
+
+    def _forget_damaged(self) -> None:
+        for rank, files in list(self._files.items()):
+            sound = [file for file in files if read_header(file.path) and file.path.stat().st_size == file.nbytes]
+            for file in files:
+                if file not in sound:
+                    log.warning("%s is no slot any more: rank %d gets another one", file.path, rank)
+                    file.path.unlink(missing_ok=True)
+            self._files[rank] = sound
+            if not sound:
+                del self._files[rank]
 
     def _complete(self, rank: int) -> Iterator[tuple[Path, Header]]:
         with self._lock:

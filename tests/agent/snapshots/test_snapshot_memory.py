@@ -261,6 +261,29 @@ def test_only_the_step_to_restore_is_kept_and_what_is_pinned_before_it(
     assert memory.slots(0) == list(paths)
 
 
+@pytest.mark.parametrize("harm", ["remove", "overwrite", "cut"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_slots_that_were_harmed_from_outside_are_replaced_before_the_next_start(
+    memory: SnapshotMemory, snapshots: Snapshots, harm: str, count: int
+) -> None:
+    paths = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
+    for number, path in enumerate(paths):
+        snapshots.fill(path, 0, 6 + number)
+    for path in paths[:count]:
+        match harm:
+            case "remove":
+                path.unlink()
+            case "overwrite":
+                path.write_bytes(b"x" * 64 * KIB)
+            case "cut":
+                os.truncate(path, 32 * KIB)
+    memory.keep_only(7)
+    assert memory.complete_steps(0) == [7][count - 1 :]
+    granted = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
+    assert len(granted) >= 2
+    assert all(memory.header(path) is not None and path.stat().st_size == 64 * KIB for path in granted)
+
+
 def test_end_removes_this_nodes_slots_and_no_others(scarce: None, memory: SnapshotMemory, tmp_path: Path) -> None:
     neighbour = new_memory(tmp_path, "node-b")
     kept = neighbour.grant(1, 8 * KIB, ranks_on_node=1).paths
