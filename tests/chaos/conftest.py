@@ -243,7 +243,12 @@ def finish(local: LocalRun, undisturbed: Path, runs: Runs, name: str, *, step: i
     runs.hurry(name)
     status = local.wait(timeout_s=PATIENCE_S)
     assert status.phase == RUN_PHASE_FINISHED, status.outcome
-    line = open_checkpoints(local.checkpoints, runs.folder, 1, run=name)
+    expect_the_weights_of(undisturbed, runs, name, step, local.checkpoints)
+    return status
+
+
+def expect_the_weights_of(undisturbed: Path, runs: Runs, name: str, step: int, checkpoints: str) -> None:
+    """Check that the checkpoint of a step of a run has the bits of ``undisturbed``, which is a checkpoint too."""
+    line = open_checkpoints(checkpoints, runs.folder, 1, run=name)
     line.histories.refresh()  # after a fallback it is in another history
     assert state_differences(undisturbed, line.at(step).step_directory(step)) == []
-    return status

@@ -18,5 +18,7 @@ def mounted_tmpfs(folder: Path, size: str, *, lazily_unmounted: bool = False) ->
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("mounting a small tmpfs needs root, in a container that allows it")
-    yield folder
-    subprocess.run(["umount", *(["--lazy"] if lazily_unmounted else []), str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", *(["--lazy"] if lazily_unmounted else []), str(folder)], check=True)
