@@ -26,6 +26,7 @@ from holdfast_proto.v1.control_pb2 import RunStatus
 
 NODE = "local"
 
+log = logging.getLogger(__name__)
 _package_log = logging.getLogger("holdfast_cli")
 
 
@@ -81,9 +82,14 @@ class SupervisedFolder:
             ports = {"metrics_port": endpoint.metrics_port, "console_port": endpoint.console_port}
             components[name] = {"pid": endpoint.pid, **{port: number for port, number in ports.items() if number}}
         if components != self._record.components:
-            self._record = replace(self._record, components=components)
-            self._record.save()
-            write_targets(self.paths.directory, endpoints)
+            record = replace(self._record, components=components)
+            try:
+                record.save()
+                write_targets(self.paths.directory, endpoints)
+            except OSError as error:  # a full disk, say: the run continues, and the next call tries again
+                log.warning("the run's record in %s cannot be written: %s", self.paths.directory, error)
+            else:
+                self._record = record
 
     def leave(self, outcome: str, last_status: RunStatus | None) -> None:
         """End what is left of the run, keep how it ended, and give the folder up.
