@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import redis.asyncio
@@ -232,9 +232,7 @@ class RunShell:
         assert self.state is not None
         record, spec = self.state.record, self.state.spec
         self.counters.operations += 1
-        batch, events, numbers = await self._store.events(
-            record.last_event_id or "0", TICK_MS, spec, record.event_numbers
-        )
+        batch, events, numbers = await self._store.events(record, TICK_MS, spec)
         self.leadership.mark()
         self.counters.operations += 1
         nodes = await self._store.nodes(spec, record.nodes)
@@ -282,13 +280,8 @@ class RunShell:
         with self._metrics.detector(detector):
             yield
 
-    def _decide(
-        self, state: CoreState, observation: Observation, last_event_id: str, numbers: Mapping[str, int]
-    ) -> CoreState:
-        """Show the core an observation; return its next state, and put its actions into the outbox.
-
-        ``last_event_id``, ``numbers``: how far the events are that it contains, in the stream and by sender.
-        """
+    def _decide(self, state: CoreState, observation: Observation, last_id: str, numbers: dict[str, int]) -> CoreState:
+        """Show the core an observation; return its next state, and put its actions into the outbox."""
         now = self._clock.now()
         self.archive.recording.note(state, now, observation)
         with self._metrics.tick():
@@ -299,7 +292,7 @@ class RunShell:
         self.requests.settle(observation.requests, stepped.failed_requests)
         record = store.CoordinatorState()
         record.CopyFrom(stepped.state.record)
-        record.last_event_id = last_event_id
+        record.last_event_id = last_id
         record.event_numbers.update(numbers)
         has_changed = record != state.record
         self._outbox.add(stepped.actions, instance=stepped.state.spec.instance, record_has_changed=has_changed)

@@ -1,7 +1,7 @@
 """One run in Redis, as a daemon reads it and, while it leads, writes it."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import redis.asyncio
@@ -139,13 +139,14 @@ class RunStore:
         return names
 
     async def events(
-        self, last_id: str, block_ms: int, spec: store.RunSpec | None = None, known: Mapping[str, int] | None = None
+        self, record: store.CoordinatorState, block_ms: int, spec: store.RunSpec | None = None
     ) -> tuple[StreamBatch, list[store.Event], dict[str, int]]:
-        """Return what was read after ``last_id``, and its good events; waits up to ``block_ms`` for one.
+        """Return what was read after the events that a record has taken in, its good events, and their numbers.
 
-        ``known``: sender -> number of the newest event that the run's record has taken in. Older ones are left out. The
-        last part of the answer has the same for what was read.
+        The numbers are the newest by sender, as in the record: older ones than those are left out. Waits up to
+        ``block_ms`` for an event.
         """
+        last_id = record.last_event_id or "0"
         try:
             batch = await self._events.read(last_id, most=EVENTS_PER_READ, block_ms=block_ms)
         except ResponseError as error:
@@ -154,7 +155,7 @@ class RunStore:
             self.intake.refusals.add("key", keys.events(self._run), error, "the run is led without events")
             await asyncio.sleep(block_ms / 1000)
             return StreamBatch(last_id), [], {}
-        numbers = EventNumbers(known or {})
+        numbers = EventNumbers(record.event_numbers)
         found = (self.intake.event(fields.get(b"event"), spec, numbers) for _, fields in batch.entries)
         return batch, await self._of_known_nodes([event for event in found if event is not None]), numbers.newest
 

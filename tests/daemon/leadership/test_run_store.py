@@ -236,12 +236,12 @@ async def test_events_are_read_in_order_and_none_twice(store_server: Store) -> N
             made = [store.Event(node="node0", generation=number, command_refused={}) for number in range(4)]
             for event in made[:3]:
                 client.xadd(keys.events(RUN), {"event": sealed(keys.events(RUN), event, run=RUN)})
-            first, events, _ = await a.events("0", 10)
+            first, events, _ = await a.events(store.CoordinatorState(), 10)
             assert events == made[:3]
-            again, events, _ = await a.events(first.last_id, 10)
+            again, events, _ = await a.events(store.CoordinatorState(last_event_id=first.last_id), 10)
             assert (again.last_id, events) == (first.last_id, [])
             client.xadd(keys.events(RUN), {"event": sealed(keys.events(RUN), made[3], run=RUN)})
-        second, events, _ = await a.events(first.last_id, 10)
+        second, events, _ = await a.events(store.CoordinatorState(last_event_id=first.last_id), 10)
         assert second.last_id > first.last_id
         assert events == made[3:]
 
