@@ -21,7 +21,7 @@ from holdfast_base.metrics_server import MetricsServer
 from holdfast_cli.commands.services.certs import write_certificates
 from tests.support.coroutines import wait_until
 
-PASSWORD_HASH = bcrypt.hashpw(b"hunter2", bcrypt.gensalt(4)).decode()
+PASSWORD_HASH = bcrypt.hashpw(b"hunter2", b"$2b$04$" + 22 * b".").decode()
 TLS = "tls_server_config: {cert_file: server.crt, key_file: server.key"
 USERS = f"basic_auth_users: {{prometheus: '{PASSWORD_HASH}'}}\n"
 
