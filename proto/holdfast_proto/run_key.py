@@ -15,7 +15,7 @@ import os
 import secrets
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast_base.files import PARTIAL_SUFFIX, SecretError, make_directory, read_secret, replace_file
@@ -47,11 +47,11 @@ class Opened:
     content: bytes
 
 
+@dataclass(frozen=True)
 class Seal:
     """Signs the values of one run, and opens those that are signed with the same key."""
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+    _key: bytes = field(repr=False)
 
     def close(self, place: str, content: bytes, number: int = 0) -> bytes:
         """Return the sealed value. ``place``: the Redis key, and what tells several values under it apart."""

@@ -89,7 +89,7 @@ class RunStore:
 
     def serve(self, instance: str) -> None:
         """Read and write values of one start of the run from now on."""
-        self.intake.seal = self._key_file.read().seal_of(instance)
+        self.intake.serve(self._key_file.read().seal_of(instance))
 
     async def record(self) -> store.CoordinatorState | None:
         """Return what the last leader knew, or None if there is no record that is good."""

@@ -56,6 +56,11 @@ class Intake:
         self._judged_by: tuple[int, int] = (0, 0)
         self._shown: dict[str, store.NodeState] = {}
 
+    def serve(self, seal: Seal) -> None:
+        """Read the values of a start of the run from now on. What is known of another start is forgotten."""
+        if seal != self.seal:
+            self.seal, self._held, self._numbers, self._shown = seal, {}, {}, {}
+
     def spec(self, data: bytes, seal: Seal) -> store.RunSpec | None:
         """Return the run's spec, or None if it is refused."""
         return self._take(
