@@ -21,7 +21,7 @@ from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_daemon.incidents.evidence_files import file_names
 from holdfast_daemon.incidents.incident_folder import read_recording
 from holdfast_daemon.replay.replaying import replay
-from holdfast_proto.run_files import incidents
+from holdfast_proto.run_files import incidents, run_key
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RECOVERED,
@@ -208,6 +208,7 @@ def test_a_standby_takes_over(victim: Victim, tmp_path: Path) -> None:
     control = run.paths.runtime / "standby.sock"
     command = [sys.executable, "-m", "holdfast_cli", "daemon", "--name", "standby", "--redis", run.store_url]
     options = ["--control", str(control), "--directory", str(tmp_path), "--metrics-port", "0"]
+    options += ["--run-key-file", str(run_key(run.paths.directory, NAME))]
     standby = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
     try:
         client = ControlClient(control, NAME)
