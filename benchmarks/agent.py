@@ -36,6 +36,7 @@ from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import session_pb2_grpc
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import until, wait_until
+from tests.support.run_keys import opened, sealed_spec, write_key
 from tests.support.store_server import StoreServer
 
 RANKS, STEP_S = 1_000, 2.0
@@ -148,6 +149,7 @@ def agent_process(folder: Path, server: StoreServer, node: str) -> Iterator[psut
     """Yield an agent that serves."""
     options = {"--run": RUN, "--node": node, "--redis": server.url, "--directory": folder / "run"}
     options |= {"--runtime-directory": folder / "sockets", "--shm-directory": folder / "shm", "--metrics-port": 0}
+    options["--run-key-file"] = write_key(folder, RUN)
     words = [str(word) for option in options.items() for word in option]
     with (folder / f"{node}.log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-m", "holdfast_cli", "agent", *words], stderr=log)
@@ -177,7 +179,7 @@ def published(server: StoreServer) -> store.NodeState:
     """Return the newest state of the agent with ranks."""
     with server.client() as client:
         data: Any = client.get(keys.node(RUN, BUSY))
-    return read_state(data) if data else store.NodeState()
+    return read_state(opened(keys.node(RUN, BUSY), data, run=RUN, instance=INSTANCE)) if data else store.NodeState()
 
 
 async def measured(folder: Path, server: StoreServer, pids: list[int], given: argparse.Namespace) -> dict[str, Any]:
@@ -215,7 +217,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         spec.mode, spec.checkpoints_kept = store.MODE_OBSERVE, 2
         spec.checkpoint_directory = str(folder / "checkpoints")
         with server.client() as client:
-            client.set(keys.spec(RUN), spec.SerializeToString())
+            client.set(keys.spec(RUN), sealed_spec(spec))
         pids = stack.enter_context(sleeping_processes())
         return asyncio.run(measured(folder, server, pids, given))
 

@@ -21,6 +21,7 @@ from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.daemons import daemon_process
 from tests.support.exposition import total
+from tests.support.run_keys import opened, sealed
 from tests.support.store_server import StoreServer
 
 DEADLINE_STEPS = 3.0
@@ -82,7 +83,7 @@ class ScaleTrial:
         self.spec.command.append("train.py")
         record = store.CoordinatorState(run=RUN, phase=store.RUN_PHASE_RUNNING, generation=1, newest_step=49)
         record.nodes.extend(names)
-        self.client.set(keys.state(RUN), record.SerializeToString())
+        self.client.set(keys.state(RUN), sealed(keys.state(RUN), record, run=RUN, instance=INSTANCE))
         self._writes = AgentWrites(self.spec, names)
         self._reader, self._writer = await asyncio.open_unix_connection(self._server.socket, limit=2**26)
         self._due_s = dict.fromkeys(names, 0.0)
@@ -204,8 +205,9 @@ class ScaleTrial:
             if used_s is None and past_s >= 0:
                 used_s = self.used_s()
             entries: Any = await asyncio.to_thread(self.client.hgetall, keys.incidents(RUN))
-            for data in entries.values():
-                verdict = store.Incident.FromString(data).verdict
+            for name, data in entries.items():
+                place = keys.incident(RUN, name.decode())
+                verdict = store.Incident.FromString(opened(place, data, run=RUN, instance=INSTANCE)).verdict
                 if verdict.kind == store.VERDICT_KIND_HUNG_COLLECTIVE:
                     return past_s, self.used_s() - used_s if used_s is not None else 0.0, verdict
             await asyncio.sleep(0.01)
