@@ -39,6 +39,7 @@ ALERTS = {
     "HoldfastLowGoodput",
     "HoldfastAgentDown",
     "HoldfastDaemonDown",
+    "HoldfastForgedValues",
     "HoldfastWatchdog",
 }
 

@@ -35,7 +35,8 @@ RUN_NAMES_REFUSED = counter(
 MESSAGES_REFUSED = counter(
     "messages_refused_total",
     "run source",
-    "Values in Redis that the daemon refused: damaged, out of range, or of another version of Holdfast.",
+    "Values in Redis that the daemon refused: damaged, out of range, of another version of Holdfast, not signed with"
+    " the run's key, or written before what it knows.",
     source=SOURCES,
 )
 DETECTOR_ATTEMPTS = counter(
