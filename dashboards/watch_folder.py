@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast_cli.run_folder.run_processes import ProcessIdentity, identify, marked_processes
+from holdfast_base.run_processes import ProcessIdentity, identify, marked_processes
 
 PREFIX = "holdfast-watch-"
 OWNER = "watch.json"

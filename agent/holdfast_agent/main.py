@@ -22,7 +22,7 @@ from holdfast_agent.node import Node
 from holdfast_agent.node_metrics import AgentCollector
 from holdfast_agent.processes import agent_record
 from holdfast_agent.processes.rank_command import launcher_problem, start_problem, torch_problem
-from holdfast_agent.rank_supervisor import RankSupervisor, sweep
+from holdfast_agent.rank_supervisor import RankSupervisor, end_marked, sweep
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_base import metrics_server, processes, redis_client
@@ -112,12 +112,10 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     startup.is_alone = not takes_over and not any(processes.is_alive(rank.pid, rank.start_ticks) for rank in left)
     secondary = _open_secondary(spec, place, bandwidth)
     if not takes_over:
+        end_marked(spec, options.node)
         _expect_startable(spec, options.node)
         place.present.check_writable()  # if ranks train already, their next checkpoint shows it
-        if secondary is not None and not place.committed() and not place.histories.records:
-            secondary.hand_over(place.histories)
-        if spec.command:  # else another launcher starts the ranks, and takes the checkpoints
-            claim(place, known, spec, location)
+        _begin_checkpoints(spec, place, secondary, known, location)
     inventory = CheckpointInventory(place, secondary, known, spec.run, takes_over=takes_over)
     saver = ShardSaver(
         inventory,
@@ -128,7 +126,8 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
         writers=spec.ranks_per_node,
     )
     checkpoints = NodeCheckpoints(memory, inventory, saver, CheckpointRestorer(inventory, memory))
-    node = Node(options, spec, memory, inventory, link.serve(spec, saved.numbers_start if saved is not None else 0))
+    numbers_start = link.serve(spec, await link.now_ns(), saved.numbers_start if saved is not None else 0)
+    node = Node(options, spec, memory, inventory, numbers_start)
     if secondary is not None:
         secondary.start(node.ranks_of_world)
     agent = Agent(node, link, checkpoints, RankSupervisor(node, link, checkpoints))
@@ -142,6 +141,8 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
             if saved is not None:
                 sweep(saved)
             memory.remove_all()
+            # Commands that are there were given to an earlier agent. The leader repeats those that had no effect.
+            agent.supervisor.record.last_command = await link.newest_command()
         startup.is_alone &= not node.ranks
         return await agent.run(metrics.port, startup.done)
     finally:
@@ -165,6 +166,16 @@ def _expect_startable(spec: store.RunSpec, node: str) -> None:
         raise AgentError(f"node {node} cannot train: {problem}")
 
 
+def _begin_checkpoints(
+    spec: store.RunSpec, place: RunCheckpoints, secondary: Secondary | None, known: KnownCheckpoints, location: str
+) -> None:
+    """Prepare the places of checkpoints for ranks that are to be started."""
+    if secondary is not None and not place.committed() and not place.histories.records:
+        secondary.hand_over(place.histories)
+    if spec.command:  # else another launcher starts the ranks, and takes the checkpoints
+        claim(place, known, spec, location)
+
+
 def _open_secondary(spec: store.RunSpec, primary: RunCheckpoints, bandwidth: Bandwidth) -> Secondary | None:
     if not spec.checkpoints_secondary:
         return None
@@ -182,6 +193,8 @@ async def _find_spec(link: StoreLink, saved: AgentRecord | None, options: AgentO
         if spec is not None:
             return spec
         if saved is not None and saved.spec.run:
+            if link.spec_problem:
+                log.error("the agent goes on with the run that it knows: %s", link.spec_problem)
             return saved.spec
         if link.up and not is_reported:
             problem = link.spec_problem or f"Redis at {options.store_url} knows no run {options.run} yet"

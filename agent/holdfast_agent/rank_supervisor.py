@@ -12,13 +12,13 @@ from holdfast_agent.devices.memory_release import await_release
 from holdfast_agent.log_limits import begin_logs
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
-from holdfast_agent.processes.parent_client import WarmParentClient
+from holdfast_agent.processes.parent_client import MARKER, WarmParentClient
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.rank_start import fork_request
 from holdfast_agent.rank_watch import RankWatch
 from holdfast_agent.record_keeper import RecordKeeper
 from holdfast_agent.reports.store_link import StoreLink
-from holdfast_base import processes
+from holdfast_base import processes, run_processes
 from holdfast_base.processes import AgentError
 from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.run_files import process_log
@@ -58,6 +58,7 @@ class RankSupervisor:
             self._end_unknown,
             node.errors,
             run_name=node.options.run,
+            mark=mark_of(node.spec, node.options.node),
         )
         self.record = RecordKeeper(node, self.parent)
 
@@ -218,6 +219,22 @@ class RankSupervisor:
                 self._checkpoints.saver.schedule_pinned(rank.rank, saved.start.world_size)
         alive = sum(rank.is_alive for rank in node.ranks.values())
         log.info("adopted generation %d: %d ranks, %d alive", saved.generation, len(node.ranks), alive)
+
+
+def mark_of(spec: store.RunSpec, node: str) -> str:
+    """Return what marks the processes of one start of a run on one node, in their environment."""
+    return f"{spec.instance}/{node}"
+
+
+def end_marked(spec: store.RunSpec, node: str) -> None:
+    """Kill the ranks and the warm parent that an earlier agent of this node has left, and that no record names.
+
+    They cannot be adopted: nobody knows their command, nor which commands were carried out.
+    """
+    if spec.command and spec.instance:  # else another launcher starts the ranks
+        ended = run_processes.kill_all(list(run_processes.marked_processes(MARKER, mark_of(spec, node))))
+        if ended:
+            log.warning("an earlier agent of this node has left no usable record: its %d processes were ended", ended)
 
 
 def sweep(saved: AgentRecord) -> None:

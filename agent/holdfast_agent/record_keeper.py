@@ -15,7 +15,7 @@ class RecordKeeper:
 
     def __init__(self, node: Node, parent: WarmParentClient) -> None:
         self.last_command = "0"
-        """Stream id of the newest command that was carried out."""
+        """Stream id of the newest command that was carried out, or was given to an agent whose record is lost."""
         self.rendezvous = (0, 0)
         """Pid and start time of the rendezvous store's process; zeros: this node hosts none."""
         self._node = node

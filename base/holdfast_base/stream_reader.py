@@ -34,7 +34,9 @@ local value = {}
 for i = 1, #info, 2 do value[info[i]] = info[i + 1] end
 local first = '0-0'
 if value['first-entry'] then first = value['first-entry'][1] end
-local entries = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', ARGV[2])
+-- Nothing can follow the largest id of all, and Redis refuses the question. Somebody may have added an entry with it.
+local entries = redis.pcall('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', ARGV[2])
+if entries.err then entries = {} end
 return {value['last-generated-id'], value['entries-added'] or -1, value['length'], first, entries}
 """
 

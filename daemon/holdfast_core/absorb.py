@@ -1,6 +1,6 @@
 """Folds an observation into the state: nodes, events, telemetry. Judges no rank."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
 
@@ -49,11 +49,23 @@ def _nodes(tick: Tick, observation: Observation) -> None:
         tick.state,
         nodes=nodes,
         parts=parts_of(nodes, state.parts),
-        heard_of={**state.heard_of, **{name: nodes[name] for name in members if name in nodes}},
+        heard_of={**state.heard_of, **_heard(tick, nodes)},
         missed_unix_s={name: state.missed_unix_s.get(name, tick.now) for name in members if name not in nodes},
     )
     ledger.open_account(tick)
     observed.follow(tick, generation)
+
+
+def _heard(tick: Tick, nodes: Mapping[str, store.NodeState]) -> dict[str, store.NodeState]:
+    """Return the states of the members that are to be remembered.
+
+    An agent that has none of its ranks says nothing about them: what was heard before tells more.
+    """
+    known = tick.state.heard_of
+    present = {name: nodes[name] for name in tick.record.nodes if name in nodes}
+    if tick.observes:
+        return present
+    return {name: node for name, node in present.items() if node.generation >= known.get(name, node).generation}
 
 
 def _event(tick: Tick, event: store.Event) -> None:

@@ -61,10 +61,15 @@ def _restarted(tick: Tick, name: str, after_step: int) -> Detector:
 def view_of(tick: Tick, *, suspicious: bool = False) -> View:
     """Return the view of this tick that detectors look at."""
     state = tick.state
+    without_ranks = _without_ranks(tick)
     lost = {
-        name: MissingNode(since_unix_s=state.missed_unix_s.get(name, tick.now), state=_last_heard(tick, name))
+        name: MissingNode(
+            since_unix_s=state.missed_unix_s.get(name, tick.now),
+            state=_last_heard(tick, name),
+            has_none=name in without_ranks,
+        )
         for name in tick.record.nodes
-        if name not in state.nodes
+        if name not in state.nodes or name in without_ranks
     }
     present: dict[int, str] = {}
     for name, part in parts_of(state.members, state.parts).items():
@@ -86,6 +91,18 @@ def view_of(tick: Tick, *, suspicious: bool = False) -> View:
         pause_patience_s=RestartPatience.of(state.spec, tick.record).suspended_s,
         is_first_start=not tick.record.trained and not tick.record.restarts_total and state.spec.mode == store.MODE_ACT,
     )
+
+
+def _without_ranks(tick: Tick) -> set[str]:
+    """Return the members whose agents report an older generation than the one that trains.
+
+    Such an agent could not adopt the ranks of the one before it. A node that still starts its ranks reports the same,
+    but then the ranks of the other nodes wait for it, and have completed no step. Launchers number by themselves.
+    """
+    if tick.record.phase != store.RUN_PHASE_RUNNING or tick.observes or tick.ranks.untrained:
+        return set()
+    nodes, generation = tick.state.nodes, tick.record.generation
+    return {name for name in tick.record.nodes if name in nodes and nodes[name].generation < generation}
 
 
 def _last_heard(tick: Tick, name: str) -> store.NodeState:

@@ -184,9 +184,9 @@ def _place_culprits(tick: Tick, incident: store.Incident) -> None:
         return
     places: dict[int, store.CulpritPlace] = {}
     for name in tick.record.nodes:
-        node = tick.state.nodes.get(name) or tick.state.heard_of.get(name)
-        if node is not None and node.generation == incident.generation:
-            places |= {rank.rank: store.CulpritPlace(rank=rank.rank, node=name, pid=rank.pid) for rank in node.ranks}
+        for node in (tick.state.heard_of.get(name), tick.state.nodes.get(name)):
+            if node is not None and node.generation == incident.generation:
+                places |= {one.rank: store.CulpritPlace(rank=one.rank, node=name, pid=one.pid) for one in node.ranks}
     del incident.culprits[:]
     incident.culprits.extend(places.get(rank, store.CulpritPlace(rank=rank)) for rank in named)
     incident.nodes = len(tick.record.nodes)

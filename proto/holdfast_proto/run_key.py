@@ -110,13 +110,19 @@ class RunKeyFile:
     def read(self) -> RunKey:
         """Return the key; read it again only if the file has changed. Raises RunKeyError.
 
-        A file that was read once and is gone does no harm: what is known still counts.
+        A file that is gone or unfit now does no harm if it was read before: what is known still counts.
         """
+        try:
+            return self._read()
+        except RunKeyError:
+            if self._known is None:
+                raise
+            return self._known[1]
+
+    def _read(self) -> RunKey:
         try:
             status = self.path.stat()
         except OSError as error:
-            if self._known is not None:
-                return self._known[1]
             raise RunKeyError(
                 f"there is no key of run {self._run} at {self.path} ({error.strerror}): copy the file that `holdfast"
                 " publish` has written, or name it with --run-key-file"
@@ -132,7 +138,7 @@ class RunKeyFile:
         if status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
             raise RunKeyError(
                 f"{self.path}: others can use this key of run {self._run} (mode {stat.S_IMODE(status.st_mode):04o}):"
-                " make it private with `chmod 600`, and publish the run with a new one"
+                " make it private with `chmod 600`. If others may have read it, publish the run with a new one"
             )
 
     def _secret(self) -> str:
@@ -163,10 +169,14 @@ class RunKeyFile:
 class Numbers:
     """The numbers of one sender's values: each is larger than all before it, also those of an earlier process."""
 
-    def __init__(self, earlier_start: int = 0) -> None:
-        """Begin above an earlier process of this sender. ``earlier_start``: its :attr:`start`; 0: there was none."""
+    def __init__(self, now_ns: int = 0, *, earlier_start: int = 0) -> None:
+        """Begin above an earlier process of this sender.
+
+        ``now_ns``: time by the clock that all processes of the sender begin with; 0: this machine's.
+        ``earlier_start``: :attr:`start` of the earlier process; 0: it is unknown, or there was none.
+        """
         # The clock may have been set back in between.
-        self.start = max(time.time_ns(), earlier_start + _RESTART_GAP if earlier_start else 0)
+        self.start = max(now_ns or time.time_ns(), earlier_start + _RESTART_GAP if earlier_start else 0)
         self._newest = self.start
 
     def next(self) -> int:

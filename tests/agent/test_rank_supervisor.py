@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from holdfast_agent import rank_supervisor, rank_watch
 from holdfast_agent.processes import agent_record, parent_client
 from holdfast_agent.processes.rank import Rank
-from holdfast_agent.rank_supervisor import RankSupervisor, sweep
+from holdfast_agent.rank_supervisor import RankSupervisor, end_marked, mark_of, sweep
 from holdfast_base import processes
 from holdfast_proto import black_box, keys
 from holdfast_proto.rank_context import RankContext
@@ -329,10 +329,28 @@ async def test_a_sweep_kills_the_ranks_of_an_earlier_instance(folder: Path, rend
         await until(lambda: node.stopped, "the ranks are gone")
 
 
+async def test_ranks_without_a_record_are_ended_and_those_of_other_nodes_and_runs_are_not(
+    folder: Path, rendezvous: StoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    others = [store.RunSpec(instance="i"), store.RunSpec(instance="another")]
+    marks = [mark_of(others[0], "node1"), mark_of(others[1], "node0")]
+    with contextlib.ExitStack() as stack:
+        sleepers = [stack.enter_context(bystander({parent_client.MARKER: mark})) for mark in marks]
+        async with training(folder, rendezvous) as (supervisor, node):
+            lost = [helper_of(node, rank) for rank in node.ranks] + [rank.pid for rank in node.ranks.values()]
+            lost.append(supervisor.parent.pid)
+            end_marked(node.spec, node.options.node)
+            await gone(*lost)
+        assert [sleeper.poll() for sleeper in sleepers] == [None, None]
+    said = [line for line in caplog.messages if "no usable record" in line]
+    assert said == [f"an earlier agent of this node has left no usable record: its {len(lost)} processes were ended"]
+
+
 @contextlib.contextmanager
-def bystander() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process of another program, with the pid of a rank that is gone."""
-    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+def bystander(marks: Mapping[str, str] | None = None) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process of another program, which may have the pid of a rank that is gone."""
+    environment = {**os.environ, **(marks or {})}
+    with subprocess.Popen(["sleep", "600"], start_new_session=True, env=environment) as process:
         try:
             yield process
         finally:

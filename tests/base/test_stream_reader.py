@@ -21,10 +21,10 @@ class StreamReading:
         self.losses = 0
 
     def add(self, *texts: str, at: str = "*", most: int | None = None) -> None:
-        """Add entries, at an id as a clock would give it."""
+        """Add entries. ``at``: an id, or the time of one."""
         with self._server.client() as client:
             for number, text in enumerate(texts):
-                entry_id = at if at == "*" else f"{at}-{number}"
+                entry_id = f"{at}-{number}" if at.isdecimal() else at
                 client.xadd(KEY, {"text": text}, id=entry_id, maxlen=most, approximate=False)
 
     def lose(self, *, after: str = "") -> None:
@@ -162,3 +162,17 @@ async def test_a_new_reader_finds_that_some_were_removed_and_not_how_many(readin
     reading.last_id = "10-0"
     await reading.read()
     assert (reading.texts, reading.missed) == (["c", "d"], [-1])
+
+
+async def test_an_entry_with_the_largest_id_of_all_blinds_no_reader_once_it_is_gone(reading: StreamReading) -> None:
+    reading.add("a")
+    await reading.read()
+    reading.add("forged", at=f"{2**64 - 1}-{2**64 - 1}")
+    for _ in range(3):
+        await reading.read()
+    reading.lose()
+    reading.add("b", "c")
+    for _ in range(2):
+        await reading.read()
+    assert reading.texts == ["a", "forged", "b", "c"]
+    assert reading.losses == 1

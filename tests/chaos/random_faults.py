@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast_base.run_processes import ProcessIdentity, marked_processes
 from holdfast_cli.control import ControlClient
 from holdfast_cli.run_folder.record import RunRecord
-from holdfast_cli.run_folder.run_processes import ProcessIdentity, marked_processes
 from holdfast_cli.run_folder.sweep import MARKER
 from tests.chaos.test_checkpoint_outage import Disk
 
@@ -23,11 +23,12 @@ FILES = (
     "checkpoints/**/*.shard",
     "redis/**/*.aof",
     "history/*",
+    "node-*/record.pb",
 )
 """Files of a run's folder that are torn or overwritten.
 
-Two are left out. Without the record of a killed agent, the next one starts the ranks from an old command. Without
-``history-*.json`` of the checkpoints, no checkpoint is committed until an operator brings it back, and the run says so.
+Left out is ``history-*.json`` of the checkpoints. Without it, no checkpoint is committed until an operator brings it
+back, and the run says so.
 """
 HEADER_BYTES = 64
 

@@ -11,7 +11,13 @@ import pytest
 
 from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, RUN_PHASE_RUNNING
+from holdfast_proto.run_files import AGENT_RECORDS
+from holdfast_proto.v1.store_pb2 import (
+    INCIDENT_STATE_RECOVERED,
+    RUN_PHASE_RUNNING,
+    VERDICT_KIND_DEAD_RANK,
+    VERDICT_KIND_LOST_NODE,
+)
 from tests.chaos.conftest import RANKS, Runs, faults, until, until_step
 from tests.support.coroutines import wait_until
 from tests.support.local_runs import warm_parent_pid
@@ -121,3 +127,23 @@ def test_agents_that_are_killed_while_their_ranks_are_being_forked_leave_none_of
         run.kill_agent()
         until(local, lambda status, known=restarts: status.restarts > known)  # type: ignore[misc]
         run.check_whole()
+
+
+def test_an_agent_that_finds_a_damaged_record_ends_the_ranks_and_the_run_is_restarted(runs: Runs) -> None:
+    with runs.run(f"damaged-{uuid.uuid4().hex[:8]}", steps=ENDLESS, checkpoint_every=0, snapshot_every=1) as local:
+        run = WatchedRun(local)
+        run.check_whole()
+        os.kill(rank_pids(local.status())[1], signal.SIGKILL)
+        until(local, lambda status: status.restarts == 1)
+        run.check_whole()
+        before = run.forked()
+        [record] = Path(local.paths.directory).glob(AGENT_RECORDS)
+        os.truncate(record, record.stat().st_size // 2)
+        run.kill_agent()
+        until(local, lambda status: status.restarts == 2)
+        run.check_whole()
+        assert not before & run.forked()
+        assert [(one.verdict.kind, one.state) for one in faults(local)] == [
+            (VERDICT_KIND_DEAD_RANK, INCIDENT_STATE_RECOVERED),
+            (VERDICT_KIND_LOST_NODE, INCIDENT_STATE_RECOVERED),
+        ]

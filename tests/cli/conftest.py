@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from holdfast_base.run_processes import ProcessIdentity, identify
 from holdfast_cli.local_run import command_lines
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.main import app
 from holdfast_cli.run_folder.record import RunRecord
-from holdfast_cli.run_folder.run_processes import ProcessIdentity, identify
 from tests.support.snapshots import snapshots
 
 __all__ = ["snapshots"]

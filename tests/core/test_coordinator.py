@@ -1,5 +1,7 @@
 """Stories of runs, shown to the core alone."""
 
+import pytest
+
 from holdfast_core.model import CheckpointRequest, StopRequest
 from holdfast_core.naming import kind_name
 from holdfast_core.texts.incident_lines import places_text, what_line
@@ -100,6 +102,54 @@ def test_a_spare_node_takes_the_place_of_a_lost_one_and_the_lost_one_lets_its_ra
     world.tick()
     stray = [command for name, command in world.commands if name == "node1"][-1]
     assert (stray.WhichOneof("kind"), stray.generation) == ("stop", 1)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("generation", [0, 1])
+def test_a_node_whose_agent_has_none_of_its_ranks_is_lost_at_once_and_takes_part_in_the_restart(
+    nodes: int, generation: int
+) -> None:
+    world = running(nodes=nodes)
+    world.end(0, code=1)
+    restart(world)
+    world.train(3)
+    last = world.rank(0).pid
+    world.node_states["node0"] = store.NodeState(
+        run="r", node="node0", ready=True, stopped=True, instance="i", generation=generation
+    )
+    world.tick()
+    assert world.phase == "gathering"
+    incident = world.incidents[-1]
+    assert kind_name(incident.verdict.kind) == "lost_node"
+    assert incident.verdict.message == (
+        "node node0 has lost ranks 0, 1, 2, 3: its agent was started again and found no usable record of them"
+    )
+    assert [(place.node, place.pid) for place in incident.culprits][:1] == [("node0", last)]
+    assert incident.verdict.step == world.state.record.newest_step + 1
+    if generation:
+        world.node_states["node0"].failed_generation = 2  # as an agent does that is told to stop a newer generation
+    world.until("starting")
+    assert world.state.record.generation == 3
+    world.train(2)
+    assert world.phase == "running"
+    assert world.incidents[-1].state == store.INCIDENT_STATE_RECOVERED
+
+
+def test_a_node_that_still_starts_its_ranks_has_not_lost_them() -> None:
+    world = running(nodes=2)
+    world.end(0, code=1)
+    restart(world)
+    started = list(world.incidents)
+    behind = world.node_states["node1"]
+    del behind.ranks[:]
+    behind.generation = 1
+    world.stand(0.5)
+    assert world.phase == "starting"
+    world.empty_store()  # the next leader takes over what it sees
+    world.obeys = False
+    world.stand(1.0)
+    assert (world.phase, world.incidents) == ("running", [])
+    assert len(started) == 1
 
 
 def test_a_new_leader_repeats_commands_that_may_have_been_lost() -> None:

@@ -48,9 +48,10 @@ def test_the_number_of_a_value_is_larger_than_all_before_it_also_if_the_clock_wa
     assert time.time_ns() - now.start < 3.6e12
     assert now.next() < now.next()
     ahead = time.time_ns() + 10**15
-    after = Numbers(ahead)
+    after = Numbers(earlier_start=ahead)
     assert after.start > ahead
     assert after.next() > after.start
+    assert Numbers(7).start == 7, "by the clock that all nodes share"
 
 
 def test_a_key_is_made_privately_and_read_again_when_it_was_replaced(tmp_path: Path) -> None:
@@ -66,10 +67,12 @@ def test_a_key_is_made_privately_and_read_again_when_it_was_replaced(tmp_path: P
     assert [path.name for path in file.path.parent.iterdir()] == ["r.key"]
 
 
-def test_a_key_that_was_read_still_counts_when_its_file_is_gone(tmp_path: Path) -> None:
+def test_a_key_that_was_read_still_counts_when_its_file_is_unfit_or_gone(tmp_path: Path) -> None:
     file = RunKeyFile(tmp_path / "r.key", "r")
     file.make()
     known = file.read()
+    file.path.chmod(0o644)
+    assert file.read() is known
     file.path.unlink()
     assert file.read() is known
 

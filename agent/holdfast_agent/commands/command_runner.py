@@ -120,6 +120,8 @@ class CommandRunner:
         """Start or stop ranks. The supervisor does one after another."""
         if command.HasField("stop"):
             await self._supervisor.stop()
+            if command.generation > self._node.generation:  # it will not start here: the leader waits for that word
+                self._node.failed_generation, self._node.failure = command.generation, "it was stopped before it began"
             self._node.changed.set()
         elif command.generation > self._node.generation:
             await self._supervisor.start(command.generation, command.start)

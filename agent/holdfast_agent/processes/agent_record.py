@@ -25,13 +25,13 @@ def load(path: Path) -> AgentRecord | None:
     try:
         problem = distrust(path)
         if problem:
-            log.error("%s is not used, because it %s: its ranks are left alone", path, problem)
+            log.error("%s is not used, because it %s", path, problem)
             return None
         return AgentRecord.FromString(read_regular(path, _MOST_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, DecodeError) as error:
-        log.error("%s cannot be read (%s): its ranks are left alone", path, error)
+        log.error("%s cannot be read: %s", path, error)
         return None
 
 

@@ -24,6 +24,9 @@ REPLY_TIMEOUT_S = 60.0
 
 IDENTIFY_PATIENCE_S = 10.0
 
+MARKER = "HOLDFAST_NODE_PROCESSES"
+"""Environment variable of a node's warm parent and of all that descends from it: ranks, their children, stores."""
+
 DEATH_PAUSE_S = 1.0
 """Pause after a warm parent died before it listened. Its log says why, and the next one may fail in the same way."""
 
@@ -38,6 +41,7 @@ class WarmParentClient:
 
     ``on_exit`` is called for every rank that the warm parent has reaped. ``on_ready`` is called after each connection,
     before the first request: all children that the warm parent has then were requested by earlier connections.
+    ``mark``: value of :data:`MARKER` in the environment of the warm parents that it starts.
     """
 
     def __init__(
@@ -49,8 +53,10 @@ class WarmParentClient:
         errors: Errors | None = None,
         *,
         run_name: str,
+        mark: str = "",
     ) -> None:
         self._run_name = run_name
+        self._environment = {MARKER: mark} if mark else {}
         self._errors = errors or Errors()
         self._socket_path = socket_path
         self._log_path = log_path
@@ -203,7 +209,7 @@ class WarmParentClient:
             child = os.posix_spawn(
                 sys.executable,
                 [*program, *arguments],
-                os.environ,
+                {**os.environ, **self._environment},
                 file_actions=[(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)],
                 setsid=True,
             )

@@ -72,8 +72,7 @@ class StoreLink:
     ) -> None:
         self._client = client
         self._state_ttl_ms = state_ttl_ms
-        self._run = run
-        self._node = node
+        self._run, self._node = run, node
         self._key_file = key_file
         self._seal: Seal
         self._signed_spec = b""
@@ -122,10 +121,9 @@ class StoreLink:
         """Return the run's spec, or None if there is none that is signed with its key, or the store is unreachable."""
         data: Any = await self._try(self._client.get(keys.spec(self._run)))
         self.spec_problem = ""
-        if not data:
-            return None
         try:
-            return store.RunSpec.FromString(self._key_file.read().seal.open(keys.spec(self._run), data).content)
+            content = self._key_file.read().seal.open(keys.spec(self._run), data).content if data else None
+            return store.RunSpec.FromString(content) if content is not None else None
         except ForgedError as error:
             self.spec_problem = (
                 f"run {self._run} in Redis cannot be trusted: {error} in {self._key_file.path}: copy the key with which"
@@ -137,16 +135,22 @@ class StoreLink:
             self.spec_problem = f"run {self._run} in Redis is damaged: publish it again"
         return None
 
-    def serve(self, spec: store.RunSpec, earlier_numbers: int = 0) -> int:
+    async def now_ns(self) -> int:
+        """Return the time by the clock of the store, which all nodes share; 0: it is unreachable."""
+        answer: Any = await self._try(self._client.time())
+        return int(answer[0] * 10**9 + answer[1] * 1000) if answer else 0
+
+    def serve(self, spec: store.RunSpec, now_ns: int = 0, earlier_numbers: int = 0) -> int:
         """Read and write values of this start of the run from now on. Raises RunKeyError.
 
+        ``now_ns``: from :meth:`now_ns`. A node may come back without its record, and with its clock behind.
         ``earlier_numbers``: what this has returned to the agent before this one. Return the start of the numbers.
         """
         key = self._key_file.read()
         self._seal = key.seal_of(spec.instance)
         self._signed_spec = key.seal.close(keys.spec(self._run), spec.SerializeToString())
         self._events_in_stream = most_events(spec)  # the first events may be sent before the first state
-        self._numbers = Numbers(earlier_numbers)
+        self._numbers = Numbers(now_ns, earlier_start=earlier_numbers)
         return self._numbers.start
 
     async def publish_state(self, state: store.NodeState) -> None:
@@ -197,7 +201,7 @@ class StoreLink:
         lease: Any = await self._try(self._client.get(key))
         if self.failures_total > failures:
             return None
-        with contextlib.suppress(ForgedError):
+        with contextlib.suppress(ForgedError, RunKeyError):
             return bool(lease and self._key_file.read().seal.read_text(key, lease))
         return False
 
@@ -255,6 +259,15 @@ class StoreLink:
                 for _ in range(len(batch) - dropped):
                     self._events.popleft()
 
+    async def newest_command(self) -> str:
+        """Return the stream id of the newest command to this node; "0": there is none. Wait until the store answers."""
+        stream = keys.commands(self._run, self._node)
+        while True:
+            newest: Any = await self._try(self._client.xrevrange(stream, count=1))
+            if newest is not None:
+                return newest[0][0].decode() if newest else "0"
+            await asyncio.sleep(RETRY_S)
+
     async def receive_commands(self, last_id: str, handle: CommandHandler, refuse: RefusalHandler) -> None:
         """Pass every command after ``last_id`` to ``handle``, in order, forever; pass other entries to ``refuse``.
 
@@ -270,10 +283,8 @@ class StoreLink:
             if batch.has_lost:
                 log.warning("the store has lost commands that this node has carried out: it reads those that are new")
             if batch.missed:
-                log.warning(
-                    "%s commands to this node were removed before it read them",
-                    "some" if batch.missed < 0 else batch.missed,
-                )
+                many = "some" if batch.missed < 0 else batch.missed
+                log.warning("%s commands to this node were removed before it read them", many)
             for entry_id, fields in batch.entries:
                 try:
                     command, number = self._command(fields)

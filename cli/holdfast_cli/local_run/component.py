@@ -13,9 +13,9 @@ from pathlib import Path
 
 from holdfast_base.files import share_file
 from holdfast_base.log_files import LOOK_EVERY_S, limit_log
+from holdfast_base.run_processes import end_process
 from holdfast_cli.errors import CheckpointsUnavailableError, SettingsError
 from holdfast_cli.local_run import die_with_parent
-from holdfast_cli.run_folder.run_processes import end_process
 from holdfast_proto.exit_codes import ExitCode, describe_exit
 
 FIRST_BACKOFF_S = 0.2

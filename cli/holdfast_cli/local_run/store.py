@@ -68,7 +68,7 @@ def publish_run(client: "redis.Redis", spec: RunSpec, key_file: RunKeyFile, make
     # Nodes that the set has forgotten, such as spares, have keys too. They hold the end of the earlier run, and the
     # rendezvous of its generations.
     for pattern in (keys.commands(spec.run, "*"), f"{keys.rendezvous(spec.run, 0)[:-1]}*"):
-        leftovers += [key.decode() for key in client.scan_iter(match=pattern, count=1000)]
+        leftovers += list(client.scan_iter(match=pattern, count=1000))
     transaction = client.pipeline(transaction=True)
     transaction.delete(*leftovers)
     transaction.set(keys.spec(spec.run), seal.close(keys.spec(spec.run), spec.SerializeToString()))
@@ -90,7 +90,7 @@ def key_of(key_file: RunKeyFile, make: Callable[[], None]) -> RunKey:
 
 def live_nodes(client: "redis.Redis", run: str) -> list[str]:
     """Return the nodes of a run whose agents are alive, sorted. Raises redis.RedisError."""
-    names = [name.decode() for name in _members(client, keys.nodes(run))]
+    names = [name.decode(errors="replace") for name in _members(client, keys.nodes(run))]
     return sorted(name for name in names if client.exists(keys.node(run, name)))
 
 

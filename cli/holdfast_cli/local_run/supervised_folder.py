@@ -10,6 +10,7 @@ from pathlib import Path
 
 from holdfast_base.files import make_private_directory, share_file
 from holdfast_base.log_files import MOST_LOG_BYTES
+from holdfast_base.run_processes import identify
 from holdfast_cli.checkpoints.location import primary_location
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.ended import CUT_SHORT, as_left, save_last_status, take_last_status
@@ -17,7 +18,6 @@ from holdfast_cli.run_folder.lock import RunLock
 from holdfast_cli.run_folder.memory_folder import MemoryFolder
 from holdfast_cli.run_folder.paths import RunPaths, make_runtime_directory, prepare_directory
 from holdfast_cli.run_folder.record import RunRecord, load_record
-from holdfast_cli.run_folder.run_processes import identify
 from holdfast_cli.run_folder.scrape_targets import write_targets
 from holdfast_cli.run_folder.sweep import forget_ranks, sweep
 from holdfast_proto.endpoint import Endpoint

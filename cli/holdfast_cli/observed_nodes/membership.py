@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import redis
@@ -65,7 +65,7 @@ class Membership:
         pipeline.zadd(key, {self._node: now_s + LEASE_S})
         pipeline.expire(key, _FORGET_S)
         pipeline.zrangebyscore(key, now_s, "+inf")
-        return sorted(name.decode(errors="replace") for name in pipeline.execute()[-1])
+        return _names(pipeline.execute()[-1])
 
     def leave(self) -> None:
         """Give the lease up."""
@@ -123,7 +123,7 @@ class Membership:
 
     def _present(self) -> list[str]:
         names = self._client.zrangebyscore(keys.observers(self._run), self._now_s(), "+inf")
-        return sorted(name.decode(errors="replace") for name in names)
+        return _names(names)
 
     def _spec(self, others: list[str]) -> RunSpec | None:
         """Return the spec of the observed run of this name; None: there is none. ``others``: nodes that observe it."""
@@ -151,3 +151,9 @@ class Membership:
             return bool(data) and CoordinatorState.FromString(seal.open(place, data).content).phase in ENDED
         except (DecodeError, ForgedError):
             return False
+
+
+def _names(found: Iterable[bytes]) -> list[str]:
+    """Return those that nodes can have, sorted. They are not signed, and will be shown."""
+    names = (name.decode(errors="replace") for name in found)
+    return sorted(name for name in names if keys.RUN_NAME.fullmatch(name))

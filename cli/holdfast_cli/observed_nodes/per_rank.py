@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_base.files import make_private_directory
+from holdfast_base.run_processes import ProcessIdentity, identify
 from holdfast_cli.errors import SettingsError
 from holdfast_cli.local_run.automatic import rank_environment
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.paths import node_folder, shared_runtime_directory
-from holdfast_cli.run_folder.run_processes import ProcessIdentity, identify
 from holdfast_proto.rank_context import ObservedNode
 
 _LAUNCHES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PBS_JOBID", "PALS_APID")

@@ -29,7 +29,7 @@ class StoreView:
         self._run = run
         self._node = node
         self._seal = seal
-        self._numbers = Numbers()
+        self._numbers: Numbers | None = None
 
     def status(self) -> RunStatus | None:
         """Return the run, or None before a daemon leads it. Its ranks are those of this node.
@@ -90,6 +90,9 @@ class StoreView:
 
     def _tell(self, event: Event) -> None:
         event.node, event.unix_s = self._node, time.time()
+        if self._numbers is None:
+            seconds, microseconds = self._client.time()
+            self._numbers = Numbers(seconds * 10**9 + microseconds * 1000)
         place = keys.events(self._run)
         sealed = self._seal.close(place, event.SerializeToString(), self._numbers.next())
         self._client.xadd(place, {"event": sealed})  # it is one of few: agents keep the stream short

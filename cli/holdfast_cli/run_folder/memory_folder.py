@@ -7,8 +7,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from holdfast_base.run_processes import marked_processes
 from holdfast_cli.errors import SettingsError
-from holdfast_cli.run_folder.run_processes import marked_processes
 from holdfast_cli.run_folder.sweep import MARKER
 
 _NAME = re.compile(r"holdfast-(?P<uid>\d+)-[^@]+-(?P<instance>[0-9a-f]{16})")

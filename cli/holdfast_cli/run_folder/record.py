@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import get_origin, get_type_hints
 
 from holdfast_base.files import distrust, read_regular, replace_file
+from holdfast_base.run_processes import ProcessIdentity
 from holdfast_cli.errors import CommandError
-from holdfast_cli.run_folder.run_processes import ProcessIdentity
 from holdfast_proto import keys
 from holdfast_proto.limits import is_count, is_unix_time
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast_agent.processes import agent_record
+from holdfast_base.run_processes import ProcessIdentity, kill_all, marked_processes
 from holdfast_cli.run_folder.record import RunRecord
-from holdfast_cli.run_folder.run_processes import ProcessIdentity, kill_all, marked_processes
 from holdfast_cli.run_folder.scrape_targets import remove_targets
 from holdfast_proto.run_files import AGENT_RECORDS
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord

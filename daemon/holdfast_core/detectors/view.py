@@ -22,12 +22,14 @@ from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
 @dataclass(frozen=True, kw_only=True)
 class MissingNode:
-    """A node of the run whose lease has run out."""
+    """A node of the run whose lease has run out, or whose agent reports and has none of its ranks."""
 
     since_unix_s: float
     """Unix time at which it was first missed."""
     state: store.NodeState
-    """The last state that its agent has reported."""
+    """The last state that its agent has reported while it had the ranks."""
+    has_none: bool = False
+    """Whether its agent itself says that it has none of the ranks, although all ranks have trained."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,9 +31,11 @@ def death(verdict: store.Verdict) -> str:
 
 
 def lost_node(verdict: store.Verdict) -> str:
-    """Return which node is gone, and its ranks; or that they are only out of sight."""
+    """Return which node or ranks are gone; or that they are only out of sight."""
     detail = verdict.lost_node
     who = ranks_named(detail.ranks)
+    if detail.has_none:
+        return f"node {detail.node} has lost {who}: its agent was started again and found no usable record of them"
     if detail.trained_on:
         return (
             f"the run stands still, and nothing is known of {who}: the agent of node {detail.node} has gone. They"

@@ -261,7 +261,7 @@ class RunShell:
         if unread and not self._waits_for_nodes:
             log.error(
                 "run %s: this daemon can read no state of %d of its nodes, such as %s: it judges nothing until it can;"
-                " install one version of Holdfast on all nodes",
+                " give all nodes the same key of the run, and one version of Holdfast",
                 self.run_name,
                 len(unread),
                 min(unread),

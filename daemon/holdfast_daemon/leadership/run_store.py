@@ -65,6 +65,8 @@ class RunStore:
         self._run = run
         self._key_file = key_file
         self.intake = Intake(run, key_file.read().seal_of(""))  # until serve() is called, nothing is valid
+        self._instance = ""
+        """RunSpec.instance of the start that is read and written; empty: none yet."""
         self.record_is_bad = False
         """Whether the store held a record at the last reading, and it was refused."""
         self._node_names: set[str] = set()
@@ -89,7 +91,9 @@ class RunStore:
 
     def serve(self, instance: str) -> None:
         """Read and write values of one start of the run from now on."""
-        self.intake.serve(self._key_file.read().seal_of(instance))
+        if instance != self._instance:  # a key that was replaced since then is that of another start
+            self._instance = instance
+            self.intake.serve(self._key_file.read().seal_of(instance))
 
     async def record(self) -> store.CoordinatorState | None:
         """Return what the last leader knew, or None if there is no record that is good."""

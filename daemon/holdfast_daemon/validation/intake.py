@@ -178,10 +178,11 @@ class Intake:
         number = 0
 
         def parse(sealed: bytes) -> store.NodeState:
-            nonlocal number
+            nonlocal number, is_parsed
             opened = self.seal.open(keys.node(self._run, name), sealed)
             number = opened.number
             if number < self._numbers.get(name, 0):
+                is_parsed = True  # as it was, once
                 raise RepeatedError("it was written before the newest one that is known")
             return read_state(opened.content)
 

@@ -1571,14 +1571,16 @@ class TransportDetail(_message.Message):
     def __init__(self, form: _Optional[_Union[TransportForm, str]] = ..., call: _Optional[_Union[CallPlace, _Mapping]] = ..., nodes: _Optional[_Iterable[str]] = ..., sender: _Optional[int] = ..., receiver: _Optional[int] = ..., meeting_node: _Optional[str] = ..., said: _Optional[str] = ..., unseen_ranks: _Optional[int] = ...) -> None: ...
 
 class LostNodeDetail(_message.Message):
-    __slots__ = ("node", "ranks", "trained_on")
+    __slots__ = ("node", "ranks", "trained_on", "has_none")
     NODE_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     TRAINED_ON_FIELD_NUMBER: _ClassVar[int]
+    HAS_NONE_FIELD_NUMBER: _ClassVar[int]
     node: str
     ranks: _containers.RepeatedScalarFieldContainer[int]
     trained_on: bool
-    def __init__(self, node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., trained_on: bool = ...) -> None: ...
+    has_none: bool
+    def __init__(self, node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., trained_on: bool = ..., has_none: bool = ...) -> None: ...
 
 class ProgramDetail(_message.Message):
     __slots__ = ("world_size", "error")

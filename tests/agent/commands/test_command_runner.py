@@ -294,6 +294,14 @@ async def test_an_agent_that_ends_waits_for_no_start_that_is_not_done(
     await asyncio.wait_for(desk.supervisor.stop(), 60.0)
 
 
+async def test_a_node_that_is_to_stop_a_generation_it_never_had_says_that_it_will_not_start_it(desk: Desk) -> None:
+    desk.node.ranks.clear()
+    await desk.give(stop=store.StopGeneration())
+    assert desk.node.failed_generation == 0
+    await desk.give(stop=store.StopGeneration(), generation=GENERATION + 1)
+    assert (desk.node.generation, desk.node.failed_generation) == (GENERATION, GENERATION + 1)
+
+
 async def test_a_rank_that_nothing_ends_does_not_keep_later_commands_from_the_others(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,6 +144,20 @@ async def test_commands_are_received_in_order_also_after_the_store_came_back_emp
     assert received == list(zip("abcde", rest, strict=True))
 
 
+async def test_an_agent_without_a_record_reads_the_commands_that_come_after_it(store_server: StoreServer) -> None:
+    async with linked(store_server) as link:
+        assert await link.newest_command() == "0"
+        store_server.kill()
+        asked = asyncio.create_task(link.newest_command())
+        await until(lambda: link.failures_total > 0, "the store does not answer")
+        store_server.start()
+        with store_server.client() as client:
+            answers: list[Any] = [client.xadd(keys.commands(RUN, NODE), {"command": b"old"}) for _ in range(2)]
+        known = {"0", *(answer.decode() for answer in answers)}
+        assert await asked in known  # it was asked before
+        assert await link.newest_command() == answers[-1].decode()
+
+
 async def test_a_receiver_that_is_cancelled_ends_whatever_it_is_doing(store_server: StoreServer) -> None:
     async def handle(command: store.NodeCommand, _: int, stream_id: str) -> None:
         raise AssertionError

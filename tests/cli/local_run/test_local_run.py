@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from holdfast_base.run_processes import identify
 from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_cli.control import rank_pids
 from holdfast_cli.errors import CommandError, InterruptionError, SettingsError
@@ -25,7 +26,6 @@ from holdfast_cli.run_folder.ended import load_last_status, outcome_of
 from holdfast_cli.run_folder.paths import RunPaths
 from holdfast_cli.run_folder.record import find_record, load_record
 from holdfast_cli.run_folder.run_end import end_run
-from holdfast_cli.run_folder.run_processes import identify
 from holdfast_proto import keys
 from holdfast_proto.run_files import run_key
 from holdfast_proto.run_key import RunKeyFile

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast_base import files
+from holdfast_base.run_processes import ProcessIdentity, kill_all, marked_processes
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.record import load_record
 from holdfast_cli.run_folder.run_end import end_run
-from holdfast_cli.run_folder.run_processes import ProcessIdentity, kill_all, marked_processes
 from tests.cli.conftest import identity_of, run_record
 
 

@@ -9,6 +9,7 @@ from holdfast_base.redis_client import StoreError
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_store import ENDED_RUN_TTL_S, LeadershipLostError, RunStore
 from holdfast_proto import keys
+from holdfast_proto.run_key import RunKey
 from holdfast_proto.state_value import write_state
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import until
@@ -244,6 +245,17 @@ async def test_events_are_read_in_order_and_none_twice(store_server: Store) -> N
         second, events, _ = await a.events(store.CoordinatorState(last_event_id=first.last_id), 10)
         assert second.last_id > first.last_id
         assert events == made[3:]
+
+
+async def test_a_key_that_is_replaced_changes_nothing_of_the_start_that_is_served(store_server: Store) -> None:
+    async with daemons(store_server, "a") as (a,):
+        assert await a.lease.acquire(LONG_S, 0)
+        record = store.CoordinatorState(run=RUN, phase=store.RUN_PHASE_WAITING)
+        await a.save(record)
+        a._key_file._key = RunKey("another" * 9, RUN)  # type: ignore[attr-defined]
+        a.serve("i")
+        assert await a.record() == record
+        assert await a.lease.acquire(LONG_S, a.lease.fence)
 
 
 async def test_only_nodes_whose_lease_is_alive_are_there(store_server: Store) -> None:

@@ -185,6 +185,7 @@ def test_a_state_that_is_written_again_after_a_newer_one_is_ignored_also_when_th
     assert fences(intake.nodes({"a": old}, SPEC)) == {"a": 2}
     assert intake.nodes({}, SPEC) == {}
     assert intake.nodes({"a": old}, SPEC) == {}
+    assert intake.unread_nodes() == set()
     assert intake.refusals.counts["repeated"] == 2
     assert fences(intake.nodes({"a": new}, SPEC)) == {"a": 2}
 

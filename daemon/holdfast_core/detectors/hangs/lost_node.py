@@ -1,6 +1,7 @@
 """A node is gone: its agent's lease has run out, and its ranks' peers have lost them.
 
-An agent that died alone does no harm: its ranks continue to train, and no rank waits for them.
+An agent that died alone does no harm: its ranks continue to train, and no rank waits for them. But if the next agent
+cannot adopt them, because their record is lost, it ends them and says that it has none.
 """
 
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ class LostNode(Detector):
     def see_tick(self, view: View) -> DetectorResult:
         """Judge once the lease is gone and other nodes' ranks have lost a peer, or wait for ranks of the node.
 
+        An agent that says itself that it has none of its ranks is believed immediately.
         At that moment, all ranks may stand still for another reason. So a report without a restart ends once ranks have
         trained steps that need those of the node, or once ranks of another node are seen to hold the run up. That its
         agent is back says nothing about its ranks.
@@ -46,11 +48,9 @@ class LostNode(Detector):
             Ending(store.VERDICT_KIND_LOST_NODE, what, self._named[name].ranks) for name, what in sorted(over.items())
         )
         kept = self if not over else LostNode({name: self._named[name] for name in self._named.keys() - over.keys()})
-        if not view.missing_nodes or not (_peers_are_lost(view) or view.late) or roots:
-            return DetectorResult(kept, endings=endings)
-        for name, lost in sorted(view.missing_nodes.items()):
+        for name, lost in sorted(view.missing_nodes.items(), key=lambda item: (not item[1].has_none, item[0])):
             ranks = sorted(rank.rank for rank in lost.state.ranks)
-            if ranks and (_peers_are_lost(view) or _is_waited_for(view, ranks)):
+            if ranks and (lost.has_none or (not roots and _has_lost_its_peers(view, ranks))):
                 named = {name: _named_now(view, lost), **kept._named}
                 return DetectorResult(LostNode(named), (_finding(view, name, ranks),), endings=endings)
         return DetectorResult(kept, endings=endings)
@@ -73,7 +73,7 @@ def _named_now(view: View, lost: MissingNode) -> Named:
     """Return a node as it is called lost: what ranks did before this moment must not end the report."""
     before = _named(lost)
     steps = [rank.progress.step for rank in view.ranks.values()]
-    return replace(before, step=max(before.step, *steps))
+    return replace(before, step=max([before.step, *steps]))
 
 
 def _named(lost: MissingNode) -> Named:
@@ -85,6 +85,11 @@ def _peers_are_lost(view: View) -> bool:
     return any(death.lost_peer(rank.exit) for rank in view.world.ended.values())
 
 
+def _has_lost_its_peers(view: View, ranks: list[int]) -> bool:
+    """Return whether ranks of other nodes have lost a peer, or wait for ranks of the missing node."""
+    return _peers_are_lost(view) or (bool(view.late) and _is_waited_for(view, ranks))
+
+
 def _is_waited_for(view: View, ranks: list[int]) -> bool:
     if len(view.late) == len(view.ranks):
         return True
@@ -94,12 +99,12 @@ def _is_waited_for(view: View, ranks: list[int]) -> bool:
 def _finding(view: View, node: str, ranks: list[int]) -> Finding:
     lost = view.missing_nodes[node]
     first = lost.state.ranks[0]
-    trained_on = _trained_on(view, lost)
+    trained_on = not lost.has_none and _trained_on(view, lost)
     verdict = store.Verdict(
         kind=store.VERDICT_KIND_LOST_NODE,
         culprits=ranks,
         node=node,
-        lost_node=store.LostNodeDetail(node=node, ranks=ranks, trained_on=trained_on),
+        lost_node=store.LostNodeDetail(node=node, ranks=ranks, trained_on=trained_on, has_none=lost.has_none),
         confidence_ratio=0.5 if trained_on else 1.0,
         waits=hang.kept_waits(view.wait_analysis.edges, ranks),
         waiting_ranks=view.wait_analysis.waiting,
