@@ -19,7 +19,7 @@ class Printed:
 
     up = True
 
-    async def publish_state(self, state: store.NodeState, _: store.RunSpec) -> None:
+    async def publish_state(self, state: store.NodeState) -> None:
         """Print the seconds for which the ranks have stalled, and the state of their processes."""
         print(json.dumps([(rank.stalled_s, rank.process_state) for rank in state.ranks]), flush=True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from holdfast_base.files import distrust, read_regular, replace_file
+from holdfast_base.files import UnfitFileError, distrust, read_regular, replace_file
 from holdfast_base.processes import AgentError
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
@@ -18,9 +18,10 @@ _MOST_BYTES = 64 << 20
 
 
 def load(path: Path) -> AgentRecord | None:
-    """Return the record of the last agent of a node, or None if no record can be read and trusted.
+    """Return the record of the last agent of a node, or None if there is none that is whole and can be trusted.
 
-    The record names processes that are adopted or killed, so one that another user may have written is refused.
+    The record names processes that are adopted or killed, so one that another user may have written is refused. Raises
+    AgentError if the disk does not give it now: another start may find it.
     """
     try:
         problem = distrust(path)
@@ -30,9 +31,11 @@ def load(path: Path) -> AgentRecord | None:
         return AgentRecord.FromString(read_regular(path, _MOST_BYTES))
     except FileNotFoundError:
         return None
-    except (OSError, DecodeError) as error:
+    except (UnfitFileError, DecodeError) as error:
         log.error("%s cannot be read: %s", path, error)
         return None
+    except OSError as error:
+        raise AgentError(f"{path}: {error.strerror}: the record of this node's ranks cannot be read now") from None
 
 
 def save(path: Path, record: AgentRecord) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast_agent.processes import agent_record
+from holdfast_base.processes import AgentError
 from holdfast_base.run_processes import ProcessIdentity, kill_all, marked_processes
 from holdfast_cli.run_folder.record import RunRecord
 from holdfast_cli.run_folder.scrape_targets import remove_targets
@@ -40,8 +41,15 @@ def sweep(record: RunRecord) -> None:
 
 
 def agent_records(run_directory: Path) -> Iterator[AgentRecord]:
-    """Return the records that the agents of a run keep of their ranks, as far as they can be read and trusted."""
-    return filter(None, map(agent_record.load, run_directory.glob(AGENT_RECORDS)))
+    """Yield the records that the agents of a run keep of their ranks, as far as they can be read and trusted."""
+    for path in run_directory.glob(AGENT_RECORDS):
+        try:
+            record = agent_record.load(path)
+        except AgentError as error:
+            log.warning("%s", error)
+        else:
+            if record is not None:
+                yield record
 
 
 def forget_ranks(run_directory: Path) -> None:

@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -88,3 +89,17 @@ def test_a_record_is_not_read_if_it_is_larger_than_any(tmp_path: Path, caplog: p
 def test_a_record_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     assert agent_record.save(tmp_path / "record.pb", RECORD)
     assert not agent_record.save(tmp_path / "no such folder" / "record.pb", RECORD)
+
+
+def test_a_record_that_the_disk_does_not_give_now_is_no_reason_to_go_on_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record.pb"
+    agent_record.save(path, RECORD)
+
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(agent_record, "read_regular", fail)
+    with pytest.raises(AgentError, match=r"record.pb: Input/output error: .* cannot be read now"):
+        agent_record.load(path)
