@@ -17,12 +17,14 @@ from holdfast_proto.v1.common_pb2 import PHASE_DATA, LoggedNumber
 from holdfast_proto.vocabulary import TIME_USES
 from tests.support.core_world import World
 from tests.support.exposition import samples
+from tests.support.run_keys import write_key
 from tests.support.shells import options
 
 
 def shell_of(folder: Path, world: World, *, leads: bool) -> RunShell:
     """Return a shell that holds a world's state."""
     url = f"unix://{folder}/no-store.sock"
+    write_key(folder, world.spec.run)
     shell = RunShell(connect(url), world.spec.run, options(folder, url), Clock(), TickMetrics(CollectorRegistry()))
     shell.state, shell.leadership.leads, shell.store_up = world.state, leads, True
     return shell
