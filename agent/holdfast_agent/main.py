@@ -194,7 +194,7 @@ async def _find_spec(link: StoreLink, saved: AgentRecord | None, options: AgentO
             return spec
         if saved is not None and saved.spec.run:
             if link.spec_problem:
-                log.error("the agent goes on with the run that it knows: %s", link.spec_problem)
+                log.error("the agent continues with the run that it knows: %s", link.spec_problem)
             return saved.spec
         if link.up and not is_reported:
             problem = link.spec_problem or f"Redis at {options.store_url} knows no run {options.run} yet"

@@ -34,7 +34,7 @@ FLAGS = ("--parallel.dp=2", "--parallel.pp=1")
 STEPS_PER_ROUND = 8
 """More than a round takes on average: harm lasts for 7 steps on average, and a restart trains none."""
 LAST_STEPS = 150
-"""Steps after the last round: so many that a full checkpoint is among them, if they are trained without a pause."""
+"""Steps after the last round. A full checkpoint is among them, if they are trained without a pause."""
 MOST_HARM_S = 2.0
 """Longest time for which a process is stopped, a disk full, or no descriptor free."""
 LOGS = ("holdfast", "agent", "daemon")

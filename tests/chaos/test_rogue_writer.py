@@ -135,7 +135,7 @@ def striking(rogue: Rogue) -> Iterator[None]:
 
 
 def calm(runs: Runs, steps: int) -> Path:
-    """Return the final checkpoint of an undisturbed run of so many steps."""
+    """Return the final checkpoint of an undisturbed run of this length."""
     name = f"calm-{steps}"
     with runs.run(name, steps=steps, hurry=True) as local:
         local.wait(timeout_s=900)

@@ -127,7 +127,7 @@ def test_a_node_whose_agent_has_none_of_its_ranks_is_lost_at_once_and_takes_part
     assert [(place.node, place.pid) for place in incident.culprits][:1] == [("node0", last)]
     assert incident.verdict.step == world.state.record.newest_step + 1
     if generation:
-        world.node_states["node0"].failed_generation = 2  # as an agent does that is told to stop a newer generation
+        world.node_states["node0"].failed_generation = 2  # as an agent says that has to stop a newer generation
     world.until("starting")
     assert world.state.record.generation == 3
     world.train(2)
