@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast_proto import run_files
 
@@ -50,14 +51,17 @@ class RankContext:
     faults_allowed: bool = False
     """Whether faults may be injected into this rank."""
     observed: bool = False
-    """Whether another launcher started the rank. Holdfast then watches it, and does not save, restore or end it."""
+    """Whether another launcher started the rank. Holdfast then watches it, and does not end it."""
+    restores: bool = False
+    """Whether Holdfast saves and restores the state of this observed rank. It learns over its session where to start:
+    see StartFrom in session.proto."""
     auto: bool = False
     """Whether the hooks attach by themselves, without a line in the script."""
 
     @property
     def saves(self) -> bool:
         """Whether Holdfast saves and restores the rank's state."""
-        return not self.observed and not self.auto
+        return (self.restores or not self.observed) and not self.auto
 
     def to_environment(self) -> dict[str, str]:
         """Return the environment variable that carries this context."""
@@ -93,12 +97,21 @@ class ObservedNode:
     """Folder of the node's black boxes: an absolute path."""
     auto: bool = False
     """Whether the hooks attach by themselves."""
+    restores: bool = False
+    """Whether Holdfast saves and restores the state of the ranks."""
+    snapshot_every: int = 0
+    """Steps between snapshots; 0: none."""
+    checkpoint_every: int = 0
+    """Steps between checkpoints, as in :class:`RankContext`."""
 
     @classmethod
-    def of(cls, run: str, node: str, *, directory: Path, runtime: Path, auto: bool = False) -> "ObservedNode":
-        """Return the settings for a node by the run's directory and the runtime directory that its agent has."""
+    def of(cls, run: str, node: str, *, directory: Path, runtime: Path, **settings: Any) -> "ObservedNode":
+        """Return the settings for a node by the run's directory and the runtime directory that its agent has.
+
+        ``settings``: the other fields.
+        """
         agent, black_boxes = run_files.session_socket(runtime, node), run_files.black_boxes(directory, node)
-        return cls(run=run, agent=f"unix:{agent}", black_boxes=str(black_boxes), auto=auto)
+        return cls(run=run, agent=f"unix:{agent}", black_boxes=str(black_boxes), **settings)
 
     def to_environment(self) -> dict[str, str]:
         """Return the environment variable that carries these settings to the launcher and its ranks."""
@@ -113,5 +126,13 @@ class ObservedNode:
         generation = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
         box = run_files.black_box(Path(self.black_boxes), generation, rank)
         return RankContext(
-            run=self.run, generation=generation, agent=self.agent, black_box=str(box), observed=True, auto=self.auto
+            run=self.run,
+            generation=generation,
+            agent=self.agent,
+            black_box=str(box),
+            snapshot_every=self.snapshot_every,
+            checkpoint_every=self.checkpoint_every,
+            observed=True,
+            restores=self.restores,
+            auto=self.auto,
         )

@@ -24,17 +24,19 @@ class RankMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., slot_request: _Optional[_Union[SlotRequest, _Mapping]] = ..., ack: _Optional[_Union[CommandAck, _Mapping]] = ..., profile_done: _Optional[_Union[ProfileDone, _Mapping]] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("welcome", "slot_grant", "command")
+    __slots__ = ("welcome", "slot_grant", "command", "start_from")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     SLOT_GRANT_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
+    START_FROM_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     slot_grant: SlotGrant
     command: RankCommand
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., slot_grant: _Optional[_Union[SlotGrant, _Mapping]] = ..., command: _Optional[_Union[RankCommand, _Mapping]] = ...) -> None: ...
+    start_from: StartFrom
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., slot_grant: _Optional[_Union[SlotGrant, _Mapping]] = ..., command: _Optional[_Union[RankCommand, _Mapping]] = ..., start_from: _Optional[_Union[StartFrom, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("run", "generation", "rank", "world_size", "local_rank", "pid", "device", "coordinates", "local_world_size", "store_port", "pid_namespace", "start_ticks", "protocol", "attachment", "training_thread")
+    __slots__ = ("run", "generation", "rank", "world_size", "local_rank", "pid", "device", "coordinates", "local_world_size", "store_port", "pid_namespace", "start_ticks", "protocol", "restarts_left", "attachment", "training_thread")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +57,7 @@ class Hello(_message.Message):
     PID_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     START_TICKS_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_LEFT_FIELD_NUMBER: _ClassVar[int]
     ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     TRAINING_THREAD_FIELD_NUMBER: _ClassVar[int]
     run: str
@@ -70,9 +73,10 @@ class Hello(_message.Message):
     pid_namespace: int
     start_ticks: int
     protocol: int
+    restarts_left: int
     attachment: int
     training_thread: int
-    def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ..., store_port: _Optional[int] = ..., pid_namespace: _Optional[int] = ..., start_ticks: _Optional[int] = ..., protocol: _Optional[int] = ..., attachment: _Optional[int] = ..., training_thread: _Optional[int] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ..., store_port: _Optional[int] = ..., pid_namespace: _Optional[int] = ..., start_ticks: _Optional[int] = ..., protocol: _Optional[int] = ..., restarts_left: _Optional[int] = ..., attachment: _Optional[int] = ..., training_thread: _Optional[int] = ...) -> None: ...
 
 class StepRecord(_message.Message):
     __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "nonfinite_origin", "bad_gradient", "plain", "coverage")
@@ -301,6 +305,20 @@ class SlotGrant(_message.Message):
     on_disk: bool
     reason: str
     def __init__(self, paths: _Optional[_Iterable[str]] = ..., on_disk: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class StartFrom(_message.Message):
+    __slots__ = ("generation", "step", "slot", "checkpoint", "refusal")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    step: int
+    slot: str
+    checkpoint: str
+    refusal: str
+    def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[str] = ..., checkpoint: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("report_interval_s",)

@@ -319,7 +319,7 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "continue_from", "versions", "notify", "loss_policy", "on_hang", "auto", "ras_off")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "continue_from", "versions", "notify", "loss_policy", "on_hang", "auto", "ras_off", "restores")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -355,6 +355,7 @@ class RunSpec(_message.Message):
     ON_HANG_FIELD_NUMBER: _ClassVar[int]
     AUTO_FIELD_NUMBER: _ClassVar[int]
     RAS_OFF_FIELD_NUMBER: _ClassVar[int]
+    RESTORES_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
     ranks_per_node: int
@@ -383,7 +384,8 @@ class RunSpec(_message.Message):
     on_hang: HangAction
     auto: bool
     ras_off: bool
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., continue_from: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ..., on_hang: _Optional[_Union[HangAction, str]] = ..., auto: bool = ..., ras_off: bool = ...) -> None: ...
+    restores: bool
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., continue_from: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ..., on_hang: _Optional[_Union[HangAction, str]] = ..., auto: bool = ..., ras_off: bool = ..., restores: bool = ...) -> None: ...
 
 class LossRule(_message.Message):
     __slots__ = ("action", "budget")
@@ -688,7 +690,7 @@ class LostWorker(_message.Message):
     def __init__(self, pid: _Optional[int] = ..., code: _Optional[int] = ...) -> None: ...
 
 class NodeState(_message.Message):
-    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "relaunched", "refused_ranks", "history", "damaged_checkpoints", "protocol", "awaits_files", "checkpoints_are_old")
+    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "relaunched", "refused_ranks", "history", "damaged_checkpoints", "protocol", "awaits_files", "checkpoints_are_old", "restored_generation", "restarts_left")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -713,6 +715,8 @@ class NodeState(_message.Message):
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     AWAITS_FILES_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_ARE_OLD_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_LEFT_FIELD_NUMBER: _ClassVar[int]
     run: str
     node: str
     generation: int
@@ -737,7 +741,9 @@ class NodeState(_message.Message):
     protocol: int
     awaits_files: bool
     checkpoints_are_old: bool
-    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ..., world_size: _Optional[int] = ..., relaunched: bool = ..., refused_ranks: _Optional[str] = ..., history: _Optional[int] = ..., damaged_checkpoints: _Optional[_Iterable[int]] = ..., protocol: _Optional[int] = ..., awaits_files: bool = ..., checkpoints_are_old: bool = ...) -> None: ...
+    restored_generation: int
+    restarts_left: int
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ..., world_size: _Optional[int] = ..., relaunched: bool = ..., refused_ranks: _Optional[str] = ..., history: _Optional[int] = ..., damaged_checkpoints: _Optional[_Iterable[int]] = ..., protocol: _Optional[int] = ..., awaits_files: bool = ..., checkpoints_are_old: bool = ..., restored_generation: _Optional[int] = ..., restarts_left: _Optional[int] = ...) -> None: ...
 
 class Mean(_message.Message):
     __slots__ = ("sum", "count")
@@ -1135,7 +1141,7 @@ class NodeCommand(_message.Message):
     def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., prove_checkpoint: _Optional[_Union[ProveCheckpoint, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., take_profile: _Optional[_Union[TakeProfile, _Mapping]] = ..., end_ranks: _Optional[_Union[EndRanks, _Mapping]] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class StartGeneration(_message.Message):
-    __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step", "history")
+    __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step", "history", "run_generation")
     FIRST_RANK_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -1143,6 +1149,7 @@ class StartGeneration(_message.Message):
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    RUN_GENERATION_FIELD_NUMBER: _ClassVar[int]
     first_rank: int
     ranks: int
     world_size: int
@@ -1150,7 +1157,8 @@ class StartGeneration(_message.Message):
     source: Source
     step: int
     history: History
-    def __init__(self, first_rank: _Optional[int] = ..., ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., rendezvous_node: _Optional[str] = ..., source: _Optional[_Union[Source, str]] = ..., step: _Optional[int] = ..., history: _Optional[_Union[History, _Mapping]] = ...) -> None: ...
+    run_generation: int
+    def __init__(self, first_rank: _Optional[int] = ..., ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., rendezvous_node: _Optional[str] = ..., source: _Optional[_Union[Source, str]] = ..., step: _Optional[int] = ..., history: _Optional[_Union[History, _Mapping]] = ..., run_generation: _Optional[int] = ...) -> None: ...
 
 class History(_message.Message):
     __slots__ = ("number", "parent", "parent_step", "since_unix_s")
