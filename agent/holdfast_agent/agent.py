@@ -71,7 +71,7 @@ class Agent:
         admit = Observer(node, self.supervisor).admit if node.observes else node.admit
         messages = RankMessages(node, self.checkpoints.memory, self.checkpoints.saver, self.link.emit)
         server = await session.serve(messages, node.errors, options.session_socket, admit)
-        commands = CommandRunner(node, self.supervisor, self.checkpoints, self.link.emit)
+        commands = CommandRunner(node, self.supervisor, self.checkpoints, self.link.emit, messages.give_start)
         departure = Departure(node, options.preemption_grace_s, options.preemption_warnings)
         departure.listen()
         write_endpoint(options.endpoint_file, metrics_port)
@@ -81,6 +81,7 @@ class Agent:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finish = commands.finished.result() if commands.finished.done() else store.FinishRun(outcome="terminated")
         log.info("ending: %s", finish.outcome)
+        messages.refuse_start(finish.outcome)
         await commands.end_moves()
         await self._end(finish, departure.hurried)
         for job_or_end in (*tasks, *ends):
@@ -155,7 +156,7 @@ class Agent:
         patience_s = finish.patience_s or DRAIN_PATIENCE_S
 
         async def note_bad_loss() -> None:
-            if finish.HasField("bad_loss") and not node.observes:
+            if finish.HasField("bad_loss") and node.saves:
                 await self.checkpoints.saver.note_bad_loss(finish.bad_loss)
 
         async def drain() -> None:

@@ -172,7 +172,7 @@ def _begin_checkpoints(
     """Prepare the places of checkpoints for ranks that are to be started."""
     if secondary is not None and not place.committed() and not place.histories.records:
         secondary.hand_over(place.histories)
-    if spec.command:  # else another launcher starts the ranks, and takes the checkpoints
+    if spec.command or spec.restores:  # else another launcher starts the ranks, and they take their own checkpoints
         claim(place, known, spec, location)
 
 

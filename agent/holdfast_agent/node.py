@@ -7,6 +7,7 @@ import time
 
 from holdfast_agent.agent_options import AgentOptions
 from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
+from holdfast_agent.checkpoints.restorer import StartingPoint
 from holdfast_agent.devices.node_devices import NodeDevices
 from holdfast_agent.metrics.families import STEP_BUCKETS_S
 from holdfast_agent.processes import training_thread
@@ -51,6 +52,10 @@ class Node:
         """Highest fencing number of a command that this node has obeyed."""
         self.start = store.StartGeneration()
         """The command that has started the newest generation."""
+        self.given: StartingPoint | None = None
+        """The state that the ranks of another launcher start from; None: it is not chosen, or not prepared, yet."""
+        self.restored_generation = 0
+        """Generation of the run to which that belongs; 0: none."""
         self.ranks: dict[int, Rank] = {}
         """Rank number -> rank of the newest generation."""
         self.leave_by_s: float | None = None
@@ -91,6 +96,11 @@ class Node:
         return not self.spec.command
 
     @property
+    def saves(self) -> bool:
+        """Whether Holdfast saves and restores the state of the ranks."""
+        return not self.observes or self.spec.restores
+
+    @property
     def stopped(self) -> bool:
         """Whether no rank of the newest generation is alive."""
         return not any(rank.is_alive for rank in self.ranks.values())
@@ -105,6 +115,17 @@ class Node:
         ranks do not train."""
         return self.start.first_rank < lookers * self.start.ranks or not self.is_quiet
 
+    def start_from(self, rank: Rank) -> session.StartFrom | None:
+        """Return the state from which a rank of another launcher starts, or None if it is not known yet."""
+        if self.given is None:
+            return None
+        return session.StartFrom(
+            generation=self.restored_generation,
+            step=-1 if self.start.source == store.SOURCE_SEED else self.start.step,
+            slot=str(self.given.slots.get(rank.rank, "")),
+            checkpoint=str(self.given.checkpoint or ""),
+        )
+
     def ranks_of_world(self) -> tuple[range, int]:
         """Return the ranks of this node and the size of their world; an empty range before the first generation."""
         start = self.start
@@ -114,6 +135,7 @@ class Node:
         """Replace the ranks of the last generation by those of a new one, which has none yet."""
         self.generation = generation
         self.start = start
+        self.given, self.restored_generation = None, 0
         self.ranks = {}
         self.summaries = StepSummaries(generation, start.ranks)
         self.logged = LoggedNames()
@@ -154,13 +176,14 @@ class Node:
 
     def state(self, *, ready: bool) -> store.NodeState:
         """Return the state that the agent publishes for the daemon."""
+        ranks = list(self.ranks.values())
         return store.NodeState(
             run=self.spec.run,
             node=self.options.node,
             generation=self.generation,
             fence=self.fence,
             stopped=self.stopped,
-            ranks=[state for rank in self.ranks.values() if (state := self._state_of(rank)) is not None],
+            ranks=[state for rank in ranks if (state := self._state_of(rank)) is not None],
             checkpoints=self._inventory.committed,
             checkpoint_generation=self._inventory.newest_generation,
             reported_unix_s=time.time(),
@@ -177,7 +200,9 @@ class Node:
             leave_in_s=self._leave_in_s(),
             world_size=self.start.world_size if self.observes else 0,
             refused_ranks=self.refused_ranks,
-            relaunched=self.observes and has_replacement(self.ranks.values()),
+            relaunched=self.observes and has_replacement(ranks),
+            restored_generation=self.restored_generation,
+            restarts_left=min((left for rank in ranks if (left := rank.restarts_left) is not None), default=None),
         )
 
     def _state_of(self, rank: Rank) -> store.RankState | None:

@@ -90,12 +90,32 @@ class RankMessages:
                 self._saver.schedule(rank.rank, snapshot.step, node.start.world_size)
         node.learned_modules.update(report.modules)
 
-    def existing_slots(self, rank: Rank) -> session.SlotGrant | None:
-        """Return the slots that a rank has from an earlier generation, if any."""
+    def greeting(self, rank: Rank) -> list[session.AgentMessage]:
+        """Return the messages that a rank gets first: its slots, if it has any, and the state that it starts from.
+
+        A rank that waits for its state gets both once the state is prepared: that may replace its slots.
+        """
+        start = self._node.start_from(rank)
+        if rank.awaits_start and start is None:
+            return []
         paths = self._memory.slots(rank.rank)
-        if not paths:
-            return None
-        return session.SlotGrant(paths=[str(path) for path in paths], on_disk=self._memory.on_disk)
+        grant = session.SlotGrant(paths=[str(path) for path in paths], on_disk=self._memory.on_disk)
+        messages = [session.AgentMessage(slot_grant=grant)] if paths else []
+        return messages if start is None else [*messages, session.AgentMessage(start_from=start)]
+
+    def give_start(self) -> None:
+        """Send the ranks that wait for it the state that they start from, if it is prepared."""
+        waiting = [rank for rank in self._node.ranks.values() if rank.awaits_start and self._node.given is not None]
+        for rank in waiting:
+            for message in self.greeting(rank):
+                rank.channel.send(message)
+            rank.awaits_start = False
+
+    def refuse_start(self, reason: str) -> None:
+        """End the wait of all ranks for a state: there will be none."""
+        for rank in self._node.ranks.values():
+            if rank.awaits_start:
+                rank.channel.send(session.AgentMessage(start_from=session.StartFrom(refusal=reason)))
 
     async def _grant_slots(self, rank: Rank, request: session.SlotRequest) -> None:
         flaw = flaw_of_slots(request)

@@ -63,26 +63,17 @@ class RankSupervisor:
         self.record = RecordKeeper(node, self.parent)
 
     async def start(self, generation: int, start: store.StartGeneration) -> None:
-        """Start this node's ranks of a generation.
+        """Start this node's ranks of a generation, or prepare the state of those that another launcher has started.
 
-        If that fails, the node's state reports it and none of the ranks is left.
+        If that fails, the node's state reports it, and no rank that we have started is left.
         """
         async with self._turn:
-            await self._start(generation, start)
+            await self._guarded(generation, start)
 
-    async def _start(self, generation: int, start: store.StartGeneration) -> None:
+    async def _guarded(self, generation: int, start: store.StartGeneration) -> None:
         node = self._node
-        await self._stop()
         try:
-            # Both take time, and neither needs the other.
-            point, _ = await asyncio.gather(
-                self._checkpoints.starting_point(start, generation),
-                await_release(node.devices, list(node.ranks.values())),
-            )
-            self._prepare(generation, start)
-            rendezvous = await self._rendezvous(generation, start)
-            for local_rank in range(start.ranks):
-                await self._fork(local_rank, rendezvous, point)
+            await (self._hand_out(generation, start) if node.observes else self._start(generation, start))
         except (AgentError, CheckpointError, SnapshotError, OSError) as error:
             awaits_files = isinstance(error, CheckpointError) and not isinstance(error, CheckpointUnreadable)
             await self._give_up(generation, str(error), awaits_files=awaits_files)
@@ -95,9 +86,39 @@ class RankSupervisor:
         self.record.save()
         node.changed.set()
 
+    async def _start(self, generation: int, start: store.StartGeneration) -> None:
+        node = self._node
+        await self._stop()
+        # Both take time, and neither needs the other.
+        ranks = range(start.first_rank, start.first_rank + start.ranks)
+        point, _ = await asyncio.gather(
+            self._checkpoints.starting_point(start, ranks, generation),
+            await_release(node.devices, list(node.ranks.values())),
+        )
+        self._prepare(generation, start)
+        rendezvous = await self._rendezvous(generation, start)
+        for local_rank in range(start.ranks):
+            await self._fork(local_rank, rendezvous, point)
+
+    async def _hand_out(self, generation: int, start: store.StartGeneration) -> None:
+        """Prepare the state for ranks that wait for it. ``generation``: that of the run; launchers count themselves.
+
+        A rank that trains already must never lose its slots to another state.
+        """
+        node, launched = self._node, self._node.generation
+        ranks = sorted(node.ranks)
+        if not all(rank.awaits_start and not rank.steps_done for rank in node.ranks.values()):
+            log.warning("generation %d: its ranks have their state already", generation)
+            return
+        start.first_rank, start.ranks = node.start.first_rank, node.start.ranks
+        point = await self._checkpoints.starting_point(start, ranks, generation)
+        if node.generation == launched and ranks == sorted(node.ranks):  # else the launcher has begun another world
+            node.start, node.given, node.restored_generation = start, point, generation
+
     async def _give_up(self, generation: int, reason: str, *, awaits_files: bool = False) -> None:
         log.error("generation %d cannot start: %s", generation, reason)
-        await self._stop()
+        if not self._node.observes:
+            await self._stop()
         self._node.failed_generation, self._node.failure = generation, reason
         self._node.awaits_files = awaits_files
 
@@ -203,6 +224,9 @@ class RankSupervisor:
         self.record.last_command = saved.last_command
         self.record.rendezvous = saved.rendezvous_pid, saved.rendezvous_start_ticks
         node.begin_generation(saved.generation, saved.start)
+        if saved.restored_generation:
+            node.restored_generation = saved.restored_generation
+            node.given = self._checkpoints.point_in_memory(saved.start, [entry.rank for entry in saved.ranks])
         first_step = 0 if saved.start.source == store.SOURCE_SEED else saved.start.step + 1
         for entry in saved.ranks:
             local_rank = entry.rank - saved.start.first_rank

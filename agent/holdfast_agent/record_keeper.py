@@ -44,6 +44,7 @@ class RecordKeeper:
             fence=node.fence,
             command_number=node.command_number,
             numbers_start=node.numbers_start,
+            restored_generation=node.restored_generation,
             last_command=self.last_command,
             ranks=ranks,
             warm_parent_pid=self._parent.pid,

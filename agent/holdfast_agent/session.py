@@ -40,7 +40,6 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
         hello = first.hello
         rank: Rank | None = None
         refusal = ""
-        grant: session.SlotGrant | None = None
         with self._errors.contained("rank_messages"):
             refusal = self._flaw_of_version(hello)
             rank = None if refusal else self._admit(hello)
@@ -51,10 +50,11 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
         outbox: Outbox = asyncio.Queue()
         rank.channel.outbox = outbox
         yield session.AgentMessage(welcome=session.Welcome(report_interval_s=REPORT_INTERVAL_S))
+        greeting: list[session.AgentMessage] = []
         with self._errors.contained("rank_messages"):
-            grant = self._messages.existing_slots(rank)
-        if grant is not None:
-            yield session.AgentMessage(slot_grant=grant)
+            greeting = self._messages.greeting(rank)
+        for first_message in greeting:
+            yield first_message
         reader = asyncio.create_task(self._read(rank, requests, outbox))
         try:
             while (message := await outbox.get()) is not None:

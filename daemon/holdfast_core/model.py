@@ -354,6 +354,8 @@ class CoreState:
     """Node of an observed run -> its launch that belongs to the present generation."""
     earlier_launches: Mapping[str, Launch] = field(default_factory=dict)
     """Node of an observed run -> its launch of the generation before, while its ranks have not been replaced."""
+    launcher_code: int = 0
+    """Exit code, as in a shell, with which a launcher of the observed run has ended in this generation; 0: none has."""
     live_requests: Mapping[str, LiveRequest] = field(default_factory=dict)
     """Requests for stacks and profiles that are not answered yet, by id."""
     watched: tuple[SeenStretch, ...] = ()
@@ -376,8 +378,16 @@ class CoreState:
         return not self.spec.ranks_per_node
 
     @property
+    def saves(self) -> bool:
+        """Whether Holdfast saves and restores the state of the ranks."""
+        return not self.observes or self.spec.restores
+
+    @property
     def ends_hung_ranks(self) -> bool:
         """Whether ranks of an observed run that hang are ended, so that its launcher ends or restarts the run."""
+        if self.observes and self.spec.on_hang == store.HANG_ACTION_RESTART:
+            left = [node.restarts_left for node in self.members.values() if node.HasField("restarts_left")]
+            return bool(left) and min(left) > 0
         return self.observes and self.spec.on_hang == store.HANG_ACTION_ABORT
 
     @property

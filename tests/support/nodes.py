@@ -69,7 +69,7 @@ class RecordedNode(Node):
 
     def commands(self, supervisor: RankSupervisor) -> CommandRunner:
         """The runner of its commands."""
-        return CommandRunner(self, supervisor, self.checkpoints, self.link.emit)
+        return CommandRunner(self, supervisor, self.checkpoints, self.link.emit, self.messages.give_start)
 
 
 def agent_options(

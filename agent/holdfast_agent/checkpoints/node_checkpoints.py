@@ -1,6 +1,7 @@
 """The snapshots and checkpoints of one node, and the state that the ranks of a generation start from."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,14 +23,15 @@ class NodeCheckpoints:
     saver: ShardSaver
     restorer: CheckpointRestorer
 
-    async def starting_point(self, start: store.StartGeneration, generation: int) -> StartingPoint:
-        """Prepare the state that the ranks of a generation start from. No rank may be alive.
+    async def starting_point(
+        self, start: store.StartGeneration, ranks: Sequence[int], generation: int
+    ) -> StartingPoint:
+        """Prepare the state that ``ranks`` start from in a generation. None of them may have trained in it.
 
         Raises AgentError if a snapshot is missing, CheckpointError or SnapshotError if a checkpoint cannot be loaded.
         """
         if start.HasField("history"):
             await self.saver.begin_history(start.history)
-        ranks = range(start.first_rank, start.first_rank + start.ranks)
         if start.source == store.SOURCE_SEED:
             self.memory.keep_only(-1)
             return StartingPoint()
@@ -40,10 +42,17 @@ class NodeCheckpoints:
                 await asyncio.to_thread(self.inventory.look)
         if start.source == store.SOURCE_CHECKPOINT:
             return await self.restorer.starting_point(start.step, ranks, start.world_size, generation)
-        slots = {rank: self.memory.slot_holding(rank, start.step) for rank in ranks}
-        missing = [rank for rank, slot in slots.items() if slot is None]
+        point = self.point_in_memory(start, ranks)
+        missing = [rank for rank in ranks if rank not in point.slots]
         if missing:
             raise AgentError(f"ranks {missing} have no snapshot of step {start.step} in memory")
+        return point
+
+    def point_in_memory(self, start: store.StartGeneration, ranks: Sequence[int]) -> StartingPoint:
+        """Return the state of ``ranks`` as far as it is prepared already: that of some may not be in memory."""
+        if start.source == store.SOURCE_SEED:
+            return StartingPoint()
+        slots = {rank: self.memory.slot_holding(rank, start.step) for rank in ranks}
         # An earlier start may have unpacked these slots from a checkpoint, for a layout that differs from the ranks'.
         # Such ranks load from the checkpoint itself.
         checkpoint = self.inventory.local_directory(start.step)

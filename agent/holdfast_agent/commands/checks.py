@@ -14,6 +14,9 @@ MOST_RANKS_OF_NODE = 4096
 HARMLESS = ("gather_evidence", "take_stacks", "take_profile", "finish")
 """Commands that are also carried out on a node whose ranks another launcher has started."""
 
+OF_STATE = ("start", "take_checkpoint", "persist_snapshot", "keep_checkpoint", "prove_checkpoint")
+"""Commands that are carried out on such a node only if Holdfast saves and restores the state of its ranks."""
+
 REPEATED = "it was given before the newest command that was carried out: it is repeated"
 
 _CHECKER = new_checker(MOST_RANKS)
@@ -52,7 +55,7 @@ def _refusals(
         yield REPEATED
     if kind == "end_ranks":
         yield from _refusals_of_ends(command, spec, known)
-    elif known.observes and kind not in HARMLESS:
+    elif known.observes and kind not in HARMLESS and not (spec.restores and kind in OF_STATE):
         yield "another launcher has started its ranks: the agent watches them and never signals them"
     if command.generation < known.generation and kind != "finish":
         yield f"it is about generation {command.generation}, this node is at {known.generation}"
@@ -61,7 +64,7 @@ def _refusals(
 def _refusals_of_ends(command: store.NodeCommand, spec: store.RunSpec, known: Known) -> Iterator[str]:
     if not known.observes:
         yield "this agent has started its ranks itself: they are stopped together"
-    elif spec.on_hang != store.HANG_ACTION_ABORT:
+    elif spec.on_hang not in (store.HANG_ACTION_ABORT, store.HANG_ACTION_RESTART):
         yield "the run was started without --on-hang abort: its ranks are only watched"
     elif command.generation != known.generation:
         yield f"it is about generation {command.generation}, this node is at {known.generation}"
@@ -88,6 +91,8 @@ def _flaws_of_start(command: store.NodeCommand, spec: store.RunSpec) -> Iterator
     most = spec.ranks_per_node or MOST_RANKS_OF_NODE
     if not command.generation:
         yield "generation 0 cannot be started"
+    if spec.restores:
+        return  # the node knows its ranks itself
     if not 1 <= start.ranks <= most:
         yield f"{start.ranks} ranks are out of range: this node can have 1 to {most}"
     if start.first_rank + start.ranks > start.world_size:

@@ -35,12 +35,19 @@ class CommandRunner:
     """Refuses a NodeCommand or carries it out."""
 
     def __init__(
-        self, node: Node, supervisor: RankSupervisor, checkpoints: NodeCheckpoints, emit: Callable[[store.Event], None]
+        self,
+        node: Node,
+        supervisor: RankSupervisor,
+        checkpoints: NodeCheckpoints,
+        emit: Callable[[store.Event], None],
+        on_state: Callable[[], None] = lambda: None,
     ) -> None:
+        """``on_state`` is called when the state for ranks of another launcher is prepared."""
         self._node = node
         self._supervisor = supervisor
         self._saver = checkpoints.saver
         self._emit = emit
+        self._on_state = on_state
         self._injector = FaultCommands(node, emit)
         self._evidence = EvidenceGatherer(node, checkpoints.inventory.primary.path)
         self._live = LiveEvidence(node, emit)
@@ -123,6 +130,10 @@ class CommandRunner:
             if command.generation > self._node.generation:  # it will not start here: the leader waits for that word
                 self._node.failed_generation, self._node.failure = command.generation, "it was stopped before it began"
             self._node.changed.set()
+        elif self._node.observes:
+            if command.start.run_generation > self._node.restored_generation:
+                await self._supervisor.start(command.start.run_generation, command.start)
+                self._on_state()
         elif command.generation > self._node.generation:
             await self._supervisor.start(command.generation, command.start)
 

@@ -107,6 +107,10 @@ class Rank:
     launcher has started may be ended: the number alone may be that of a process in another container."""
     dying_left_s: float = 0.0
     """Seconds that the rank may still take to end after it has reported an exception, without counting as stalled."""
+    awaits_start: bool = False
+    """Whether it waits, or will wait, for the state to start from."""
+    restarts_left: int | None = None
+    """Restarts that its launcher has left; None: the launcher does not say."""
     coordinates: dict[str, int] = field(default_factory=dict)
     device: str = ""
     """torch's name of its device; empty: not known yet."""
@@ -242,6 +246,8 @@ class Rank:
             self.finished, self.newest_step = False, -1
         self.attachment = hello.attachment
         self.training_thread = hello.training_thread
+        self.awaits_start = hello.awaits_start
+        self.restarts_left = hello.restarts_left if hello.HasField("restarts_left") else None
         self.coordinates = dict(hello.coordinates)
         self.store_port = hello.store_port or self.store_port
         self.device = hello.device or self.device
@@ -375,5 +381,6 @@ class Rank:
             own_time_reason=self.own_time_reason,
             recorders=self.recorders,
             planned_steps=self.planned_steps,
+            awaits_start=self.awaits_start and self.is_alive,
             start_ticks=self.start_ticks if self.is_identified else 0,
         )

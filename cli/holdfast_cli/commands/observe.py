@@ -4,6 +4,7 @@ import socket
 import sys
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -22,7 +23,8 @@ from holdfast_cli.observed_nodes.node_observation import NodeObservation
 from holdfast_cli.observed_nodes.per_rank import NodeRanks, become_rank
 from holdfast_cli.run_folder.paths import claim_dated_name, dated_name
 from holdfast_cli.settings.resolving import Resolved, resolve
-from holdfast_cli.settings.schema import ExitCodeName, ModeName
+from holdfast_cli.settings.schema import ExitCodeName, ModeName, settings_of
+from holdfast_cli.settings.setting import FileSection
 from holdfast_cli.trainer_command import check_launcher
 from holdfast_cli.views.attachment import FIVE_LINES, NO_AUTOMATIC_RANK
 from holdfast_cli.views.console_address import start_lines
@@ -46,10 +48,9 @@ def observe(flags: ObserveFlags) -> None:
         resolved,
         run=dated_name() if name is None else name,
         ranks=0,
-        checkpoint_every=0,
-        snapshot_every=0,
         preemption_grace_s=0.0,
         mode=ModeName.OBSERVE,
+        **({} if resolved.settings.restore else _without_state(flags)),
     )
     check_files(resolved)
     node = _node(resolved, flags)
@@ -68,6 +69,20 @@ def observe(flags: ObserveFlags) -> None:
     with lasting_output():
         code = _observe_here(options, launcher) if node is None else _observe_node(options, node, launcher)
     raise typer.Exit(code)
+
+
+def _without_state(flags: ObserveFlags) -> dict[str, Any]:
+    """Return the settings of a run whose state is neither saved nor restored. The file may have others, for other runs.
+
+    Raises SettingsError if a flag asks for what only --restore does.
+    """
+    settings: dict[str, Any] = {}
+    for field, setting in settings_of("observe"):
+        if setting.section in (FileSection.CHECKPOINTS, FileSection.SNAPSHOTS) and field != "guard":
+            if field in flags.given:
+                raise SettingsError(f"{setting.shown} has no effect without --restore, which saves the ranks' state")
+            settings[field] = setting.default
+    return {**settings, "checkpoint_every": 0, "snapshot_every": 0}
 
 
 def _node(resolved: Resolved, flags: ObserveFlags) -> str | None:
@@ -138,7 +153,8 @@ def _watch(
         print(line, file=sys.stderr, flush=True)
     observation = _launcher_watch(watched, interruption)
     options = watched.options
-    node = observed_node(options, watched.paths)
+    paths = watched.paths
+    node = observed_node(options, paths.node, paths.directory, paths.runtime)
     code = 0
     if command:
         code = observation.until_exit(Launcher(command, rank_environment(node)))

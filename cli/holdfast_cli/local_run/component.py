@@ -243,10 +243,10 @@ class ComponentKeeper:
                 lines.append(f"{name}: {component.begun_anew}")
         return lines
 
-    def close(self, patience_s: float) -> None:
-        """End every component, the newest first, then the thread."""
-        for component in reversed(self.components.values()):
-            component.end(patience_s)
+    def close(self, patience_s: float, **longer_s: float) -> None:
+        """End every component, the newest first, then the thread. ``longer_s``: patience with some, by name."""
+        for name, component in reversed(self.components.items()):
+            component.end(longer_s.get(name, patience_s))
         self._closing.set()
         self._thread.join()
 

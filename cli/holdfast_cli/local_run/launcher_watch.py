@@ -4,6 +4,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from holdfast_cli.control import has_ended
@@ -11,14 +12,16 @@ from holdfast_cli.errors import CommandError, SettingsError
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import POLL_S
 from holdfast_cli.local_run.run_options import LocalRunOptions
-from holdfast_cli.run_folder.paths import RunPaths
 from holdfast_proto.exit_codes import PREEMPTION_WARNINGS, signal_name
 from holdfast_proto.rank_context import ObservedNode
-from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, LIFE_RUNNING
 
 VERDICT_PATIENCE_S = 5.0
 """Longest wait, after the launcher has ended, for the verdict on a dead world or the end of a stopped one."""
+
+EXITS_PATIENCE_S = 2.0
+"""Longest wait, after the launcher has ended, until its ranks are seen to have ended, too."""
 
 _SIGNALS = 128
 """A code above it means a signal, as in a shell."""
@@ -27,9 +30,21 @@ _HURRIED = 2
 """Number of signals after which an observation ends although ranks are alive."""
 
 
-def observed_node(options: LocalRunOptions, paths: RunPaths) -> ObservedNode:
-    """Return what the ranks of a run on this machine need in their environment."""
-    return ObservedNode.of(options.run, paths.node, directory=paths.directory, runtime=paths.runtime, auto=options.auto)
+def observed_node(options: LocalRunOptions, node: str, directory: Path, runtime: Path) -> ObservedNode:
+    """Return what the ranks of a run on this machine need in their environment.
+
+    ``directory`` and ``runtime``: folders of its agent.
+    """
+    return ObservedNode.of(
+        options.run,
+        node,
+        directory=directory,
+        runtime=runtime,
+        auto=options.auto,
+        restores=options.restore,
+        snapshot_every=options.snapshot_every,
+        checkpoint_every=options.checkpoint_every,
+    )
 
 
 class Watched(Protocol):
@@ -99,6 +114,7 @@ class LauncherWatch:
                 launcher.forward(number)
             self._look()
             time.sleep(POLL_S)
+        self._await(lambda status: not any(map(_is_running, status.ranks)), EXITS_PATIENCE_S)
         if not self._has_given_up:
             self._watched.launcher_ended(code)
         self._await_verdict()
@@ -108,7 +124,7 @@ class LauncherWatch:
     def _name_orphans(self, code: int) -> None:
         """Complain about ranks that outlive a launcher which a signal has ended: nobody watches them from now on."""
         status = None if self._has_given_up or code <= _SIGNALS else self._look()
-        alive = [rank for rank in status.ranks if rank.life == LIFE_RUNNING and rank.pid] if status is not None else []
+        alive = [rank for rank in status.ranks if _is_running(rank)] if status is not None else []
         if alive:
             ranks = ", ".join(f"rank {rank.rank} (pid {rank.pid})" for rank in alive)
             name = signal_name(code - _SIGNALS)
@@ -135,11 +151,14 @@ class LauncherWatch:
 
     def _await_verdict(self) -> None:
         """Wait for the verdict on how the run ended. One more signal ends the wait."""
+        self._await(_is_judged, VERDICT_PATIENCE_S)
+
+    def _await(self, is_seen: Callable[[RunStatus], bool], patience_s: float) -> None:
         heard = self._interruption.count
-        deadline = time.monotonic() + VERDICT_PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline and not (self._has_given_up or self._interruption.count > heard):
             status = self._look()
-            if status is not None and _is_judged(status):
+            if status is not None and is_seen(status):
                 return
             time.sleep(POLL_S)
 
@@ -156,6 +175,10 @@ class LauncherWatch:
             self.has_met_ranks |= bool(status.ranks)
             self._show(status)
         return status
+
+
+def _is_running(rank: RankView) -> bool:
+    return rank.life == LIFE_RUNNING and bool(rank.pid)
 
 
 def _is_judged(status: RunStatus) -> bool:

@@ -13,7 +13,7 @@ from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.preemption import Preemption
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.local_run.run_spec import run_spec
-from holdfast_cli.local_run.stack import LocalStack
+from holdfast_cli.local_run.stack import AGENT_PATIENCE_S, LocalStack
 from holdfast_cli.local_run.supervised_folder import SupervisedFolder
 from holdfast_cli.run_folder.ended import outcome_of
 from holdfast_cli.run_folder.paths import RunPaths
@@ -21,8 +21,6 @@ from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident
 
 POLL_S = 0.1
-AGENT_PATIENCE_S = 150.0
-"""Time in which the agent of an ended run commits the last checkpoint."""
 STOP_PATIENCE_S = 15.0
 TERM_PATIENCE_S = 10.0
 END_PATIENCE_S = 60.0

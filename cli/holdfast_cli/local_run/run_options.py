@@ -101,6 +101,8 @@ class LocalRunOptions(RunSettings):
                 f"{every}: use a multiple of --snapshot-every {self.snapshot_every}, "
                 "for a checkpoint is written from a snapshot"
             )
+        if self.restore and self.auto:
+            yield "--auto restores nothing, and --restore asks for it: have the script attach, and leave --auto out"
         restoring = [("--adopt", self.adopt), ("--continue-from", self.continue_from is not None)]
         for flag in (flag for flag, is_given in restoring if is_given):
             if self.from_scratch:

@@ -47,6 +47,7 @@ def run_spec(
         notify=notify_message(options),
         versions=_versions(),
         auto=options.auto,
+        restores=options.restore,
     )
     return from_json(words, spec)  # it knows the names of all values of enumerations
 

@@ -63,6 +63,8 @@ def _finding(line: bytes) -> str:
         return ""
 
 
+AGENT_PATIENCE_S = 150.0
+"""Time in which the agent of an ended run commits the last checkpoint."""
 START_PATIENCE_S = 60.0
 FOREIGN_PATIENCE_S = 5.0
 """Longest wait for a Redis that --redis names: it should run already."""
@@ -157,8 +159,12 @@ class LocalStack:
         self._keeper.raise_if_fatal()
 
     def close(self, patience_s: float) -> None:
-        """End all processes, the newest first: with a signal, then with SIGKILL after ``patience_s``."""
-        self._keeper.close(patience_s)
+        """End all processes, the newest first: with a signal, then with SIGKILL after ``patience_s``.
+
+        An agent that saves the state of another launcher's ranks may take longer, to write the last checkpoint.
+        """
+        saves = self._options.restore and patience_s > 0
+        self._keeper.close(patience_s, agent=AGENT_PATIENCE_S if saves else patience_s)
 
     def _has_served(self, name: str) -> bool:
         return name in self.endpoints() or self.component(name).done  # a very short run has ended by now

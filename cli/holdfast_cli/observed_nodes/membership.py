@@ -92,6 +92,11 @@ class Membership:
                 raise SettingsError(
                     f"--on-hang: {', '.join(present)} began run {self._run} with another value: give all nodes the same"
                 )
+            if found.restores != spec.restores:
+                raise SettingsError(
+                    f"--restore: {', '.join(present)} began run {self._run} {'with' if found.restores else 'without'}"
+                    " it: give all nodes the same"
+                )
             self.renew()
             return found, ""
         if present:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import redis
 
+from holdfast_cli.checkpoints.location import primary_location
 from holdfast_cli.control import has_ended
 from holdfast_cli.errors import CommandError
 from holdfast_cli.interruption import Interruption
@@ -39,7 +40,7 @@ ANNOUNCEMENT_PATIENCE_S = 0.5
 """Longest time by which an unreachable Redis holds up a signal to the launcher, or the end after it."""
 STORE_TIMEOUT_S = 3.0
 NO_CHECKPOINTS = "checkpoints"
-"""Folder of checkpoints, relative to that of each node. It stays empty: an observed run saves nothing."""
+"""Folder of checkpoints, relative to that of each node. Without --restore it stays empty."""
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ class NodeObservation:
         own = run_spec(
             self.options,
             nodes=self.options.nodes,
-            checkpoints=NO_CHECKPOINTS,
+            checkpoints=self._checkpoints(),
             created_unix_s=folder.created_unix_s,
             instance=folder.instance,
         )
@@ -176,6 +177,14 @@ class NodeObservation:
         self._view = StoreView(self._client, self.options.run, self.node, self._key_file.read().seal_of(spec.instance))
         if _settings_of(spec) != _settings_of(own):
             self._notes.append("the settings of this node differ from those of the first node, which count for the run")
+
+    def _checkpoints(self) -> str:
+        """Return the place of the run's checkpoints, which all nodes share."""
+        options = self.options
+        if not options.restore:
+            return NO_CHECKPOINTS
+        shared = options.directory.absolute() / options.run / "checkpoints"
+        return primary_location(options.checkpoint_directory or str(shared))
 
     def _is_agent_done(self, code: int) -> bool:
         return code == 0 or (self._status is not None and has_ended(self._status))

@@ -17,9 +17,9 @@ from holdfast_base.files import make_private_directory
 from holdfast_base.run_processes import ProcessIdentity, identify
 from holdfast_cli.errors import SettingsError
 from holdfast_cli.local_run.automatic import rank_environment
+from holdfast_cli.local_run.launcher_watch import observed_node
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.run_folder.paths import node_folder, shared_runtime_directory
-from holdfast_proto.rank_context import ObservedNode
 
 _LAUNCHES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PBS_JOBID", "PALS_APID")
 """Variables that tell one launch on a node from the next."""
@@ -85,7 +85,7 @@ def become_rank(
         _detach(lambda: observe(ranks))
         os.close(lock)  # the child holds it as long as it observes
     folder = options.directory.absolute() / node_folder(options.run, node)
-    context = ObservedNode.of(options.run, node, directory=folder, runtime=ranks.runtime, auto=options.auto)
+    context = observed_node(options, node, folder, ranks.runtime)
     try:
         os.execvpe(command[0], list(command), {**os.environ, **rank_environment(context)})
     except OSError as error:

@@ -41,6 +41,7 @@ class HangActionName(StrEnum):
 
     REPORT = "report"
     ABORT = "abort"
+    RESTART = "restart"
 
 
 class ExitCodeName(StrEnum):
@@ -124,53 +125,65 @@ class RunSettings:
         None,
         "checkpoints.location",
         "--checkpoints LOCATION",
+        by=EVERYWHERE,
         is_needed_to_publish=True,
         unset="a folder in the run's folder",
         is_location=True,
     )
     """Folder or URL for checkpoints: s3://BUCKET/PREFIX, gs://... Several nodes must share the folder."""
-    checkpoint_every: int = setting(100, "checkpoints.every", "--checkpoint-every STEPS", least=0)
+    checkpoint_every: int = setting(100, "checkpoints.every", "--checkpoint-every STEPS", least=0, by=EVERYWHERE)
     """Steps between checkpoints, a multiple of --snapshot-every. 0: only at the end."""
     checkpoint_every_minutes: float = setting(
-        0.0, "checkpoints.every_minutes", "--checkpoint-every-minutes MINUTES", least=0
+        0.0, "checkpoints.every_minutes", "--checkpoint-every-minutes MINUTES", least=0, by=EVERYWHERE
     )
     """Minutes without a checkpoint after which one is written. 0: only by steps."""
-    checkpoint_full_every: int = setting(8, "checkpoints.full_every", "--checkpoint-full-every N", by="run", least=1)
+    checkpoint_full_every: int = setting(
+        8, "checkpoints.full_every", "--checkpoint-full-every N", by="run observe", least=1
+    )
     """Write a full checkpoint every N checkpoints; the others hold differences. 1: all are full."""
     checkpoint_compression: Compression = setting(
-        Compression.AUTO, "checkpoints.compression", "--checkpoint-compression", by="run"
+        Compression.AUTO, "checkpoints.compression", "--checkpoint-compression", by="run observe"
     )
     """Whether to compress checkpoints. auto: unless the ranks need the cores."""
-    checkpoints_kept: int = setting(3, "checkpoints.keep", "--keep N", least=1)
+    checkpoints_kept: int = setting(3, "checkpoints.keep", "--keep N", least=1, by=EVERYWHERE)
     """Number of checkpoints to keep."""
     checkpoints_secondary: str | None = setting(
-        None, "checkpoints.secondary", "--checkpoints-secondary LOCATION", is_location=True
+        None, "checkpoints.secondary", "--checkpoints-secondary LOCATION", is_location=True, by=EVERYWHERE
     )
     """Folder or URL that gets a copy of every checkpoint in the background."""
     checkpoints_secondary_kept: int | None = setting(
-        None, "checkpoints.secondary_keep", "--checkpoints-secondary-keep N", least=1, unset="that of --keep"
+        None,
+        "checkpoints.secondary_keep",
+        "--checkpoints-secondary-keep N",
+        least=1,
+        unset="that of --keep",
+        by=EVERYWHERE,
     )
     """Number of copies to keep."""
     checkpoint_staging: Path | None = setting(
-        None, "checkpoints.staging", "--checkpoint-staging FOLDER", by="run", unset="in the run's folder"
+        None, "checkpoints.staging", "--checkpoint-staging FOLDER", by="run observe", unset="in the run's folder"
     )
     """Folder of this node for shards that wait for their upload to a URL."""
     checkpoint_upload_mb_per_s: float = setting(
-        0.0, "checkpoints.upload_mb_per_s", "--checkpoint-upload-mb-per-s MB", least=0
+        0.0, "checkpoints.upload_mb_per_s", "--checkpoint-upload-mb-per-s MB", least=0, by=EVERYWHERE
     )
     """Megabytes per second for all uploads of a node together. 0: no limit."""
     guard: Path | None = setting(None, "checkpoints.guard", "--guard DIR", by="run observe")
     """Folder in which the training framework writes its own checkpoints: judge each of them."""
-    from_scratch: bool = setting(False, "checkpoints", "--from-scratch")
+    from_scratch: bool = setting(False, "checkpoints", "--from-scratch", by=EVERYWHERE)
     """Start from the seed although there are checkpoints. They stay until --keep new ones are written."""
-    adopt: bool = setting(False, "checkpoints", "--adopt")
+    adopt: bool = setting(False, "checkpoints", "--adopt", by=EVERYWHERE)
     """Continue from the checkpoints of a run of another name."""
-    continue_from: int | None = setting(None, "checkpoints", "--continue-from STEP", least=0, unset="the newest")
+    continue_from: int | None = setting(
+        None, "checkpoints", "--continue-from STEP", least=0, unset="the newest", by=EVERYWHERE
+    )
     """Continue from the checkpoint of this step. Newer ones stay, and are not used."""
 
-    snapshot_every: int = setting(10, "snapshots.every", "--snapshot-every STEPS", least=0)
+    snapshot_every: int = setting(10, "snapshots.every", "--snapshot-every STEPS", least=0, by=EVERYWHERE)
     """Steps between snapshots in memory. 0: none."""
-    shm_directory: Path = setting(Path("/dev/shm"), "snapshots.shm_directory", "--shm-directory FOLDER", by="run")
+    shm_directory: Path = setting(
+        Path("/dev/shm"), "snapshots.shm_directory", "--shm-directory FOLDER", by="run observe"
+    )
     """Memory file system for snapshots."""
 
     preset: PresetName = setting(PresetName.DEFAULT, "detection.preset", "--preset", by=EVERYWHERE)
@@ -184,7 +197,7 @@ class RunSettings:
         "--restart-patience FACTOR",
         by=EVERYWHERE,
         observe_help="Factor on the time that a standstill without a certain sign of a fault lasts before "
-        "--on-hang abort ends a rank. [default: 1]",
+        "--on-hang ends a rank. [default: 1]",
         least=0.01,
         most=1000,
     )
@@ -192,7 +205,10 @@ class RunSettings:
     nccl_ras: bool = setting(True, "recovery.nccl_ras", "--nccl-ras", by=EVERYWHERE)
     """When a run on NCCL stands still, ask NCCL's RAS service, too, and show what it says."""
     on_hang: HangActionName = setting(HangActionName.REPORT, "recovery.on_hang", "--on-hang", by="observe")
-    """report: incidents and evidence. abort: also end the hung rank, so that the launcher acts."""
+    """report: incidents and evidence. abort: also end the hung rank, so that the launcher acts. restart: the same, but
+    only while the launcher (torchrun) has restarts left."""
+    restore: bool = setting(False, "recovery.restore", "--restore", by="observe")
+    """Save and restore the state that the script gives to attach(). The flags of checkpoints and snapshots need it."""
     exit_code: ExitCodeName = setting(ExitCodeName.LAUNCHER, "recovery.exit_code", "--exit-code", by="observe")
     """launcher: the launcher's code. verdict: 75 if a requeue may help, 93 if not, else the launcher's."""
 

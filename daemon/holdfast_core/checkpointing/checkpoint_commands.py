@@ -14,7 +14,7 @@ _MOST_WANTED = 15
 
 def serve(tick: Tick) -> None:
     """Take a checkpoint that an operator requested, or answer why there is none now."""
-    if tick.observes:
+    if not tick.state.saves:
         tick.actions.append(CheckpointAnswered(-1, "the run is only observed: its own program takes its checkpoints"))
     elif tick.record.phase != store.RUN_PHASE_RUNNING:
         phase = run_phase_name(tick.record.phase)

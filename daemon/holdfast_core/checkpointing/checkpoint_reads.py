@@ -12,11 +12,25 @@ from holdfast_proto.v1 import store_pb2 as store
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+REASON_PATIENCE_S = 2.0
+"""Time to wait for the reason of a failed start. A node reports the failure in its state, and in an event that its
+checkpoint was the reason; the event may come later."""
 
 _FIX = (
     "start the run again when the files are back (is the file system mounted, the store reachable?), or with"
     " --from-scratch to train from the seed: it keeps these checkpoints until --keep new ones are written"
 )
+
+
+def may_be_unreadable(tick: Tick) -> bool:
+    """Whether an event may still be on its way that says that a start failed because its checkpoint is damaged."""
+    record = tick.record
+    failed = any(
+        node.failed_generation == record.generation and not node.awaits_files for node in tick.state.nodes.values()
+    )
+    from_checkpoint = failed and record.source == store.SOURCE_CHECKPOINT
+    is_reported = record.resumed_step in record.unreadable_checkpoints
+    return from_checkpoint and not is_reported and tick.now - record.phase_since_unix_s < REASON_PATIENCE_S
 
 
 def failure(tick: Tick) -> str:

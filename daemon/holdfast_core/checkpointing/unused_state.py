@@ -24,7 +24,7 @@ def refuse(tick: Tick) -> bool:
     The state stays as it is: without a step, nothing was saved.
     """
     exits = {number: rank.exit for number, rank in tick.ranks.items()}
-    may_restore = not tick.observes and not tick.state.spec.auto
+    may_restore = tick.state.saves and not tick.state.spec.auto
     if not may_restore or tick.record.resumed_step < 0 or not all(map(_has_not_used, exits.values())):
         return False
     attached = [number for number, ended in sorted(exits.items()) if not ended.never_attached]

@@ -5,10 +5,12 @@ has been gathered, and only the culprits are ended. What happens next is up to t
 incident. Until the launcher has done something, the ranks are not judged: they end because of this.
 """
 
+from dataclasses import replace
+
 from holdfast_core import detection, incidents
-from holdfast_core.detectors.framework import Finding
+from holdfast_core.detectors.framework import HANGS, Finding
 from holdfast_core.recovery import standstills
-from holdfast_core.recovery.ending import RESEND_S
+from holdfast_core.recovery.ending import RESEND_S, finish
 from holdfast_core.recovery.restart_patience import uncertain_restarts
 from holdfast_core.texts import hangs
 from holdfast_core.tick import Tick
@@ -21,8 +23,15 @@ _MOVED = "no rank is ended: the run has moved, or the evidence shows another cau
 
 
 def decide(tick: Tick) -> None:
-    """End the ranks now that the evidence has been gathered, if the run still hangs in the same way."""
-    incident, finding = incidents.open_one(tick), _present_hang(tick)
+    """End the ranks now that the evidence has been gathered, if the run still hangs in the same way.
+
+    If ranks have ended by themselves, nothing is to be done: the launcher sees that.
+    """
+    incident = incidents.open_one(tick)
+    if incident is not None and incident.verdict.kind not in HANGS:
+        tick.enter(store.RUN_PHASE_STOPPING)
+        return
+    finding = _present_hang(tick)
     is_same = incident is not None and finding is not None and standstills.same(incident.verdict, finding.verdict)
     if incident is None or finding is None or not is_same or not standstills.judge(tick, finding).is_due:
         _withdraw(tick, incident)
@@ -45,8 +54,13 @@ def decide(tick: Tick) -> None:
 def await_reaction(tick: Tick) -> None:
     """Repeat the command until the ranks have ended, and wait for the launcher."""
     incident = incidents.open_one(tick)
-    if incident is None or not incident.HasField("abort"):
+    if incident is None:
         return  # the launcher has ended
+    if not incident.HasField("abort"):
+        if tick.now - tick.record.phase_since_unix_s >= REACTION_PATIENCE_S:
+            incidents.close(tick, store.INCIDENT_STATE_NOTED, hangs.idle_launcher("the launcher", REACTION_PATIENCE_S))
+            _judge_again(tick)
+        return
     alive = [asked for asked in incident.abort.ranks if _lives(tick, asked)]
     if len(alive) == len(incident.abort.ranks) and all(_has_moved(tick, asked) for asked in alive):
         _withdraw(tick, incident)
@@ -80,8 +94,9 @@ def see_generation(tick: Tick, generation: int) -> None:
 
 def see_launcher_end(tick: Tick, code: int) -> None:
     """Close the open incident: the launcher has ended. ``code``: its exit code as in a shell."""
+    tick.state = replace(tick.state, launcher_code=code)
     incident = incidents.open_one(tick)
-    if incident is None or not tick.observes:
+    if incident is None or not tick.observes or (tick.state.saves and not _have_ended(tick)):
         return
     what = hangs.launcher_end(code)
     if incident.HasField("abort") and not incident.abort.reaction:
@@ -93,13 +108,30 @@ def see_launcher_end(tick: Tick, code: int) -> None:
     incidents.close(tick, store.INCIDENT_STATE_FAILED if code else store.INCIDENT_STATE_RESOLVED, what)
 
 
+def end_with_launcher(tick: Tick) -> bool:
+    """End a run whose state is saved, once its launcher has failed and all ranks have ended; return whether it has.
+
+    The newest snapshots then become a checkpoint, for the next start.
+    """
+    if not (tick.state.saves and tick.state.launcher_code and _have_ended(tick)):
+        return False
+    what = hangs.launcher_end(tick.state.launcher_code)
+    incidents.close(tick, store.INCIDENT_STATE_FAILED, what)
+    finish(tick, store.RUN_PHASE_FAILED, what)
+    return True
+
+
 def see_first_steps(tick: Tick) -> None:
     """Note from which step the ranks have continued, if a hang was aborted before: it tells how much was lost."""
     incident = incidents.open_one(tick)
-    if incident is not None and incident.HasField("abort"):
+    if incident is not None and incident.HasField("abort") and not tick.state.saves:
         first = min(rank.progress.step - rank.steps_done for rank in tick.ranks.values())
         with tick.edit_record() as record:
             record.resumed_step = max(-1, first - 1)
+
+
+def _have_ended(tick: Tick) -> bool:
+    return bool(tick.ranks) and all(rank.HasField("exit") for rank in tick.ranks.values())
 
 
 def _present_hang(tick: Tick) -> Finding | None:
@@ -121,6 +153,10 @@ def _withdraw(tick: Tick, incident: store.Incident | None) -> None:
                 edited.actions.add(unix_s=tick.now, what=_MOVED)
         with tick.edit_record() as record:
             record.open_incident, record.standstill_incident = "", incident.id
+    _judge_again(tick)
+
+
+def _judge_again(tick: Tick) -> None:
     has_trained = all(rank.steps_done for rank in tick.ranks.values())
     tick.enter(store.RUN_PHASE_RUNNING if has_trained else store.RUN_PHASE_STARTING)
 

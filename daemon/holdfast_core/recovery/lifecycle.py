@@ -9,7 +9,16 @@ from holdfast_core.accounting import ledger
 from holdfast_core.checkpointing import checkpoint_commands, checkpoint_reads, unused_state
 from holdfast_core.model import counted
 from holdfast_core.naming import incident_number, kind_name
-from holdfast_core.recovery import hang_aborts, leaving, new_generation, response, second_fault, standstills, suspicion
+from holdfast_core.recovery import (
+    hang_aborts,
+    launched_restore,
+    leaving,
+    new_generation,
+    response,
+    second_fault,
+    standstills,
+    suspicion,
+)
 from holdfast_core.recovery.ending import FINISHED, RESEND_S, end_after_training, end_without_restart, ended, finish
 from holdfast_core.recovery.restart_patience import has_progressed
 from holdfast_core.tick import Tick
@@ -24,10 +33,6 @@ EVIDENCE_PATIENCE_S = 20.0
 An agent carries out the command to stop its ranks only after it has gathered the evidence. So a shorter time would
 hardly restart such a run earlier.
 """
-
-REASON_PATIENCE_S = 2.0
-"""Time to wait for the reason of a failed start. A node reports the failure in its state, and in an event that its
-checkpoint was the reason; the event may come later."""
 
 
 def waiting(tick: Tick) -> None:
@@ -60,6 +65,8 @@ def _take_over(tick: Tick, running: dict[str, store.NodeState]) -> None:
 
 def starting(tick: Tick) -> None:
     """Wait for the first step of all ranks, and judge them by the deadlines of a start."""
+    if tick.observes and launched_restore.choose(tick):
+        return
     record, nodes = tick.record, tick.state.nodes
     failed = [node for node in nodes.values() if node.failed_generation == record.generation]
     if failed:
@@ -89,6 +96,8 @@ def running(tick: Tick) -> None:
             return
         incidents.close(tick, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=tick.now)
         finish(tick, store.RUN_PHASE_FINISHED, FINISHED)
+        return
+    if tick.observes and hang_aborts.end_with_launcher(tick):
         return
     standstills.note_pauses(tick)
     if end_after_training(tick):
@@ -148,7 +157,8 @@ def stopping(tick: Tick) -> None:
     In an observed run that is up to the launcher.
     """
     if tick.observes:
-        hang_aborts.await_reaction(tick)
+        if not hang_aborts.end_with_launcher(tick):
+            hang_aborts.await_reaction(tick)
         return
     replace_lost(tick)
     record, nodes = tick.record, tick.state.nodes
@@ -158,7 +168,7 @@ def stopping(tick: Tick) -> None:
         if tick.now - tick.state.sent_unix_s > RESEND_S:
             _send_stop(tick)
         return
-    if _may_be_unreadable(tick):
+    if checkpoint_reads.may_be_unreadable(tick):
         return
     unread = checkpoint_reads.failure(tick)
     if unread:  # not counted as a restart without a new step: the files are missing
@@ -185,17 +195,6 @@ def stopping(tick: Tick) -> None:
         edited.outcome = ""
     incidents.add_line_to_open(tick, f"ranks of generation {record.generation} are gone")
     new_generation.begin(tick)
-
-
-def _may_be_unreadable(tick: Tick) -> bool:
-    """Whether an event may still be on its way that says that a start failed because its checkpoint is damaged."""
-    record = tick.record
-    failed = any(
-        node.failed_generation == record.generation and not node.awaits_files for node in tick.state.nodes.values()
-    )
-    from_checkpoint = failed and record.source == store.SOURCE_CHECKPOINT
-    is_reported = record.resumed_step in record.unreadable_checkpoints
-    return from_checkpoint and not is_reported and tick.now - record.phase_since_unix_s < REASON_PATIENCE_S
 
 
 def _has_obeyed(node: store.NodeState, generation: int) -> bool:

@@ -22,11 +22,13 @@ def begin(tick: Tick) -> None:
         return
     if point.history is not None:
         _begin_history(tick, point.history)
-    known_generations = [record.generation, *(node.checkpoint_generation for node in tick.state.nodes.values())]
+    of_checkpoints = max((node.checkpoint_generation for node in tick.state.nodes.values()), default=0)
     # Without a state of ours, the script may have restored one of its own. The hooks then count its steps from 0.
     counts_anew = tick.state.spec.auto and point.source == store.SOURCE_SEED and record.generation > 0
+    # Another launcher has begun this generation already, and only its state was to be chosen.
+    is_begun = tick.observes and record.source == store.SOURCE_UNSPECIFIED
     with tick.edit_record() as edited:
-        edited.generation = 1 + max(known_generations)
+        edited.generation = max(record.generation + (not is_begun), of_checkpoints + 1)
         edited.source = point.source
         edited.resumed_step = point.step
         edited.step_at_restart = record.newest_step
@@ -48,7 +50,7 @@ def begin(tick: Tick) -> None:
 
 
 def send_start(tick: Tick, nodes: list[str]) -> None:
-    """Have nodes start their ranks of the present generation."""
+    """Have nodes start their ranks of the present generation, or give its state to ranks that wait for it."""
     record, per_node = tick.record, tick.state.spec.ranks_per_node
     first_rank = {name: index * per_node for index, name in enumerate(record.nodes)}
 
@@ -62,6 +64,9 @@ def send_start(tick: Tick, nodes: list[str]) -> None:
             step=record.resumed_step,
             history=record.history if record.HasField("history") else None,
         )
+        if tick.observes:  # the node knows which of the launcher's ranks it has
+            start.first_rank = start.ranks = 0
+            start.run_generation = record.generation
         return store.NodeCommand(start=start)
 
     tick.send(nodes, command)

@@ -1,4 +1,7 @@
-"""Observed runs, which another launcher starts: Holdfast follows what the nodes report. Only hang_aborts.py acts."""
+"""Observed runs, which another launcher starts: Holdfast follows what the nodes report.
+
+Only hang_aborts.py acts, and launched_restore.py gives ranks their state.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,7 +35,9 @@ def see_launches(tick: Tick, nodes: Mapping[str, store.NodeState]) -> tuple[int,
     if not generation:
         if len(running) < spec.nodes and not _is_complete(launches, running):
             return 0, dict(nodes)
-        generation, present = max(launch.generation for launch in launches.values()), launches
+        # Ranks that have got a state have the number that an earlier leader gave them: the store has lost its record.
+        generation = max(max(node.generation, node.restored_generation) for node in running.values())
+        present = launches
     elif not present:  # this leader is new: its record does not say which launches belong to the generation
         present = launches
     else:
@@ -70,13 +75,16 @@ def follow(tick: Tick, generation: int) -> None:
     with tick.edit_record() as edited:
         edited.nodes[:] = in_rank_order
         edited.generation = generation
+        edited.source = store.SOURCE_UNSPECIFIED
+        edited.restarts_without_progress = 0
         edited.resumed_step = -1
         # The budget of aborts counts until the run is past the step that it has reached before.
         edited.step_at_restart = max(record.step_at_restart, record.newest_step) if tick.state.ends_hung_ranks else -1
         edited.uncertain_restarts = uncertain_restarts(record)
-        edited.newest_step = -1
+        edited.newest_step = record.newest_step if tick.state.saves else -1
         edited.restarts_total = record.restarts_total + (record.generation > 0)
         edited.leave_by_unix_s = 0.0
+    tick.state = replace(tick.state, launcher_code=0)
     hang_aborts.see_generation(tick, generation)
     tick.enter(store.RUN_PHASE_STARTING)
     new_generation.forget(tick, after_step=-1)

@@ -32,6 +32,10 @@ def respond(tick: Tick, finding: Finding) -> None:
         with tick.edit_record() as record:
             record.restart_is_uncertain = False
         _recover(tick, finding, None)
+    elif tick.observes and tick.state.saves and finding.stops_the_run:
+        if tick.once(incidents.reported_key(verdict.kind, verdict.culprits)):
+            standstills.drop(tick, f"another verdict explains it: {verdict.message}")
+            _recover(tick, finding, None)
     else:
         if finding.stops_the_run:
             tick.state = replace(tick.state, left_down_by=tick.state.left_down_by | {verdict.kind})
@@ -91,7 +95,10 @@ def _give_up_waiting(tick: Tick, finding: Finding, reported: store.Incident) -> 
 
 
 def _recover(tick: Tick, finding: Finding, reported: store.Incident | None) -> None:
-    """Begin a restart or an abort. ``reported``: the incident of the standstill that it ends, if it was reported."""
+    """Begin a restart or an abort, or wait for that of a launcher.
+
+    ``reported``: the incident of the standstill that it ends, if it was reported.
+    """
     since = tick.now if finding.last_progress_unix_s is None else finding.last_progress_unix_s
     if reported is None:
         incident = incidents.open_incident(tick, finding.verdict, last_progress_unix_s=since)

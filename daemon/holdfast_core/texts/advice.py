@@ -94,9 +94,13 @@ def _holdfasts_part(spec: store.RunSpec, *, is_open: bool) -> str:
     if spec.ranks_per_node and spec.mode == store.MODE_ACT:
         waits = "Holdfast waits, and restarts the run if the signs of a fault last."
         return "Holdfast restarts the run if it can." if is_open else waits
-    if not spec.ranks_per_node and spec.on_hang == store.HANG_ACTION_ABORT:
+    if not spec.ranks_per_node and spec.on_hang in (store.HANG_ACTION_ABORT, store.HANG_ACTION_RESTART):
         waits = "Holdfast waits, and ends a hung rank if the signs of a fault last."
+        if spec.on_hang == store.HANG_ACTION_RESTART:
+            waits = f"{waits[:-1]} and the launcher has restarts left."
         return "The launcher ends or restarts the run once a hung rank is ended." if is_open else waits
+    if not spec.ranks_per_node and spec.restores:
+        return "If the launcher restarts the ranks, Holdfast restores their state."
     return "Holdfast only observes this run, and restarts nothing."
 
 

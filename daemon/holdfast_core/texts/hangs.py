@@ -132,11 +132,15 @@ def launcher_end(code: int) -> str:
 
 def no_reaction(abort: store.HangAbort, alive: list[int], waited_s: float) -> str:
     """Return that the launcher does nothing. ``alive``: ranks that were to end and have not."""
-    line = f"nothing happened for {waited_s:.0f} s: "
     if alive:
+        line = f"nothing happened for {waited_s:.0f} s: "
         return f"{line}{_ranks(alive)} did not end at SIGKILL: look at the agent's log and at the node"
-    ended = _ranks([rank.rank for rank in abort.ranks])
-    return f"{line}{ended} did end, and the launcher neither ends nor restarts the run: end it yourself"
+    return idle_launcher(f"{_ranks([rank.rank for rank in abort.ranks])} did end, and the launcher", waited_s)
+
+
+def idle_launcher(who: str, waited_s: float) -> str:
+    """Return that a launcher does nothing about ranks that have ended. ``who``: it, as the subject of the sentence."""
+    return f"nothing happened for {waited_s:.0f} s: {who} neither ends nor restarts the run: end it yourself"
 
 
 def _ranks(numbers: list[int]) -> str:

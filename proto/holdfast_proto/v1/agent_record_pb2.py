@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from holdfast_proto.v1 import store_pb2 as holdfast__proto_dot_v1_dot_store__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$holdfast_proto/v1/agent_record.proto\x12\x0bholdfast.v1\x1a\x1dholdfast_proto/v1/store.proto\"\x8d\x03\n\x0b\x41gentRecord\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x10\n\x08instance\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\r\n\x05\x66\x65nce\x18\x05 \x01(\x04\x12\x14\n\x0clast_command\x18\x06 \x01(\t\x12&\n\x05ranks\x18\x07 \x03(\x0b\x32\x17.holdfast.v1.RankRecord\x12\x17\n\x0fwarm_parent_pid\x18\x08 \x01(\r\x12\"\n\x04spec\x18\t \x01(\x0b\x32\x14.holdfast.v1.RunSpec\x12+\n\x05start\x18\n \x01(\x0b\x32\x1c.holdfast.v1.StartGeneration\x12\x16\n\x0erendezvous_pid\x18\x0b \x01(\r\x12\x1e\n\x16rendezvous_start_ticks\x18\x0c \x01(\x04\x12\x1f\n\x17warm_parent_start_ticks\x18\r \x01(\x04\x12\x16\n\x0e\x63ommand_number\x18\x0e \x01(\x04\x12\x15\n\rnumbers_start\x18\x0f \x01(\x04\"a\n\nRankRecord\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\x13\n\x0bstart_ticks\x18\x03 \x01(\x04\x12#\n\x04\x65xit\x18\x04 \x01(\x0b\x32\x15.holdfast.v1.RankExitb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$holdfast_proto/v1/agent_record.proto\x12\x0bholdfast.v1\x1a\x1dholdfast_proto/v1/store.proto\"\xaa\x03\n\x0b\x41gentRecord\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x10\n\x08instance\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\r\n\x05\x66\x65nce\x18\x05 \x01(\x04\x12\x14\n\x0clast_command\x18\x06 \x01(\t\x12&\n\x05ranks\x18\x07 \x03(\x0b\x32\x17.holdfast.v1.RankRecord\x12\x17\n\x0fwarm_parent_pid\x18\x08 \x01(\r\x12\"\n\x04spec\x18\t \x01(\x0b\x32\x14.holdfast.v1.RunSpec\x12+\n\x05start\x18\n \x01(\x0b\x32\x1c.holdfast.v1.StartGeneration\x12\x16\n\x0erendezvous_pid\x18\x0b \x01(\r\x12\x1e\n\x16rendezvous_start_ticks\x18\x0c \x01(\x04\x12\x1f\n\x17warm_parent_start_ticks\x18\r \x01(\x04\x12\x16\n\x0e\x63ommand_number\x18\x0e \x01(\x04\x12\x15\n\rnumbers_start\x18\x0f \x01(\x04\x12\x1b\n\x13restored_generation\x18\x10 \x01(\x04\"a\n\nRankRecord\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\x13\n\x0bstart_ticks\x18\x03 \x01(\x04\x12#\n\x04\x65xit\x18\x04 \x01(\x0b\x32\x15.holdfast.v1.RankExitb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,7 +33,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast_proto.v1.agent_rec
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_AGENTRECORD']._serialized_start=85
-  _globals['_AGENTRECORD']._serialized_end=482
-  _globals['_RANKRECORD']._serialized_start=484
-  _globals['_RANKRECORD']._serialized_end=581
+  _globals['_AGENTRECORD']._serialized_end=511
+  _globals['_RANKRECORD']._serialized_start=513
+  _globals['_RANKRECORD']._serialized_end=610
 # @@protoc_insertion_point(module_scope)

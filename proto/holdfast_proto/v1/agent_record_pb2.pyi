@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentRecord(_message.Message):
-    __slots__ = ("run", "node", "instance", "generation", "fence", "last_command", "ranks", "warm_parent_pid", "spec", "start", "rendezvous_pid", "rendezvous_start_ticks", "warm_parent_start_ticks", "command_number", "numbers_start")
+    __slots__ = ("run", "node", "instance", "generation", "fence", "last_command", "ranks", "warm_parent_pid", "spec", "start", "rendezvous_pid", "rendezvous_start_ticks", "warm_parent_start_ticks", "command_number", "numbers_start", "restored_generation")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class AgentRecord(_message.Message):
     WARM_PARENT_START_TICKS_FIELD_NUMBER: _ClassVar[int]
     COMMAND_NUMBER_FIELD_NUMBER: _ClassVar[int]
     NUMBERS_START_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_GENERATION_FIELD_NUMBER: _ClassVar[int]
     run: str
     node: str
     instance: str
@@ -39,7 +40,8 @@ class AgentRecord(_message.Message):
     warm_parent_start_ticks: int
     command_number: int
     numbers_start: int
-    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., instance: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., last_command: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ..., warm_parent_pid: _Optional[int] = ..., spec: _Optional[_Union[_store_pb2.RunSpec, _Mapping]] = ..., start: _Optional[_Union[_store_pb2.StartGeneration, _Mapping]] = ..., rendezvous_pid: _Optional[int] = ..., rendezvous_start_ticks: _Optional[int] = ..., warm_parent_start_ticks: _Optional[int] = ..., command_number: _Optional[int] = ..., numbers_start: _Optional[int] = ...) -> None: ...
+    restored_generation: int
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., instance: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., last_command: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ..., warm_parent_pid: _Optional[int] = ..., spec: _Optional[_Union[_store_pb2.RunSpec, _Mapping]] = ..., start: _Optional[_Union[_store_pb2.StartGeneration, _Mapping]] = ..., rendezvous_pid: _Optional[int] = ..., rendezvous_start_ticks: _Optional[int] = ..., warm_parent_start_ticks: _Optional[int] = ..., command_number: _Optional[int] = ..., numbers_start: _Optional[int] = ..., restored_generation: _Optional[int] = ...) -> None: ...
 
 class RankRecord(_message.Message):
     __slots__ = ("rank", "pid", "start_ticks", "exit")

@@ -103,5 +103,5 @@ async def test_a_node_that_has_left_looking_to_others_looks_before_it_starts_fro
     snapshots.commit(committed, 50, world_size=2)
     node.inventory.is_old = True
     start = store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_CHECKPOINT, step=50)
-    point = await node.checkpoints.starting_point(start, generation=3)
+    point = await node.checkpoints.starting_point(start, range(2), generation=3)
     assert point.checkpoint == committed.step_directory(50)

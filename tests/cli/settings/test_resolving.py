@@ -45,8 +45,8 @@ def test_the_words_after_the_dashes_replace_the_command_of_the_file(file: FileSe
 
 def test_a_command_takes_the_keys_that_it_has_flags_for(file: FileSettings) -> None:
     found = merge("observe", {}, file)
-    assert found.settings == RunSettings(run="llama", redis_url="redis://head:6379")
-    assert "checkpoints_kept" not in found.origins
+    assert found.settings == RunSettings(run="llama", redis_url="redis://head:6379", checkpoints_kept=5)
+    assert "ranks" not in found.origins
 
 
 def test_a_command_is_needed_from_somewhere() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast_core import coordinator
-from holdfast_core.model import Observation, Request, Send, StopRequest, ranks_of
+from holdfast_core.model import Action, Observation, Request, Send, StopRequest, ranks_of
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -18,6 +18,7 @@ class Observed:
         self.now = 1_000_000.0
         self.nodes = {"a": store.NodeState(run="r", node="a", instance="i", stopped=True)} if nodes == 1 else {}
         self.commands: set[str | None] = set()
+        self.actions: list[Action] = []
 
     def launch(self, generation: int, pids: Sequence[int], *, node: str = "a", step: int = 0, size: int = 0) -> None:
         """Let a launcher start the ranks of a node. ``size``: of the world; 0: it has no others."""
@@ -46,8 +47,8 @@ class Observed:
         for name, node in self.nodes.items():
             shown[name].CopyFrom(node)
         observation = Observation(nodes=shown, events=events, requests=requests)
-        self.state, actions = coordinator.step(self.state, self.now, observation)
-        self.commands |= {action.command.WhichOneof("kind") for action in actions if isinstance(action, Send)}
+        self.state, self.actions = coordinator.step(self.state, self.now, observation)
+        self.commands |= {action.command.WhichOneof("kind") for action in self.actions if isinstance(action, Send)}
 
     @property
     def where(self) -> tuple[str, int]:

@@ -1,0 +1,191 @@
+"""The state of ranks that another launcher starts: chosen once all of them wait for it."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast_core.model import CheckpointAnswered, CheckpointRequest, Send
+from holdfast_core.recovery.hang_aborts import REACTION_PATIENCE_S
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+from tests.core.recovery.test_observed import Observed
+
+
+class Restored(Observed):
+    """Nodes ``a`` and ``b`` with two ranks each, whose state is saved and restored."""
+
+    def __init__(self, nodes: int = 1) -> None:
+        super().__init__(nodes)
+        self.spec.restores = True
+        self.spec.restarts_without_progress = 2
+        self.starts: list[tuple[str, store.NodeCommand]] = []
+
+    def tick(self, *requests: object, seconds: float = 0.1, events: tuple[store.Event, ...] = ()) -> None:
+        super().tick(*requests, seconds=seconds, events=events)  # type: ignore[arg-type]
+        sent = [one for one in self.actions if isinstance(one, Send)]
+        self.starts += [(one.node, one.command) for one in sent if one.command.HasField("start")]
+
+    def wait(self, generation: int, pids: Sequence[int], *, node: str = "a", size: int = 0, **held: list[int]) -> None:
+        """Let a launcher start ranks that wait for their state. ``held``: steps in memory, by ``r`` and rank."""
+        before = self.nodes.get(node, store.NodeState())
+        self.launch(generation, pids, node=node, size=size)
+        for name in ("checkpoints", "checkpoint_generation", "damaged_checkpoints"):
+            self.nodes[node].MergeFrom(only(before, name))
+        for rank in self.nodes[node].ranks:
+            rank.awaits_start = True
+            rank.snapshots.extend(held.get(f"r{rank.rank}", []))
+            rank.progress.phase = common.PHASE_INIT
+        self.tick()
+
+    def give(self, *nodes: str) -> None:
+        """Let nodes carry out the newest command."""
+        for name in nodes:
+            for rank in self.nodes[name].ranks:
+                rank.awaits_start = False
+            self.nodes[name].restored_generation = self.starts[-1][1].start.run_generation
+        self.tick()
+
+    def train(self, step: int) -> None:
+        """Let all ranks end ``step``."""
+        for rank in (rank for node in self.nodes.values() for rank in node.ranks):
+            rank.awaits_start, rank.steps_done, rank.first_step_ended_unix_s = False, 1, self.now
+            rank.progress.step, rank.progress.phase = step, common.PHASE_FORWARD_BACKWARD
+        self.tick()
+
+    @property
+    def chosen(self) -> list[tuple[str, int, int, int]]:
+        """Node, source, step and generation of each command to start."""
+        return [(node, one.start.source, one.start.step, one.start.run_generation) for node, one in self.starts]
+
+
+def only(node: store.NodeState, name: str) -> store.NodeState:
+    """Return a state with one field of ``node``."""
+    made = store.NodeState()
+    value = getattr(node, name)
+    if hasattr(value, "extend"):
+        getattr(made, name).extend(value)
+    else:
+        setattr(made, name, value)
+    return made
+
+
+def trained() -> Restored:
+    """Return a world on one node that trains from the seed."""
+    world = Restored()
+    world.wait(1, [10, 11])
+    world.give("a")
+    world.train(0)
+    assert world.where == ("running", 1)
+    return world
+
+
+def test_a_world_waits_until_all_its_ranks_have_said_hello_and_then_gets_one_state() -> None:
+    world = Restored(nodes=2)
+    world.wait(1, [10, 11], size=4)
+    assert world.chosen == []
+    world.wait(1, [20, 21], node="b", size=4)
+    assert world.chosen == [("a", store.SOURCE_SEED, -1, 1), ("b", store.SOURCE_SEED, -1, 1)]
+
+
+def test_the_first_generation_has_a_number_that_no_checkpoint_has() -> None:
+    world = Restored()
+    world.nodes["a"].checkpoints.append(40)
+    world.nodes["a"].checkpoint_generation = 7
+    world.wait(1, [10, 11])
+    assert world.chosen == [("a", store.SOURCE_CHECKPOINT, 40, 8)]
+    assert world.starts[0][1].generation == 1  # the node's own number
+    assert world.state.record.resumed_step == 40
+
+
+def test_a_node_that_has_not_passed_the_state_on_gets_the_command_again_and_the_others_do_not() -> None:
+    world = Restored(nodes=2)
+    world.wait(1, [10, 11], size=4)
+    world.wait(1, [20, 21], node="b", size=4)
+    world.give("a")
+    world.tick(seconds=3.0)
+    assert [node for node, *_ in world.chosen] == ["a", "b", "b"]
+
+
+def test_after_a_death_the_next_world_continues_from_the_newest_step_that_all_hold_and_the_incident_recovers() -> None:
+    world = trained()
+    world.train(30)
+    world.end(1, signal=9)
+    assert world.where == ("gathering", 1)
+    world.wait(2, [12, 13], r0=[19, 29], r1=[19])
+    assert world.chosen[-1] == ("a", store.SOURCE_MEMORY, 19, 2)
+    world.give("a")
+    world.train(20)
+    (incident,) = world.incidents
+    assert (world.where, incident.state) == (("running", 2), store.INCIDENT_STATE_RECOVERED)
+    assert (incident.resumed_step, incident.lost_steps) == (19, 10)
+    assert "generation 2 starts from memory after step 19" in [line.what for line in incident.actions]
+
+
+def test_ranks_that_train_already_never_get_another_state_though_the_store_has_lost_the_record() -> None:
+    world = trained()
+    world.train(5)
+    emptied = Restored()
+    emptied.nodes, emptied.now = world.nodes, world.now
+    emptied.tick()
+    emptied.train(6)
+    assert (emptied.where, emptied.chosen) == (("running", 1), [])
+
+
+def test_a_node_that_cannot_prepare_the_state_leads_to_another_choice_while_its_ranks_wait() -> None:
+    world = Restored()
+    world.nodes["a"].checkpoints.extend([30, 40])
+    world.wait(1, [10, 11])
+    world.nodes["a"].failed_generation, world.nodes["a"].failure = 1, "step 40: damaged"
+    world.tick(events=(store.Event(node="a", checkpoint_unreadable=store.CheckpointUnreadable(step=40, reason="x")),))
+    assert [step for _, _, step, _ in world.chosen] == [40, 30]
+    assert world.chosen[-1][-1] == 2
+
+
+def test_a_start_that_fails_again_and_again_ends_the_run_and_keeps_its_state() -> None:
+    world = Restored()
+    world.wait(1, [10, 11])
+    for _ in range(3):
+        world.nodes["a"].failed_generation = world.starts[-1][1].start.run_generation
+        world.nodes["a"].failure = "no room for a slot"
+        world.tick()
+    assert world.where[0] == "failed"
+    assert world.state.record.outcome == "the run was not started: no room for a slot"
+
+
+def test_a_launcher_that_ends_with_an_error_ends_the_run_once_all_its_ranks_have_ended() -> None:
+    world = trained()
+    world.end(0, signal=9)
+    world.tick(events=(store.Event(node="a", launcher_end=store.LauncherEnd(code=1)),))
+    assert world.where[0] == "gathering"
+    world.end(1, code=1)
+    world.tick(seconds=30.0)
+    assert (world.where[0], world.incidents[0].state) == ("failed", store.INCIDENT_STATE_FAILED)
+    assert "persist_snapshot" not in world.commands  # no rank has a snapshot
+
+
+def test_a_launcher_that_does_nothing_is_named_and_the_ranks_that_are_left_are_judged_again() -> None:
+    world = trained()
+    world.end(1, signal=9)
+    world.tick(seconds=30.0)
+    assert world.where[0] == "stopping"
+    world.tick(seconds=REACTION_PATIENCE_S)
+    assert (world.where[0], world.incidents[0].state) == ("running", store.INCIDENT_STATE_NOTED)
+    world.tick(seconds=1.0)
+    assert world.where[0] == "running"
+
+
+def test_an_operator_gets_a_checkpoint() -> None:
+    world = trained()
+    world.tick(CheckpointRequest())
+    (answer,) = [one for one in world.actions if isinstance(one, CheckpointAnswered)]
+    assert "no step has been timed yet" in answer.reason
+
+
+@pytest.mark.parametrize(("left", "ends"), [(2, True), (0, False), (None, False)])
+def test_a_hung_rank_is_ended_only_while_the_launcher_has_restarts_left(left: int | None, ends: bool) -> None:
+    world = trained()
+    world.spec.on_hang = store.HANG_ACTION_RESTART
+    if left is not None:
+        world.nodes["a"].restarts_left = left
+    world.tick()
+    assert world.state.ends_hung_ranks is ends
