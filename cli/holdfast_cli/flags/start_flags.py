@@ -34,10 +34,11 @@ class RunFlags(SettingFlags):
 class ObserveFlags(SettingFlags):
     """Watch a training run that another launcher starts.
 
-    Holdfast never stops, restarts or changes the run, unless --on-hang abort asks it to end a rank that hangs. It exits
-    with the code of the launcher. Without a launcher it prints a line for the launcher's shell, and serves until the
-    ranks have left or Ctrl-C. For a run over several nodes give the same command on each of them, with --nodes, --redis
-    and --run. With --per-rank, srun or mpirun start this command once for each rank, and it becomes the rank.
+    Holdfast never stops, restarts or changes the run, unless --on-hang asks it to end a rank that hangs. With --restore
+    it saves the state of the ranks, and restores it when the launcher starts them again. It exits with the code of the
+    launcher. Without a launcher it prints a line for the launcher's shell, and serves until the ranks have left or
+    Ctrl-C. For a run over several nodes give the same command on each of them, with --nodes, --redis and --run. With
+    --per-rank, srun or mpirun start this command once for each rank, and it becomes the rank.
 
     \b
     Examples:

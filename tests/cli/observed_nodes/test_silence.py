@@ -48,7 +48,12 @@ def test_a_node_that_is_alone_says_once_that_no_verdict_is_possible_and_its_rank
     options = LocalRunOptions(run="alone", mode=ModeName.OBSERVE, **settings)
     with Interruption() as interruption, NodeObservation(options, "a", interruption, say=print) as here:
         ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-        environment = {**os.environ, **ranks, **rank_environment(observed_node(options, "a", here.paths.directory, here.paths.runtime))}
+        node = observed_node(options, "a", here.paths.directory, here.paths.runtime)
+        environment = {
+            **os.environ,
+            **ranks,
+            **rank_environment(node),
+        }
         rank = subprocess.Popen([sys.executable, "-c", RANK], env=environment)
         try:
             wait_for(lambda: any("no verdict is possible yet" in note for note in here.notes()), "the line")
