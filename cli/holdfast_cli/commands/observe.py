@@ -1,7 +1,9 @@
 """``holdfast observe``: watches a run that another launcher starts."""
 
+import json
 import socket
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +16,7 @@ from holdfast_cli.errors import CommandError, SettingsError
 from holdfast_cli.flags.start_flags import ObserveFlags
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.automatic import rank_environment, shell_line
-from holdfast_cli.local_run.launcher_watch import Launcher, LauncherWatch, observed_node
+from holdfast_cli.local_run.launcher_watch import Launcher, LauncherOnStdin, LauncherWatch, observed_node
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.notify_spec import check_files
 from holdfast_cli.local_run.requeue_verdict import requeue_code
@@ -33,6 +35,9 @@ from holdfast_cli.views.output import lasting_output
 from holdfast_cli.views.run_view import Surroundings
 from holdfast_proto.exit_codes import PREEMPTION_WARNINGS, ExitCode
 from holdfast_proto.keys import check_run_name
+
+Begin = Callable[[Mapping[str, str]], Launcher | LauncherOnStdin]
+"""Begins to follow a launcher, whose ranks need these variables in their environment."""
 
 NO_RANK = (
     "no rank has said hello: does the training script call holdfast_hooks.attach()?"
@@ -66,8 +71,11 @@ def observe(flags: ObserveFlags) -> None:
     if node is None and name is None:  # a launcher that is refused leaves no folder behind
         options = replace(options, run=claim_dated_name(options.directory, share=options.share_group))
     launcher = flags.launcher or []
+    begin: Begin | None = partial(Launcher, launcher) if launcher else None
+    if flags.launcher_stdin:
+        begin = _on_stdin
     with lasting_output():
-        code = _observe_here(options, launcher) if node is None else _observe_node(options, node, launcher)
+        code = _observe_here(options, begin) if node is None else _observe_node(options, node, begin)
     raise typer.Exit(code)
 
 
@@ -114,17 +122,23 @@ def _node(resolved: Resolved, flags: ObserveFlags) -> str | None:
         ) from None
 
 
-def _observe_here(options: LocalRunOptions, command: list[str]) -> int:
+def _on_stdin(environment: Mapping[str, str]) -> LauncherOnStdin:
+    """Return the launcher that has started us, and print what its ranks need in their environment, as JSON."""
+    print(json.dumps(dict(environment)), flush=True)
+    return LauncherOnStdin()
+
+
+def _observe_here(options: LocalRunOptions, begin: Begin | None) -> int:
     with Interruption(warnings=PREEMPTION_WARNINGS) as interruption, LocalRun(options, interruption) as local:
-        return _watch(local, interruption, command, start_lines(local.paths.control, sys.stderr))
+        return _watch(local, interruption, begin, start_lines(local.paths.control, sys.stderr))
 
 
-def _observe_node(options: LocalRunOptions, node: str, command: list[str]) -> int:
+def _observe_node(options: LocalRunOptions, node: str, begin: Begin | None) -> int:
     with (
         Interruption(warnings=PREEMPTION_WARNINGS) as interruption,
         NodeObservation(options, node, interruption, say=_complain) as here,
     ):
-        return _watch(here, interruption, command, [])
+        return _watch(here, interruption, begin, [])
 
 
 def _observe_ranks(options: LocalRunOptions, node: str, ranks: NodeRanks) -> None:
@@ -147,7 +161,7 @@ def _observe_ranks(options: LocalRunOptions, node: str, ranks: NodeRanks) -> Non
 
 
 def _watch(
-    watched: LocalRun | NodeObservation, interruption: Interruption, command: list[str], first_lines: list[str]
+    watched: LocalRun | NodeObservation, interruption: Interruption, begin: Begin | None, first_lines: list[str]
 ) -> int:
     for line in first_lines:
         print(line, file=sys.stderr, flush=True)
@@ -156,8 +170,8 @@ def _watch(
     paths = watched.paths
     node = observed_node(options, paths.node, paths.directory, paths.runtime)
     code = 0
-    if command:
-        code = observation.until_exit(Launcher(command, rank_environment(node)))
+    if begin is not None:
+        code = observation.until_exit(begin(rank_environment(node)))
         if options.exit_code == ExitCodeName.VERDICT and not interruption.count:
             code = _judged(watched, code)
     else:

@@ -56,6 +56,8 @@ class ObserveFlags(SettingFlags):
     """Name of this node, with --nodes."""
     per_rank: Annotated[bool, option("--per-rank", RUN)] = False
     """COMMAND is one rank: srun or mpirun starts `holdfast observe` once for each."""
+    launcher_stdin: Annotated[bool, option("--launcher-stdin", RUN)] = False
+    """The launcher runs already, and its rendezvous says on stdin how it ends. torchrun's does."""
     config: ConfigFile = None
 
 

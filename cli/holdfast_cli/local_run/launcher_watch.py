@@ -1,7 +1,10 @@
 """Watches a run that another launcher starts. It never touches it: see --on-hang for what the agent may do."""
 
 import os
+import signal
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -85,6 +88,34 @@ class Launcher:
         self._process.send_signal(signal_number)
 
 
+class LauncherOnStdin:
+    """A launcher that runs already. It holds the other end of our stdin, and says there how it ends.
+
+    Lines: ``signal N`` before it ends its ranks because of a signal, ``ended CODE`` at its end. Without the second one
+    it was killed.
+    """
+
+    def __init__(self) -> None:
+        self.exit_code: int | None = None
+        """Exit code as in a shell; None while it runs."""
+        self._signal = signal.SIGKILL.value
+        threading.Thread(target=self._read, name="launcher", daemon=True).start()
+
+    def forward(self, signal_number: int) -> None:
+        """Do nothing: it gets its signals itself."""
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            word, _, number = line.strip().partition(" ")
+            if word == "signal" and number.isdecimal() and int(number) in (signal.SIGTERM, signal.SIGINT):
+                self._signal = int(number)
+                os.kill(os.getpid(), self._signal)  # its ranks are about to end: the same as a signal to us
+            elif word == "ended" and number.isdecimal():
+                self.exit_code = int(number)
+                return
+        self.exit_code = _SIGNALS + self._signal
+
+
 class LauncherWatch:
     """Shows a run while its launcher runs. ``complain`` is called once if Holdfast itself cannot continue."""
 
@@ -103,7 +134,7 @@ class LauncherWatch:
         self.has_met_ranks = False
         """Whether any rank has connected to the agent."""
 
-    def until_exit(self, launcher: Launcher) -> int:
+    def until_exit(self, launcher: Launcher | LauncherOnStdin) -> int:
         """Wait for the launcher, pass signals on to it, and return its exit code."""
         forwarded = 0
         while (code := launcher.exit_code) is None:
