@@ -11,9 +11,9 @@ from holdfast_core.model import counted
 from holdfast_core.naming import incident_number, kind_name
 from holdfast_core.recovery import (
     hang_aborts,
-    launched_restore,
     leaving,
     new_generation,
+    observed,
     response,
     second_fault,
     standstills,
@@ -65,7 +65,7 @@ def _take_over(tick: Tick, running: dict[str, store.NodeState]) -> None:
 
 def starting(tick: Tick) -> None:
     """Wait for the first step of all ranks, and judge them by the deadlines of a start."""
-    if tick.observes and launched_restore.choose(tick):
+    if tick.observes and observed.choose_state(tick):
         return
     record, nodes = tick.record, tick.state.nodes
     failed = [node for node in nodes.values() if node.failed_generation == record.generation]
