@@ -49,6 +49,7 @@ def test_it_sends_its_identity_saves_nothing_and_reports_that_it_leaves(
     hello = agent.of("hello")[0]
     assert (hello.run, hello.generation, hello.rank, hello.pid) == ("test", 2, 3, os.getpid())
     assert (hello.world_size, hello.local_rank, hello.local_world_size) == (8, 1, 2)
+    assert not hello.HasField("restarts_left")
     agent.wait_until(lambda: len(agent.steps) == 3 and agent.of("report")[-1].finished)
     assert [report.finished for report in agent.of("report")[:-1]].count(True) == 0
     assert agent.of("slot_request") == []
@@ -101,6 +102,9 @@ PLACES = {
     "outside of its world": ({"RANK": "8", "WORLD_SIZE": "8"}, Identity(0, 1, 0)),
     "half a set": ({"RANK": "3"}, Identity(0, 1, 0)),
     "torchrun under srun": ({**SRUN, **RANK}, Identity(3, 8, 1, 2)),
+    "torchrun with restarts": ({**RANK, "TORCHELASTIC_MAX_RESTARTS": "3"}, Identity(3, 8, 1, 2, restarts_left=2)),
+    "no number of restarts": ({**RANK, "TORCHELASTIC_MAX_RESTARTS": "many"}, Identity(3, 8, 1, 2)),
+    "more restarts than there are": ({**RANK, "TORCHELASTIC_MAX_RESTARTS": "0"}, Identity(3, 8, 1, 2)),
 }
 
 

@@ -51,6 +51,8 @@ class Identity:
     """Number of ranks on this node; 0 if the launcher does not say."""
     store_port: int = 0
     """Port of the rendezvous store; 0 if the launcher does not say, or says something else than a port."""
+    restarts_left: int | None = None
+    """Number of times that the launcher may still start the ranks again; None if it does not say."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Identity":
@@ -59,6 +61,7 @@ class Identity:
         Without any, or with some that make no sense, this is a world of one.
         """
         store_port = _number(environment, ("MASTER_PORT",), below=1 << 16) or 0
+        restarts_left = _restarts_left(environment)
         for names in _LAUNCHERS:
             world_size = _number(environment, names.world_size)
             rank = _number(environment, names.rank, below=world_size)
@@ -67,8 +70,9 @@ class Identity:
                 alike = [names, *(one for one in _LAUNCHERS if _number(environment, one.rank) == rank)]
                 local_rank = _first_number(environment, [one.local_rank for one in alike])
                 local_world_size = _first_number(environment, [one.local_world_size for one in alike])
-                return cls(rank, world_size, local_rank, local_world_size, store_port)
-        return cls(0, 1, _number(environment, ("LOCAL_RANK",)) or 0, store_port=store_port)
+                return cls(rank, world_size, local_rank, local_world_size, store_port, restarts_left)
+        local_rank = _number(environment, ("LOCAL_RANK",)) or 0
+        return cls(0, 1, local_rank, store_port=store_port, restarts_left=restarts_left)
 
     def as_in_torch(self) -> "Identity":
         """Return this place with the rank and the world size of torch's process group, if there is one.
@@ -90,6 +94,12 @@ def world_of_torch() -> tuple[int, int] | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()
+
+
+def _restarts_left(environment: Mapping[str, str]) -> int | None:
+    most = _number(environment, ("TORCHELASTIC_MAX_RESTARTS",))
+    done = _number(environment, ("TORCHELASTIC_RESTART_COUNT",))
+    return None if most is None or done is None or done > most else most - done
 
 
 def _number(environment: Mapping[str, str], names: tuple[str, ...], *, below: int | None = None) -> int | None:

@@ -323,6 +323,7 @@ def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, i
         device=device.name,
         coordinates=dict(coordinates),
         store_port=identity.store_port,
+        restarts_left=identity.restarts_left,
         attachment=next(_attachments),
         training_thread=threading.get_native_id(),
         protocol=PROTOCOL,
