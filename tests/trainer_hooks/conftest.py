@@ -25,7 +25,15 @@ from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
 from holdfast_proto.v1 import session_pb2, session_pb2_grpc
-from holdfast_proto.v1.session_pb2 import AgentMessage, RankCommand, RankMessage, SlotGrant, SnapshotTaken, Welcome
+from holdfast_proto.v1.session_pb2 import (
+    AgentMessage,
+    RankCommand,
+    RankMessage,
+    SlotGrant,
+    SnapshotTaken,
+    StartFrom,
+    Welcome,
+)
 from tests.support.short_folder import folder
 
 DEADLINE_S = 30.0
@@ -41,6 +49,8 @@ class AgentServer(session_pb2_grpc.RankAgentServicer):
         self.messages: list[RankMessage] = []
         self.slots: list[Path] = []
         """Slots that every rank is granted after its welcome."""
+        self.start_from: StartFrom | None = None
+        """State that every rank is told to start from after that."""
         self._changed = threading.Condition()
         self._outgoing: list[SimpleQueue[AgentMessage | None]] = []
         self._server: grpc.Server | None = None
@@ -67,6 +77,8 @@ class AgentServer(session_pb2_grpc.RankAgentServicer):
         yield AgentMessage(welcome=Welcome(report_interval_s=0.02))
         if self.slots:
             yield AgentMessage(slot_grant=SlotGrant(paths=[str(path) for path in self.slots]))
+        if self.start_from is not None:
+            yield AgentMessage(start_from=self.start_from)
         while (message := outgoing.get()) is not None:
             yield message
 

@@ -15,9 +15,12 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 import holdfast_hooks
+from holdfast_hooks.hook_errors import OnceLog, UnknownStartError
+from holdfast_hooks.restore.awaited_start import AwaitedStart
 from holdfast_hooks.restore.slot_restore import restore
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
+from holdfast_proto.v1.session_pb2 import StartFrom
 from tests.trainer_hooks.conftest import SnapshotBench
 
 
@@ -182,6 +185,24 @@ def ddp(folder: Path, rank: int) -> None:
     restore(slot, static.state, rank=rank)
     result["static_graph"] = logged.getvalue()
     (folder / f"result-{rank}.json").write_text(json.dumps(result))
+
+
+def told(folder: Path, rank: int) -> None:
+    """Write what the ranks find out when they compare what they were told. Rank 1 has no state of its own."""
+    context = RankContext(
+        run="world", generation=0, agent="unix:/none", black_box="/none", observed=True, restores=True
+    )
+    found = []
+    for steps, generations in (((6, 6), (5, 5)), ((6, 9), (5, 5)), ((-1, 0), (5, 5)), ((-1, -1), (5, 6))):
+        start = AwaitedStart(context, rank, OnceLog())
+        start.receive(StartFrom(step=steps[rank], generation=generations[rank], checkpoint="/checkpoints"))
+        start.wait()
+        try:
+            start.agree({} if rank else {"model": torch.nn.Linear(1, 1)})
+            found.append("")
+        except UnknownStartError as error:
+            found.append(str(error))
+    (folder / f"result-{rank}.json").write_text(json.dumps(found))
 
 
 class Spoilt(torch.nn.Linear):

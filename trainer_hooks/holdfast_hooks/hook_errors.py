@@ -15,6 +15,12 @@ class ConfigurationError(Exception):
     exit_code: ClassVar[int] = ExitCode.CONFIGURATION
 
 
+class UnknownStartError(ConfigurationError):
+    """A rank of another launcher does not know its state to start from. It may when it is started again."""
+
+    exit_code = ExitCode.CHECKPOINTS_UNAVAILABLE
+
+
 _logger = logging.getLogger("holdfast_hooks")
 
 

@@ -66,7 +66,8 @@ def attach(
             the number of the step or from random states.
 
     In a process that no agent has started, all calls work, but the hooks send, save and restore nothing. Under
-    ``holdfast observe`` and ``holdfast run --auto`` they send everything, and still save and restore nothing.
+    ``holdfast observe`` without ``--restore``, and ``holdfast run --auto``, they send everything, and still save and
+    restore nothing.
     Raises ConfigurationError if ``state`` cannot be saved, torch knows no such ``device`` or the agent's context is not
     valid. A rank has one session:
     close the hooks of an earlier call first.
@@ -167,7 +168,6 @@ class Hooks:
         self._loop = StepLoop(
             self._timeline,
             self._once,
-            context=self._context,
             sidecar=self._sidecar,
             open_step=open_step,
             state=self._state,
@@ -213,6 +213,9 @@ class Hooks:
         Args:
             until: number after the last step. The last step then ends with a checkpoint. Without it, the last
                 checkpoint is the newest snapshot when the hooks close.
+
+        Under ``holdfast observe --restore`` this waits until all ranks of the run are there and the agent names the
+        state.
 
         Raises ConfigurationError, SnapshotError and CheckpointUnreadable, all of which end the rank.
         """

@@ -12,11 +12,13 @@ from holdfast_hooks.capture_gate import GATE
 from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.hook_errors import ConfigurationError, OnceLog
 from holdfast_hooks.identity import Identity, world_of_torch
+from holdfast_hooks.phases import Phase
 from holdfast_hooks.profiling.step_profiler import StepProfiler
 from holdfast_hooks.progress.device_poll import DevicePoll
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
 from holdfast_hooks.replicas.replica_check import ReplicaCheck
+from holdfast_hooks.restore.awaited_start import AwaitedStart
 from holdfast_hooks.session.own_worker_server import WorkerServer
 from holdfast_hooks.session.rank_commands import RankCommands, StepCommands
 from holdfast_hooks.session.reporter import Reporter
@@ -66,6 +68,7 @@ class Sidecar:
         check_replicas: bool,
     ) -> None:
         self.rank = identity.rank
+        self.start_state = AwaitedStart(context, identity.rank, once)
         self._world_size = identity.world_size
         self._timeline = timeline
         self._device = device
@@ -140,6 +143,7 @@ class Sidecar:
             ),
             slot_requests=self._slot_requests,
             profiler=self._profiler,
+            start=self.start_state,
             once=once,
         )
 
@@ -166,6 +170,18 @@ class Sidecar:
             self._snapshots.capture()
         except TypeError as error:
             raise ConfigurationError(str(error)) from None
+
+    def starting_context(self) -> RankContext:
+        """Return the context with the state to start from. While the agent must name it, this waits in phase INIT.
+
+        Raises ConfigurationError if the rank cannot start: see :meth:`AwaitedStart.wait`.
+        """
+        if self.start_state.known is None:
+            self._timeline.enter(Phase.INIT)
+        context = self.start_state.wait()
+        if self._snapshots is not None:
+            self._snapshots.context = context
+        return context
 
     def follow_thread(self) -> None:
         """Note that the calling thread trains. Some frameworks attach in one thread and train in another."""
@@ -242,6 +258,7 @@ class Sidecar:
             return
         self._finished = True
         self._timeline.close()
+        self.start_state.close()
         self._profiler.close()
         deadline_s = monotonic() + timeout_s
         self._reporter.finish(timeout_s=timeout_s, last_words=last_words, finished=finished)

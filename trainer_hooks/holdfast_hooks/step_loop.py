@@ -41,7 +41,6 @@ class StepLoop:
         timeline: Timeline,
         once: OnceLog,
         *,
-        context: RankContext | None = None,
         sidecar: Sidecar | None = None,
         open_step: OpenStep | None = None,
         state: Mapping[str, Stateful] | None = None,
@@ -50,7 +49,6 @@ class StepLoop:
     ) -> None:
         self._timeline = timeline
         self._once = once
-        self._context = context
         self._sidecar = sidecar
         self._open_step = OpenStep({}) if open_step is None else open_step
         self._state = state or {}
@@ -58,9 +56,7 @@ class StepLoop:
         self._check_data_position = check_data_position
         self._until = 0
         self._prepared = False
-        has_state = context is not None and context.saves and has_starting_point(context)
-        self.owes_restore = has_state and context != _newest_restored
-        """Whether the run has a state to continue from that this process has not restored."""
+        self._has_restored = False
         self._restored = -1
         """Step of the state that was restored and that no step has followed yet; else -1."""
         self._draws: DrawsAfterRestore | None = None
@@ -76,10 +72,10 @@ class StepLoop:
             self._until = until
             if self._sidecar is not None:
                 self._sidecar.steps_until(until)
-        if not self._prepared and self._sidecar is not None and self._context is not None:
-            self._prepare(self._sidecar)
-            restored = start_from(self._context, self._state, rank=self._sidecar.rank, coordinates=self._coordinates)
-            _newest_restored, self.owes_restore = self._context, False
+        if not self._prepared and self._sidecar is not None:
+            context = self._prepare(self._sidecar)
+            restored = start_from(context, self._state, rank=self._sidecar.rank, coordinates=self._coordinates)
+            _newest_restored, self._has_restored = context, True
             self._restored = restored
             if restored >= 0 and self._check_data_position:
                 self._draws = DrawsAfterRestore(self._state)
@@ -112,7 +108,7 @@ class StepLoop:
         if sidecar is None:
             return False
         if step < 0:
-            if self.owes_restore:
+            if self._owes_restore_after_all():
                 raise _refusal("ended a step")
             self._once.warn("end_step() was called outside of a step", "call begin_step() before each step")
             return self._stopped
@@ -159,13 +155,19 @@ class StepLoop:
         """Whether the state was restored, or a step has begun."""
         return self._prepared
 
+    @property
+    def owes_restore(self) -> bool:
+        """Whether the run is known to have a state to continue from that this process has not restored."""
+        context = None if self._has_restored or self._sidecar is None else self._sidecar.start_state.known
+        return context is not None and context.saves and has_starting_point(context) and context != _newest_restored
+
     def notice_without_restore(self, what: str) -> None:
         """Take note that a script trains before it restores. ``what``: what it has done.
 
         Raises ConfigurationError if the run has a state that is not restored. Else a restart would raise it, so the
         log says so now.
         """
-        if self.owes_restore:
+        if self._owes_restore_after_all():
             raise _refusal(what)
         self._once.warn(f"the script {what} before hooks.restore(), which is refused after a restart", "call it first")
 
@@ -186,18 +188,27 @@ class StepLoop:
             self._sidecar.save_ended(self.next_step - 1)
             self._timeline.enter(Phase.IDLE)
 
-    def _prepare(self, sidecar: Sidecar) -> None:
-        """Make sure, before the first step, that the state can be saved at all."""
-        self._prepared = True
+    def _prepare(self, sidecar: Sidecar) -> RankContext:
+        """Make sure, before the first step, that the state can be saved at all; return where to start."""
         sidecar.before_first_step()
-        saves = self._context is not None and self._context.saves
-        if self._check_data_position and saves and sidecar.rank == 0 and lacks_data_position(self._state):
+        context = sidecar.starting_context()
+        sidecar.start_state.agree(self._state)
+        self._prepared = True  # not before: who catches an error of the lines above must not train without the state
+        lacks_position = self._check_data_position and context.saves and sidecar.rank == 0
+        if lacks_position and lacks_data_position(self._state):
             self._once.warn(NO_POSITION, NO_POSITION_ADVICE)
+        return context
 
     def _begin_without_restore(self) -> None:
-        if self._context is not None and not self._context.observed and has_starting_point(self._context):
+        if self._sidecar is not None and has_starting_point(self._sidecar.starting_context()):
             raise _refusal("began a step")
         self.restore(None)
+
+    def _owes_restore_after_all(self) -> bool:
+        """Return whether a state is owed that this process has not restored. Waits until that is known."""
+        if self._sidecar is not None:
+            self._sidecar.starting_context()
+        return self.owes_restore
 
     def _follow_restored(self) -> None:
         """Take note that the first step after the restored state begins now."""

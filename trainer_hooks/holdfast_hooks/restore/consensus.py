@@ -1,4 +1,4 @@
-"""Yes-or-no questions to all ranks of the world."""
+"""Questions to all ranks of the world, which all of them ask at the same time."""
 
 import sys
 from collections.abc import Sequence
@@ -11,21 +11,32 @@ if TYPE_CHECKING:
     import torch
 
 
+def highest(
+    numbers: Sequence[int], live: Image, group: "torch.distributed.ProcessGroup | None" = None
+) -> list[int] | None:
+    """Return for each of this rank's numbers the highest one of all ranks; None if ranks cannot be asked.
+
+    This is one collective of ``group``, by default of all ranks. So each of them must ask for the same numbers at the
+    same time. ``live``, this rank's state, may show the device to run it on. Without a process group, a world of one
+    answers for itself.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return list(numbers) if Identity.from_environment().world_size == 1 else None
+    said = torch.tensor(numbers, dtype=torch.int64, device=_device_of(live, group))
+    torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MAX, group=group)
+    return [int(number) for number in said.tolist()]
+
+
 def anywhere(
     answers: Sequence[bool], live: Image, group: "torch.distributed.ProcessGroup | None" = None
 ) -> list[bool] | None:
     """Return for each of this rank's answers whether any rank answers yes; None if ranks cannot be asked.
 
-    This is one collective of ``group``, by default of all ranks. So each of them must ask the same questions at the
-    same time. It runs on the device of ``live``, this rank's state. Without a process group, a world of one answers for
-    itself.
+    See :func:`highest`.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return list(answers) if Identity.from_environment().world_size == 1 else None
-    said = torch.tensor(answers, dtype=torch.int32, device=_device_of(live))
-    torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MAX, group=group)
-    return [bool(answer) for answer in said.tolist()]
+    found = highest([int(answer) for answer in answers], live, group)
+    return None if found is None else [bool(number) for number in found]
 
 
 def everywhere(answer: bool, live: Image, group: "torch.distributed.ProcessGroup | None" = None) -> bool:
@@ -34,7 +45,21 @@ def everywhere(answer: bool, live: Image, group: "torch.distributed.ProcessGroup
     return answer if doubts is None else not doubts[0]
 
 
-def _device_of(live: Image) -> "torch.device | str":
-    """Return the device on which the process group can reduce: the state's, not the host memory of optimizers."""
-    devices = [part.local.device for part in live.parts]
-    return next((device for device in devices if device.type != "cpu"), "cpu")
+def _device_of(live: Image, group: "torch.distributed.ProcessGroup | None") -> "torch.device | str":
+    """Return a device on which the process group can reduce, of the same kind on all ranks.
+
+    A group may have one backend for the CPU and another one for GPUs, and the state of a rank may be empty. So with
+    gloo it is the CPU, whatever the states are. Else it is the state's device, not the host memory of optimizers. If
+    the state shows none, the group decides.
+    """
+    import torch
+
+    backends = torch.distributed.get_backend_config(group)  # such as "cpu:gloo,cuda:nccl"
+    kinds = [kind.partition(":")[0] for kind in backends.split(",")]
+    devices = [part.local.device for part in live.parts if part.local.device.type != "cpu"]
+    if devices and "cpu:gloo" not in backends:
+        return devices[0]
+    if "cpu" in kinds:
+        return "cpu"
+    bound = getattr(group or torch.distributed.group.WORLD, "bound_device_id", None)
+    return bound or torch.device(kinds[0], torch.get_device_module(kinds[0]).current_device())

@@ -10,6 +10,7 @@ from time import monotonic
 from holdfast_base.threads import show_name
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.profiling.step_profiler import StepProfiler
+from holdfast_hooks.restore.awaited_start import AwaitedStart
 from holdfast_hooks.session.link import ENDING_S, Link
 from holdfast_hooks.session.rank_commands import RankCommands
 from holdfast_hooks.snapshots.slot_requests import SlotRequests
@@ -36,6 +37,7 @@ class Reporter:
         commands: RankCommands,
         slot_requests: SlotRequests,
         profiler: StepProfiler,
+        start: AwaitedStart,
         once: OnceLog,
     ) -> None:
         self._wake = threading.Event()
@@ -45,6 +47,7 @@ class Reporter:
         self._commands = commands
         self._slot_requests = slot_requests
         self._profiler = profiler
+        self._start = start
         self._once = once
         self._interval_s = REPORT_INTERVAL_S
         self._next_poll_s = monotonic()
@@ -123,6 +126,8 @@ class Reporter:
                 self._slot_requests.receive(message.slot_grant)
             case "command":
                 self._outbox.append(RankMessage(ack=self._commands.execute(message.command)))
+            case "start_from":
+                self._start.receive(message.start_from)
 
     def _ask_for_slots(self) -> None:
         request = self._slot_requests.next_request()

@@ -68,7 +68,8 @@ class SnapshotTaker:
         """Reason why this rank takes no more snapshots; empty if it does."""
         self._state = state
         self._coordinates = coordinates or {}
-        self._context = context
+        self.context = context
+        """Settings of the rank. They name the state that it starts from as soon as that is known."""
         self._rank = rank
         self._slot_requests = slot_requests
         self._timeline = timeline
@@ -101,8 +102,8 @@ class SnapshotTaker:
 
         ``commanded``: the agent has asked for a checkpoint of this step. ``last``: no step follows.
         """
-        checkpoint = commanded or last or _is_due(step, self._context.checkpoint_every)
-        due = checkpoint or _is_due(step, self._context.snapshot_every)
+        checkpoint = commanded or last or _is_due(step, self.context.checkpoint_every)
+        due = checkpoint or _is_due(step, self.context.snapshot_every)
         if self._measured and not due:
             return None
         self._timeline.enter(Phase.CHECKPOINT)
@@ -203,15 +204,15 @@ class SnapshotTaker:
         return _wait_for(lambda: not any(slot.header.persist for slot in grant.slots), _PIN_WAIT_S if last else 0.0)
 
     def _choose(self, grant: GrantedSlots) -> int | None:
-        restored = [str(slot.path) == self._context.restore_slot for slot in grant.slots]
+        restored = [str(slot.path) == self.context.restore_slot for slot in grant.slots]
         headers = [slot.header for slot in grant.slots]
-        return choose_slot(headers, restored=restored, generation=self._context.generation)
+        return choose_slot(headers, restored=restored, generation=self.context.generation)
 
     def _copy(self, grant: GrantedSlots, taken: SnapshotTaken, image: Image, meta: LaidOutMeta) -> list[DeviceCopy]:
         """Begin a snapshot and copy the tensors in host memory; return the copies that are left to the device."""
         if self._copier is None or not self._copier.serves(grant, meta.layout):
             self._copier = _Copier(grant, meta.layout)
-        grant.slots[taken.slot].begin(generation=self._context.generation, step=taken.step, rank=self._rank)
+        grant.slots[taken.slot].begin(generation=self.context.generation, step=taken.step, rank=self._rank)
         tensors = self._copier.tensors(taken.slot)
         left = tensors.copy(image.parts)
         taken.unchanged_bytes = tensors.unchanged_bytes
