@@ -228,7 +228,7 @@ def _patch_trainer() -> bool:
     if missing:
         flaw = f"transformers {transformers.__version__} has no Trainer.{missing[0]}, which HoldfastCallback depends on"
         context = RankContext.from_environment(rank=Identity.from_environment().rank)
-        if context is not None and context.observed:  # the script would train without Holdfast
+        if context is not None and context.observed and not context.saves:  # the script would train without Holdfast
             _log.warning("%s: this training is watched by the events of its callbacks alone", flaw)
             return False
         raise ConfigurationError(

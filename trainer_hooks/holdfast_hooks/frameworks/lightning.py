@@ -178,9 +178,9 @@ _is_used = False
 
 
 def _is_observed(trainer: Any) -> bool:
-    """Return whether another launcher started this rank. Then nothing that Holdfast lacks may end the fit."""
+    """Return whether Holdfast only watches this rank. Then nothing that Holdfast lacks may end the fit."""
     context = RankContext.from_environment(rank=trainer.global_rank)
-    return context is not None and context.observed
+    return context is not None and context.observed and not context.saves
 
 
 def _is_log_due(trainer: Any, steps: int) -> bool:

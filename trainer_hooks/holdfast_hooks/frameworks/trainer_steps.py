@@ -69,7 +69,9 @@ class TrainerSteps:
         """Run the Trainer's inner loop; return its result."""
         trainer = self._trainer
         context = self._context = RankContext.from_environment(rank=Identity.from_environment().rank)
-        continues = context is not None and not context.observed and has_starting_point(context)
+        # A rank of another launcher learns later whether there is a state. To resume without one changes nothing.
+        may_learn = context is not None and context.restores and context.saves
+        continues = may_learn or (context is not None and has_starting_point(context))
         if continues and kwargs.get("resume_from_checkpoint") is None:
             kwargs["resume_from_checkpoint"] = _RESUMED
         wrappers: dict[str, Callable[..., Any]] = {
