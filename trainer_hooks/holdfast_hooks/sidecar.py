@@ -341,6 +341,7 @@ def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, i
         coordinates=dict(coordinates),
         store_port=identity.store_port,
         restarts_left=identity.restarts_left,
+        awaits_start=context.restores and context.saves,
         attachment=next(_attachments),
         training_thread=threading.get_native_id(),
         protocol=PROTOCOL,

@@ -50,6 +50,13 @@ class Link:
         """Start the thread that connects."""
         self._thread.start()
 
+    def await_no_start(self) -> None:
+        """Say in later sessions that the rank has its state to start from: it must never get another one."""
+        hello = RankMessage()
+        hello.CopyFrom(self._hello)
+        hello.hello.awaits_start = False
+        self._hello = hello  # replaced as a whole: gRPC's thread may be reading the old one
+
     @property
     def ready(self) -> bool:
         """Whether the agent has sent its Welcome and gRPC has written the last message."""
