@@ -85,3 +85,18 @@ def beginner(run: str) -> str:
 def rendezvous(run: str, generation: int) -> str:
     """Return the key of ``address:port`` of a generation's rendezvous store; the node that hosts it sets the key."""
     return f"holdfast:{{{run}}}:rendezvous:{generation}"
+
+
+def meeting_records(run: str) -> str:
+    """Return the key of the hash of node name -> MeetingRecord, which the torchruns of a run keep fresh."""
+    return f"holdfast:{{{run}}}:meeting"
+
+
+def meeting_world(run: str) -> str:
+    """Return the key of the MeetingWorld: the newest world that the torchruns of a run have formed."""
+    return f"holdfast:{{{run}}}:meeting:world"
+
+
+def meeting_bell(run: str) -> str:
+    """Return the key whose value changes when a torchrun begins to wait. It is only a hint, and not signed."""
+    return f"holdfast:{{{run}}}:meeting:bell"
