@@ -1,0 +1,231 @@
+"""Torchruns of several nodes as threads of this process, with a real Redis and real stores of torch."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+)
+
+from holdfast_proto import keys
+from holdfast_proto.run_key import RunKey
+from holdfast_proto.v1.meeting_pb2 import MeetingRecord
+from holdfast_torchrun.meeting_store import MeetingStore
+from holdfast_torchrun.rendezvous import HoldfastRendezvous, create_rendezvous
+from tests.support.coroutines import PATIENCE_S, wait_until
+from tests.support.run_keys import SECRET, write_key
+from tests.support.store_server import StoreServer
+
+Meeting = Future[RendezvousInfo]
+
+
+class Torchruns:
+    """The torchruns of one run, by node."""
+
+    def __init__(self, server: StoreServer, key: Path) -> None:
+        self._server = server
+        self._key = key
+        self._threads = ThreadPoolExecutor(16)
+        self._all: list[HoldfastRendezvous] = []
+
+    def start(self, node: str, **conf: str) -> HoldfastRendezvous:
+        """Return the rendezvous of a new torchrun with ``--nnodes=2:3``."""
+        given = {"node": node, "run_key_file": str(self._key), **conf}
+        made = create_rendezvous(RendezvousParameters("holdfast", self._server.url, "r", 2, 3, "127.0.0.1", **given))
+        assert isinstance(made, HoldfastRendezvous)
+        self._all.append(made)
+        return made
+
+    def meet(self, *torchruns: HoldfastRendezvous) -> list[Meeting]:
+        """Let torchruns wait for a world."""
+        return [self._threads.submit(one.next_rendezvous) for one in torchruns]
+
+    def end(self) -> None:
+        for one in self._all:
+            one.shutdown()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+@pytest.fixture
+def torchruns(store_server: StoreServer, tmp_path: Path) -> Iterator[Torchruns]:
+    made = Torchruns(store_server, write_key(tmp_path, "r"))
+    yield made
+    made.end()
+
+
+def places(meetings: list[Meeting]) -> list[tuple[int, int]]:
+    """Return rank and size of the worlds that torchruns come into."""
+    return [(info.rank, info.world_size) for info in (one.result(PATIENCE_S) for one in meetings)]
+
+
+def kill(torchrun: HoldfastRendezvous) -> None:
+    """Leave as a killed process does: nothing is said, and the record is no longer renewed."""
+    assert torchrun._attendance is not None
+    torchrun._attendance.stop()
+
+
+def is_seen(torchrun: HoldfastRendezvous, node: str) -> bool:
+    assert torchrun._attendance is not None
+    sight = torchrun._attendance.look()
+    return sight is not None and node in sight.records
+
+
+def test_the_nodes_of_a_world_share_a_store(torchruns: Torchruns) -> None:
+    a, b = torchruns.start("a"), torchruns.start("b")
+    of_a, of_b = (one.result(PATIENCE_S) for one in torchruns.meet(a, b))
+    assert (of_a.rank, of_b.rank) == (0, 1)
+    of_a.store.set("said by", "a")
+    assert of_b.store.get("said by") == b"a"
+    masters = [one.bootstrap_store_info for one in (of_a, of_b)]
+    assert masters[0] == masters[1] is not None
+    assert not a.use_agent_store
+    assert (a.num_nodes_waiting(), a.is_closed(), a.get_run_id(), a.get_backend()) == (0, False, "r", "holdfast")
+
+
+def test_a_member_that_returns_restarts_all_with_their_ranks(torchruns: Torchruns) -> None:
+    a, b = torchruns.start("b"), torchruns.start("c")
+    assert places(torchruns.meet(a, b)) == [(0, 2), (1, 2)]
+    spare = torchruns.start("a")  # first by name, and still a spare
+    (waiting,) = torchruns.meet(spare)
+    wait_until(lambda: is_seen(a, "a"), "the spare is seen")
+    assert (a.num_nodes_waiting(), b.num_nodes_waiting()) == (0, 0)
+    (returned,) = torchruns.meet(b)
+    wait_until(lambda: a.num_nodes_waiting() == 1, "a is asked to restart")
+    assert not returned.done()
+    assert places([*torchruns.meet(a), returned]) == [(0, 2), (1, 2)]
+    assert not waiting.done()
+
+
+def test_a_spare_takes_the_rank_of_a_lost_node(torchruns: Torchruns) -> None:
+    a, b = torchruns.start("a"), torchruns.start("b")
+    assert places(torchruns.meet(a, b)) == [(0, 2), (1, 2)]
+    spare = torchruns.start("c")
+    waiting = torchruns.meet(spare)
+    kill(a)
+    assert places([*torchruns.meet(b), *waiting]) == [(1, 2), (0, 2)]
+
+
+def test_a_run_that_ends_releases_its_spare(torchruns: Torchruns, capfd: pytest.CaptureFixture[str]) -> None:
+    a, b, spare = torchruns.start("a"), torchruns.start("b"), torchruns.start("c")
+    assert places(torchruns.meet(a, b)) == [(0, 2), (1, 2)]
+    (waiting,) = torchruns.meet(spare)
+    wait_until(lambda: is_seen(a, "c"), "the spare waits")
+    spare_error = a.shutdown() and waiting.exception(PATIENCE_S)
+    assert isinstance(spare_error, SystemExit)
+    assert spare_error.code == 0
+    assert "run r has ended, this spare node was not needed" in capfd.readouterr().err
+    wait_until(b.is_closed, "b sees the end")
+    assert b.num_nodes_waiting() == 0
+    with pytest.raises(RendezvousClosedError, match="run r has ended: torchrun on node a has left it"):
+        b.next_rendezvous()
+
+
+def test_a_spare_that_leaves_ends_nothing(torchruns: Torchruns, store_server: StoreServer) -> None:
+    a, b = torchruns.start("a"), torchruns.start("b")
+    assert places(torchruns.meet(a, b)) == [(0, 2), (1, 2)]
+    spare = torchruns.start("c")
+    (waiting,) = torchruns.meet(spare)
+    wait_until(lambda: is_seen(a, "c"), "the spare waits")
+    assert spare.shutdown()
+    assert isinstance(waiting.exception(PATIENCE_S), RendezvousClosedError)
+    with store_server.client() as client:
+        assert not client.hexists(keys.meeting_records("r"), "c")
+    assert is_seen(a, "a")
+    assert not a.is_closed()
+
+
+def test_a_new_job_may_have_the_name_of_one_that_has_ended(torchruns: Torchruns) -> None:
+    old = [torchruns.start(node) for node in "ab"]
+    assert places(torchruns.meet(*old)) == [(0, 2), (1, 2)]
+    assert [one.shutdown() for one in old] == [True, True]
+    new = [torchruns.start(node) for node in "ba"]
+    assert places(torchruns.meet(*new)) == [(1, 2), (0, 2)]
+    assert [one.is_closed() for one in new] == [False, False]
+
+
+def test_a_redis_that_comes_back_empty_learns_the_world_again(torchruns: Torchruns, store_server: StoreServer) -> None:
+    a, b = torchruns.start("b"), torchruns.start("a")
+    (first,) = torchruns.meet(a)
+    wait_until(lambda: a._attendance is not None, "b waits")
+    assert places([first, *torchruns.meet(b)]) == [(1, 2), (0, 2)]
+    store_server.kill()
+    assert a._attendance is not None
+    assert a._attendance.look() is None
+    assert a.num_nodes_waiting() == 0
+    store_server.start()
+    wait_until(lambda: is_seen(a, "a") or is_seen(a, "b"), "the records are back")
+    sight = a._attendance.look()
+    assert sight is not None
+    assert sight.round == 1
+    assert a.num_nodes_waiting() == 0
+    assert places(torchruns.meet(a, b)) == [(1, 2), (0, 2)]
+
+
+def test_what_others_write_without_the_key_forms_no_world(torchruns: Torchruns, store_server: StoreServer) -> None:
+    forger = MeetingStore(store_server.client(), "r", RunKey(SECRET[::-1].replace("5", "6"), "r").seal)
+    forged = MeetingRecord(node="0", process="p", address="evil", nodes=2, waiting=True)
+    assert forger.claim(forged)
+    a = torchruns.start("a", join_timeout="0.5")
+    with pytest.raises(RendezvousTimeoutError, match=r"within 0\.5 s: a waits, 1 of 2 nodes missing"):
+        a.next_rendezvous()
+
+
+def test_two_nodes_of_one_name_do_not_replace_each_other(torchruns: Torchruns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast_torchrun.rendezvous.LEASE_S", 0.1)
+    a = torchruns.start("a")
+    torchruns.meet(a)
+    wait_until(lambda: a._attendance is not None, "a waits")
+    with pytest.raises(RendezvousError, match=r"node a already takes part in run r: .* node=NAME"):
+        torchruns.start("a").next_rendezvous()
+
+
+def unreachable(least: int, most: int) -> HoldfastRendezvous:
+    made = create_rendezvous(RendezvousParameters("holdfast", "redis://127.0.0.1:1", "r", least, most, "127.0.0.1"))
+    assert isinstance(made, HoldfastRendezvous)
+    return made
+
+
+def test_a_job_of_several_nodes_needs_redis_to_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RendezvousConnectionError, match=r"--rdzv-endpoint redis://127\.0\.0\.1:1: Redis"):
+        unreachable(1, 2)
+
+
+def test_one_node_starts_without_redis_as_often_as_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    alone = unreachable(1, 1)
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "no run key (--rdzv-conf run_key_file=FILE)" in lines[0]
+    assert lines[1].endswith("the job starts as under plain torchrun, and is not watched")
+    for number in ("1", "2"):
+        info = alone.next_rendezvous()
+        assert (info.rank, info.world_size, info.store.add("n", 1)) == (0, 1, 1)
+        info.store.set("n", number)
+    assert (alone.num_nodes_waiting(), alone.is_closed(), alone.shutdown()) == (0, False, True)
+
+
+class _Watcher:
+    def environment(self) -> dict[str, str]:
+        return {"HOLDFAST_TEST_OF_COMPANION": json.dumps([1])}
+
+
+def test_the_ranks_get_what_the_companion_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_TEST_OF_COMPANION", "")
+    alone = unreachable(1, 1)
+    alone._companion = _Watcher()
+    alone.next_rendezvous()
+    assert os.environ["HOLDFAST_TEST_OF_COMPANION"] == "[1]"

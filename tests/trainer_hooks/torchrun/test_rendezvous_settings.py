@@ -1,0 +1,79 @@
+"""What the rendezvous takes from torchrun's arguments, and what it refuses."""
+
+from pathlib import Path
+
+import pytest
+from torch.distributed.elastic.rendezvous.api import RendezvousParameters
+
+from holdfast_torchrun.rendezvous_settings import RendezvousSettings, find_address, read_settings
+from tests.support.run_keys import SECRET, write_key
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def settings(
+    run: str = "r", endpoint: str = "redis://store:6379", least: int = 2, most: int = 3, **conf: str
+) -> RendezvousSettings:
+    return read_settings(RendezvousParameters("holdfast", endpoint, run, least, most, **conf))
+
+
+def test_what_is_given_counts() -> None:
+    found = settings(node="n7", join_timeout="30", redis_password_file="p")
+    assert (found.run, found.nodes, found.node, found.join_timeout_s) == ("r", 2, "n7", 30.0)
+    assert (found.password_file, found.is_alone, found.key) == (Path("p"), False, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"run": "none"}, r"--rdzv-id is missing"),
+        ({"run": "a/b"}, r"--rdzv-id: run name 'a/b'"),
+        ({"endpoint": ""}, r"--rdzv-endpoint :"),
+        ({"endpoint": "host:29400"}, r"--rdzv-endpoint .*redis://host:port"),
+        ({"endpoint": "redis://:secret@host"}, r"--rdzv-endpoint: .* redis_password_file=FILE"),
+        ({"node": "a b"}, r"--rdzv-conf node=a b"),
+        ({"join_timeout": "soon"}, r"--rdzv-conf join_timeout=soon"),
+        ({"run_key_file": "absent"}, r"there is no key of run r at absent"),
+    ],
+)
+def test_what_is_refused_names_the_argument(change: dict[str, str], line: str) -> None:
+    with pytest.raises(ValueError, match=line) as caught:
+        settings(**change)  # type: ignore[arg-type]
+    assert "secret" not in str(caught.value)
+
+
+def test_one_node_needs_neither_a_name_nor_a_server() -> None:
+    found = settings(run="none", endpoint="", least=1, most=1)
+    assert found.is_alone
+
+
+def test_the_name_of_a_host_becomes_the_name_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "_gpu node-7.cluster")
+    assert settings().node == "gpu-node-7.cluster"
+
+
+def test_the_key_is_where_a_run_puts_it() -> None:
+    Path("holdfast-runs").mkdir()
+    path = write_key(Path("holdfast-runs"), "r")
+    assert settings().key is not None
+    path.chmod(0o644)
+    with pytest.raises(ValueError, match="others can use this key"):
+        settings()
+
+
+def test_without_a_secret_key_all_nodes_have_the_same() -> None:
+    Path("k").write_text(f"{SECRET}\n")
+    Path("k").chmod(0o600)
+    sealed = [one.meeting_key.seal.close("place", b"") for one in (settings(), settings(), settings(run_key_file="k"))]
+    assert sealed[0] == sealed[1] != sealed[2]
+
+
+def test_a_node_whose_name_is_unknown_has_the_address_towards_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.getfqdn", lambda: "no-such-host.invalid")
+    assert find_address(settings(endpoint="redis://127.0.0.1:1")) == "127.0.0.1"
+    assert find_address(settings(endpoint="unix:///tmp/s")) == "localhost"
+    monkeypatch.setattr("socket.getfqdn", lambda: "localhost")
+    assert find_address(settings()) == "localhost"

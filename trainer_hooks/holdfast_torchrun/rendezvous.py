@@ -1,0 +1,295 @@
+"""The rendezvous that torchrun calls: it waits until this node is part of a world, and serves or joins its store."""
+
+import os
+import secrets
+from collections.abc import Mapping
+from datetime import timedelta
+from threading import Event
+from time import monotonic
+from typing import Protocol
+
+from redis.exceptions import RedisError
+from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+
+from holdfast_base.redis_client import connect_blocking
+from holdfast_base.text import reason_of
+from holdfast_proto.v1.meeting_pb2 import MeetingRecord, MeetingWorld
+from holdfast_torchrun.attendance import Attendance
+from holdfast_torchrun.meeting import LEASE_S, Sight, describe_wait, is_healthy, next_members, nodes_to_join
+from holdfast_torchrun.meeting_store import MeetingStore
+from holdfast_torchrun.rendezvous_settings import RendezvousSettings, find_address, read_settings, say
+
+BACKEND = "holdfast"
+REDIS_TIMEOUT_S = 2.0
+"""Time after which Redis counts as unreachable. It is shorter than a lease."""
+STORE_TIMEOUT = timedelta(seconds=60)
+"""Longest wait of torchrun for another node in the store of a world, as in torch."""
+_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 1.0
+_CLOSE_TRIES = 10
+_UNWATCHED = "the job starts as under plain torchrun, and is not watched"
+
+
+class Companion(Protocol):
+    """What watches the ranks of this node."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Return variables for the ranks of the world that has just formed. They start when this returns."""
+
+
+class NoCompanion:
+    """Stands for Holdfast where it does not watch the ranks."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Return no variables."""
+        return {}
+
+
+def create_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
+    """Return the rendezvous of a job. Raises ValueError for bad arguments and RendezvousConnectionError."""
+    settings = read_settings(parameters)
+    if settings.key is None:
+        say(f"no run key (--rdzv-conf run_key_file=FILE): {_UNWATCHED}")
+    elif not settings.endpoint:
+        say(f"no --rdzv-endpoint=redis://HOST:PORT: {_UNWATCHED}")
+    return HoldfastRendezvous(settings, _open_store(settings), NoCompanion())
+
+
+def _open_store(settings: RendezvousSettings) -> MeetingStore | None:
+    """Return the place where the nodes of the job meet; None: there is only one node."""
+    if not settings.endpoint:
+        return None
+    try:
+        client = connect_blocking(settings.endpoint, settings.password_file, timeout_s=REDIS_TIMEOUT_S)
+        client.time()
+    except (RedisError, OSError) as error:
+        problem = f"--rdzv-endpoint {settings.endpoint}: Redis cannot be used ({reason_of(error).rstrip('.')})"
+        if not settings.is_alone:
+            raise RendezvousConnectionError(problem) from None
+        say(f"{problem}: {_UNWATCHED}")
+        return None
+    if settings.is_alone:
+        client.close()
+        return None
+    return MeetingStore(client, settings.run, settings.meeting_key.seal)
+
+
+class HoldfastRendezvous(RendezvousHandler):
+    """The rendezvous of one torchrun. ``store`` is None if its node is the whole world."""
+
+    def __init__(self, settings: RendezvousSettings, store: MeetingStore | None, companion: Companion) -> None:
+        self._settings = settings
+        self._store = store
+        self._companion = companion
+        self._record = MeetingRecord(
+            node=settings.node,
+            process=secrets.token_hex(16),
+            address=find_address(settings),
+            nodes=settings.nodes,
+        )
+        self._attendance: Attendance | None = None
+        self._closed_before = 0
+        """Round of the last world of an earlier job of this name; 0: there was none."""
+        self._server: TCPStore | None = None
+        """The store that this node serves."""
+        self._rounds_alone = 0
+        self._pause = Event()
+
+    def get_backend(self) -> str:
+        """Return the name of this rendezvous."""
+        return BACKEND
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Whether the ranks use the store of torchrun: no.
+
+        torch would put the number of restarts before all keys. torchrun counts a restart only on the nodes whose ranks
+        have failed, so the ranks of a later round would look for different keys and hang.
+        """
+        return False
+
+    def get_run_id(self) -> str:
+        """Return the name of the run."""
+        return self._settings.run
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait until this node is part of a new world. Raises what the interface names, or exits: see _check_end."""
+        if self._store is None:
+            return self._train_alone()
+        attendance = self._attend()
+        attendance.begin_to_wait()
+        begun_s = monotonic()
+        while True:
+            sight = attendance.look()
+            if sight is not None:
+                self._check_end(sight)
+                info = self._try_to_enter(attendance, sight)
+                if info is not None:
+                    return info
+                if is_healthy(sight):  # a spare waits as long as the others train
+                    begun_s = monotonic()
+                elif self._form(attendance, sight):
+                    continue
+            if attendance.is_over:
+                raise RendezvousClosedError(f"this node has left run {self._settings.run}")
+            self._check_time(begun_s, sight)
+            # In a large run every node reads as many records as there are nodes.
+            self._pause.wait(min(_PAUSE_S + len(sight.records if sight else ()) / 1000, _LONGEST_PAUSE_S))
+
+    def num_nodes_waiting(self) -> int:
+        """Return how many nodes make this one stop its ranks and rejoin. Never blocks or raises."""
+        attendance = self._attendance
+        sight = attendance.sight if attendance is not None else None
+        if attendance is None or sight is None:
+            return 0
+        return nodes_to_join(sight, self._record.process, attendance.round)
+
+    def is_closed(self) -> bool:
+        """Return whether the run has ended for all."""
+        sight = self._attendance.sight if self._attendance is not None else None
+        return sight is not None and self._has_ended(sight)
+
+    def set_closed(self) -> None:
+        """End the run for all: spares leave, and members cannot meet again."""
+        if self._store is None or self._attendance is None:
+            return
+        for _ in range(_CLOSE_TRIES):
+            sight = self._attendance.look()
+            if sight is None or sight.world is None or sight.world.closed_by:
+                return
+            world = MeetingWorld()
+            world.CopyFrom(sight.world)
+            world.closed_by = self._settings.node
+            if self._store.replace(sight.stored, world):
+                return
+
+    def shutdown(self) -> bool:
+        """Leave; end the run for all if this node is a member of the newest world. Return whether Redis knows."""
+        knows = True
+        if self._store is not None and self._attendance is not None:
+            try:
+                sight = self._attendance.look()
+                knows = sight is not None
+                if sight is not None and sight.rank_of(self._record.process) is not None:
+                    self.set_closed()
+                self._attendance.stop()
+                self._store.remove(self._settings.node)
+                self._store.close()
+            except (RedisError, OSError):
+                knows = False
+        self._server = None
+        return knows
+
+    def _attend(self) -> Attendance:
+        """Return the presence of this torchrun, which begins with the first call."""
+        if self._attendance is None and self._store is not None:
+            attendance = Attendance(self._store, self._record, self._settings.endpoint)
+            self._claim_name(self._store)
+            attendance.start()
+            self._attendance = attendance
+            sight = attendance.look()
+            if sight is not None and sight.world is not None and sight.world.closed_by:
+                self._closed_before = sight.round
+        assert self._attendance is not None
+        return self._attendance
+
+    def _claim_name(self, store: MeetingStore) -> None:
+        """Take the node's name. A torchrun that was killed holds it until its lease ends."""
+        begun_s = monotonic()
+        try:
+            while not store.claim(self._record):
+                if monotonic() - begun_s > 2 * LEASE_S:
+                    raise RendezvousError(
+                        f"a node {self._settings.node} already takes part in run {self._settings.run}: give each node"
+                        " a name of its own with --rdzv-conf node=NAME, and each job another --rdzv-id"
+                    )
+                self._pause.wait(_PAUSE_S)
+        except (RedisError, OSError) as error:
+            raise RendezvousConnectionError(
+                f"--rdzv-endpoint {self._settings.endpoint}: Redis cannot be used ({reason_of(error)})"
+            ) from None
+
+    def _has_ended(self, sight: Sight) -> bool:
+        return sight.world is not None and bool(sight.world.closed_by) and sight.round > self._closed_before
+
+    def _check_end(self, sight: Sight) -> None:
+        """Raise if the run has ended for all. A spare leaves without an error.
+
+        torch has an exception for that, RendezvousGracefulExitError, but its launcher fails on it.
+        """
+        if not self._has_ended(sight) or sight.world is None:
+            return
+        if sight.rank_of(self._record.process) is None:
+            say(f"run {self._settings.run} has ended, this spare node was not needed")
+            raise SystemExit(0)
+        raise RendezvousClosedError(
+            f"run {self._settings.run} has ended: torchrun on node {sight.world.closed_by} has left it, so this node"
+            " cannot restart its ranks"
+        )
+
+    def _check_time(self, begun_s: float, sight: Sight | None) -> None:
+        if monotonic() - begun_s <= self._settings.join_timeout_s:
+            return
+        who = describe_wait(sight, self._settings.nodes) if sight else f"Redis at {self._settings.endpoint} is away"
+        raise RendezvousTimeoutError(
+            f"run {self._settings.run}: no world of {self._settings.nodes} nodes has formed within"
+            f" {self._settings.join_timeout_s:g} s: {who}. Start the missing nodes, or raise --rdzv-conf join_timeout"
+        )
+
+    def _form(self, attendance: Attendance, sight: Sight) -> bool:
+        """Write the next world if this node is its first member; return whether it is written.
+
+        The first member serves the store. So it does that before, and a world is one value.
+        """
+        members = next_members(sight, self._settings.nodes, is_steady=attendance.is_steady)
+        if members is None or members[0].process != self._record.process or self._store is None:
+            return False
+        self._server = _serve_store()
+        world = MeetingWorld(round=sight.round + 1, members=members, store_port=self._server.port)
+        try:
+            return self._store.replace(sight.stored, world)
+        except (RedisError, OSError):  # the thread reports the outage
+            return False
+
+    def _try_to_enter(self, attendance: Attendance, sight: Sight) -> RendezvousInfo | None:
+        """Return this node's place in the newest world; None: it has none, or the world has failed already."""
+        rank = sight.rank_of(self._record.process)
+        if sight.world is None or rank is None or sight.round <= attendance.round:
+            return None
+        attendance.enter(sight.world)
+        first, port = sight.world.members[0], sight.world.store_port
+        try:
+            if self._server is None or rank != 0 or self._server.port != port:
+                self._server = None
+            store = self._server or TCPStore(first.address, port, is_master=False, timeout=STORE_TIMEOUT)
+            return self._info(store, sight.round, rank, len(sight.world.members))
+        except DistError as error:
+            say(f"the store of round {sight.round} cannot be used ({reason_of(error)[:200]}): waiting for the next one")
+            attendance.begin_to_wait()
+            return None
+
+    def _train_alone(self) -> RendezvousInfo:
+        self._rounds_alone += 1
+        self._server = _serve_store()
+        return self._info(self._server, self._rounds_alone, rank=0, nodes=1)
+
+    def _info(self, store: TCPStore, number: int, rank: int, nodes: int) -> RendezvousInfo:
+        prefixed = PrefixStore(f"holdfast/{self._settings.run}/{number}", store)
+        bootstrap = RendezvousStoreInfo.build(rank, prefixed, self._record.address)
+        os.environ.update(self._companion.environment())
+        return RendezvousInfo(prefixed, rank, nodes, bootstrap)
+
+
+def _serve_store() -> TCPStore:
+    """Return a store that this process serves, on a port that the kernel chooses."""
+    return TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT)

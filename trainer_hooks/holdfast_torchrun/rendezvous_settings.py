@@ -1,0 +1,151 @@
+"""What torchrun's arguments say about the rendezvous of a job."""
+
+import re
+import socket
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from holdfast_base.redis_client import check_url
+from holdfast_proto import keys, run_files
+from holdfast_proto.run_key import RunKey, RunKeyFile
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.rendezvous.api import RendezvousParameters
+
+JOIN_TIMEOUT_S = 600
+"""Default time that a node waits for a world, as in torch."""
+DIRECTORY = Path("holdfast-runs")
+"""Where the key of a run is without ``run_key_file``: the default of ``--directory``."""
+_UNNAMED = "none"
+"""The run's name without ``--rdzv-id``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RendezvousSettings:
+    """What a job and its node are."""
+
+    run: str
+    nodes: int
+    """Nodes of a world. All others are spares."""
+    is_alone: bool
+    """Whether there is one node and no spare, which meets nobody."""
+    endpoint: str
+    """URL of Redis; empty: there is none."""
+    password_file: Path | None
+    node: str
+    local_address: str
+    """Address of the node from ``--local-addr``; empty: it is to be found."""
+    join_timeout_s: float
+    key: RunKey | None = field(repr=False)
+    """Key of the run; None: there is no file, so the run cannot be watched."""
+
+    @property
+    def meeting_key(self) -> RunKey:
+        """The key that signs what the nodes write. Without a secret one it is public, as torch's own rendezvous is."""
+        return self.key or RunKey(self.run, self.run)
+
+
+def read_settings(parameters: "RendezvousParameters") -> RendezvousSettings:
+    """Return the settings of a job. Raises ValueError with a line that names the argument."""
+    run, is_alone = parameters.run_id, parameters.max_nodes == 1
+    if run == _UNNAMED and not is_alone:
+        raise ValueError("--rdzv-id is missing: give all nodes of the job the same name, and no other job")
+    try:
+        keys.check_run_name(run)
+    except ValueError as error:
+        raise ValueError(f"--rdzv-id: {error}") from None
+    password_file = parameters.get("redis_password_file")
+    return RendezvousSettings(
+        run=run,
+        nodes=parameters.min_nodes,
+        is_alone=is_alone,
+        endpoint=_checked_endpoint(parameters.endpoint, is_alone=is_alone),
+        password_file=Path(password_file) if password_file else None,
+        node=_checked_node(parameters.get("node")),
+        local_address=parameters.local_addr or "",
+        join_timeout_s=_checked_timeout(parameters.get("join_timeout", JOIN_TIMEOUT_S)),
+        key=_find_key(parameters.get("run_key_file"), run),
+    )
+
+
+def say(line: str) -> None:
+    """Show the user a line: torchrun shows no log of ours."""
+    print(f"holdfast: {line}", file=sys.stderr, flush=True)
+
+
+def find_address(settings: RendezvousSettings) -> str:
+    """Return the address by which other nodes reach this one: its name, as torch uses it, if the name is known.
+
+    Else it is the address from which this node reaches Redis.
+    """
+    if settings.local_address:
+        return settings.local_address
+    name = socket.getfqdn()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return _address_towards(settings.endpoint)
+    return name
+
+
+def _address_towards(endpoint: str) -> str:
+    """Return the address of the route to a server. Nothing is sent: a socket for datagrams only chooses the route."""
+    first = urlsplit(f"//{urlsplit(endpoint).netloc.rpartition('@')[2].split(',')[0]}")
+    if not first.hostname:
+        return "localhost"  # over a unix socket, all nodes are on this machine
+    try:
+        found = socket.getaddrinfo(first.hostname, 6379, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as route:
+            route.connect(address)
+            return str(route.getsockname()[0])
+    except OSError:
+        return "localhost"
+
+
+def _checked_endpoint(endpoint: str, *, is_alone: bool) -> str:
+    if is_alone and not endpoint:
+        return ""
+    if urlsplit(endpoint).password is not None:
+        raise ValueError(
+            "--rdzv-endpoint: every user of the machine can read a password in it, and torchrun logs it: put it into a"
+            " file, and name that with --rdzv-conf redis_password_file=FILE"
+        )
+    try:
+        return check_url(endpoint)
+    except ValueError as error:
+        text = str(error).replace("--redis-password-file", "--rdzv-conf redis_password_file=FILE")
+        raise ValueError(text.replace("--redis", "--rdzv-endpoint")) from None
+
+
+def _checked_node(name: str | None) -> str:
+    if name is None:
+        fit = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-")
+        return fit[:63] or "node"
+    if not keys.RUN_NAME.fullmatch(name):
+        raise ValueError(
+            f"--rdzv-conf node={name[:80]}: use 1 to 63 letters, digits, '.', '_' or '-', starting with a letter or"
+            " digit"
+        )
+    return name
+
+
+def _checked_timeout(value: object) -> float:
+    try:
+        timeout_s = float(str(value))
+    except ValueError:
+        timeout_s = 0.0
+    if not 0.0 < timeout_s <= 1e9:
+        raise ValueError(f"--rdzv-conf join_timeout={str(value)[:80]}: a number of seconds is expected")
+    return timeout_s
+
+
+def _find_key(named: str | None, run: str) -> RunKey | None:
+    """Return the run's key. Raises RunKeyError if there is a file that cannot be used."""
+    path = Path(named) if named else run_files.run_key(DIRECTORY, run)
+    if not named and not path.exists():
+        return None
+    return RunKeyFile(path, run).read()
