@@ -8,6 +8,8 @@ in the folder of an incident or of a suspicion. Nothing here touches a disk.
 import re
 from pathlib import Path
 
+DIRECTORY = Path("holdfast-runs")
+"""Directory of a run without ``--directory``: in the folder in which the command starts."""
 AGENT_RECORDS = "node-*/record.pb"
 """Pattern of the records of all agents in a run's directory."""
 RANK_LOGS = "logs/generation-*/rank-*.log"

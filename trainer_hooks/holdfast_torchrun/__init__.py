@@ -5,6 +5,7 @@ The torchruns of all nodes meet in Redis. One of them writes down the world, and
 * ``meeting.py`` decides from what all have written which world forms, and who has to come back.
 * ``meeting_store.py`` writes and reads that in Redis, signed with the run's key.
 * ``attendance.py`` keeps the record of this node fresh in a thread, and holds what it saw last.
+* ``world_store.py`` serves or joins the store of the world, where all members meet before the world counts.
 * ``rendezvous.py`` is what torchrun calls, and ``rendezvous_settings.py`` reads its arguments.
 
 Every torchrun on the machine loads this module, whatever its backend. So nothing is imported here before it is needed.

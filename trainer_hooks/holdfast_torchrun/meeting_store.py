@@ -6,6 +6,7 @@ itself cannot sign. So a node reads the world, decides, and writes a new one onl
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
 
 MOST_NODES = 131072
 """Largest number of records that are read: others may fill Redis."""
+_HEAD_BYTES = 32
+"""First bytes of a sealed value, with its signature."""
 KEEP_MS = 3_600_000
 """Time after which Redis forgets a run whose nodes are gone."""
 
 # KEYS: records, world, bell. ARGV: node, its record, the bell as it was read ('-' reads all records), a new bell or '',
-# most records, time to live in ms. Returns the world, the bell, the server's time and the records, if they may be new.
+# most records, time to live in ms, the head of the world as it was read. Returns the world, the bell, the server's time
+# and the records. Without a new bell there are no records. A world with that head is nil: its head signs all of it.
 EXCHANGE = """
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 if ARGV[4] ~= '' then redis.call('SET', KEYS[3], ARGV[4]) end
@@ -37,7 +41,9 @@ local records = {}
 if bell ~= ARGV[3] and redis.call('HLEN', KEYS[1]) <= tonumber(ARGV[5]) then
   records = redis.call('HGETALL', KEYS[1])
 end
-return {redis.call('GET', KEYS[2]) or '', bell, redis.call('TIME'), records}
+local world = redis.call('GET', KEYS[2]) or ''
+if ARGV[7] ~= '' and string.sub(world, 1, #ARGV[7]) == ARGV[7] then world = false end
+return {world, bell, redis.call('TIME'), records}
 """
 
 # KEYS: world. ARGV: the world as it was read, as it becomes, time to live in ms.
@@ -101,21 +107,18 @@ class MeetingStore:
         if self._lead_s is None:
             self._set_clock(self._client.time())
         record.written_unix_s = self._now_s()
-        heard = b"" if sees_all or self._last is None else self._heard_bell
+        known = None if sees_all else self._last
         # Redis says "" for a bell that is not there, so "-" stands for one that was not heard.
-        arguments: list[bytes | str | int] = [
-            record.node,
-            self._sealed(record),
-            heard or b"-",
-            ring,
-            MOST_NODES,
-            KEEP_MS,
-        ]
+        heard, head = (self._heard_bell or b"-", known.stored[:_HEAD_BYTES]) if known else (b"-", b"")
+        arguments: list[bytes | str | int] = [record.node, self._sealed(record), heard, ring, MOST_NODES, KEEP_MS, head]
         stored, bell, clock, found = self._exchange([self._records, self._world, self._bell], arguments)
         self._set_clock(clock)
         records = self._fresh(found) if found or self._last is None else dict(self._last.records)
+        if stored is None and known is not None:
+            self._last = replace(known, records=records)
+        else:
+            self._last = Sight(self._read_world(stored or b""), stored or b"", records)
         self._heard_bell = bell
-        self._last = Sight(self._read_world(stored), stored, records)
         return self._last
 
     def replace(self, stored: bytes, world: MeetingWorld) -> bool:

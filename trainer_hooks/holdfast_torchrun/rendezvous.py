@@ -3,13 +3,12 @@
 import os
 import secrets
 from collections.abc import Mapping
-from datetime import timedelta
 from threading import Event
 from time import monotonic
 from typing import Protocol
 
 from redis.exceptions import RedisError
-from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistError
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -17,23 +16,21 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
-    RendezvousStoreInfo,
     RendezvousTimeoutError,
 )
 
 from holdfast_base.redis_client import connect_blocking
 from holdfast_base.text import reason_of
-from holdfast_proto.v1.meeting_pb2 import MeetingRecord, MeetingWorld
+from holdfast_proto.v1.meeting_pb2 import MeetingMember, MeetingRecord, MeetingWorld
 from holdfast_torchrun.attendance import Attendance
 from holdfast_torchrun.meeting import LEASE_S, Sight, describe_wait, is_healthy, next_members, nodes_to_join
 from holdfast_torchrun.meeting_store import MeetingStore
 from holdfast_torchrun.rendezvous_settings import RendezvousSettings, find_address, read_settings, say
+from holdfast_torchrun.world_store import WorldStores
 
 BACKEND = "holdfast"
 REDIS_TIMEOUT_S = 2.0
 """Time after which Redis counts as unreachable. It is shorter than a lease."""
-STORE_TIMEOUT = timedelta(seconds=60)
-"""Longest wait of torchrun for another node in the store of a world, as in torch."""
 _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 _CLOSE_TRIES = 10
@@ -100,8 +97,7 @@ class HoldfastRendezvous(RendezvousHandler):
         self._attendance: Attendance | None = None
         self._closed_before = 0
         """Round of the last world of an earlier job of this name; 0: there was none."""
-        self._server: TCPStore | None = None
-        """The store that this node serves."""
+        self._stores = WorldStores(settings.run, self._record.address)
         self._rounds_alone = 0
         self._pause = Event()
 
@@ -187,7 +183,7 @@ class HoldfastRendezvous(RendezvousHandler):
                 self._store.close()
             except (RedisError, OSError):
                 knows = False
-        self._server = None
+        self._stores.close()
         return knows
 
     def _attend(self) -> Attendance:
@@ -254,8 +250,7 @@ class HoldfastRendezvous(RendezvousHandler):
         members = next_members(sight, self._settings.nodes, is_steady=attendance.is_steady)
         if members is None or members[0].process != self._record.process or self._store is None:
             return False
-        self._server = _serve_store()
-        world = MeetingWorld(round=sight.round + 1, members=members, store_port=self._server.port)
+        world = MeetingWorld(round=sight.round + 1, members=members, store_port=self._stores.serve())
         try:
             return self._store.replace(sight.stored, world)
         except (RedisError, OSError):  # the thread reports the outage
@@ -267,29 +262,20 @@ class HoldfastRendezvous(RendezvousHandler):
         if sight.world is None or rank is None or sight.round <= attendance.round:
             return None
         attendance.enter(sight.world)
-        first, port = sight.world.members[0], sight.world.store_port
         try:
-            if self._server is None or rank != 0 or self._server.port != port:
-                self._server = None
-            store = self._server or TCPStore(first.address, port, is_master=False, timeout=STORE_TIMEOUT)
-            return self._info(store, sight.round, rank, len(sight.world.members))
+            return self._enter(sight.world, rank)
         except DistError as error:
-            say(f"the store of round {sight.round} cannot be used ({reason_of(error)[:200]}): waiting for the next one")
+            say(f"round {sight.round} has failed in its store ({reason_of(error)[:200]}): waiting for the next one")
             attendance.begin_to_wait()
             return None
 
     def _train_alone(self) -> RendezvousInfo:
         self._rounds_alone += 1
-        self._server = _serve_store()
-        return self._info(self._server, self._rounds_alone, rank=0, nodes=1)
+        own = MeetingMember(node=self._record.node, process=self._record.process, address=self._record.address)
+        world = MeetingWorld(round=self._rounds_alone, members=[own], store_port=self._stores.serve())
+        return self._enter(world, rank=0)
 
-    def _info(self, store: TCPStore, number: int, rank: int, nodes: int) -> RendezvousInfo:
-        prefixed = PrefixStore(f"holdfast/{self._settings.run}/{number}", store)
-        bootstrap = RendezvousStoreInfo.build(rank, prefixed, self._record.address)
+    def _enter(self, world: MeetingWorld, rank: int) -> RendezvousInfo:
+        info = self._stores.enter(world, rank)
         os.environ.update(self._companion.environment())
-        return RendezvousInfo(prefixed, rank, nodes, bootstrap)
-
-
-def _serve_store() -> TCPStore:
-    """Return a store that this process serves, on a port that the kernel chooses."""
-    return TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT)
+        return info

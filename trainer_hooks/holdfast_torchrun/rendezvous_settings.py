@@ -10,15 +10,13 @@ from urllib.parse import urlsplit
 
 from holdfast_base.redis_client import check_url
 from holdfast_proto import keys, run_files
-from holdfast_proto.run_key import RunKey, RunKeyFile
+from holdfast_proto.run_key import RunKey, RunKeyError, RunKeyFile
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 
 JOIN_TIMEOUT_S = 600
 """Default time that a node waits for a world, as in torch."""
-DIRECTORY = Path("holdfast-runs")
-"""Where the key of a run is without ``run_key_file``: the default of ``--directory``."""
 _UNNAMED = "none"
 """The run's name without ``--rdzv-id``."""
 
@@ -109,11 +107,6 @@ def _address_towards(endpoint: str) -> str:
 def _checked_endpoint(endpoint: str, *, is_alone: bool) -> str:
     if is_alone and not endpoint:
         return ""
-    if urlsplit(endpoint).password is not None:
-        raise ValueError(
-            "--rdzv-endpoint: every user of the machine can read a password in it, and torchrun logs it: put it into a"
-            " file, and name that with --rdzv-conf redis_password_file=FILE"
-        )
     try:
         return check_url(endpoint)
     except ValueError as error:
@@ -145,7 +138,10 @@ def _checked_timeout(value: object) -> float:
 
 def _find_key(named: str | None, run: str) -> RunKey | None:
     """Return the run's key. Raises RunKeyError if there is a file that cannot be used."""
-    path = Path(named) if named else run_files.run_key(DIRECTORY, run)
+    path = Path(named) if named else run_files.run_key(run_files.DIRECTORY, run)
     if not named and not path.exists():
         return None
-    return RunKeyFile(path, run).read()
+    try:
+        return RunKeyFile(path, run).read()
+    except RunKeyError as error:
+        raise RunKeyError(str(error).replace("--run-key-file", "--rdzv-conf run_key_file=FILE")) from None

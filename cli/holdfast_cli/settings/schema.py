@@ -15,6 +15,7 @@ from typing import Any
 from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_cli.settings.channels import ChannelSettings
 from holdfast_cli.settings.setting import EVERYWHERE, Setting, declared_settings, setting
+from holdfast_proto import run_files
 from holdfast_proto.limits import STOP_GRACE_S
 from holdfast_proto.v1.store_pb2 import LossAction
 from holdfast_proto.vocabulary import DEFAULTS, MOST_BUDGET, NOTIFY_EVENTS
@@ -98,7 +99,7 @@ class RunSettings:
         most=100_000,
     )
     """Nodes that train. More agents than that are spares."""
-    directory: Path = setting(Path("holdfast-runs"), "run.directory", "--directory FOLDER", by=EVERYWHERE)
+    directory: Path = setting(run_files.DIRECTORY, "run.directory", "--directory FOLDER", by=EVERYWHERE)
     """Folder that holds one folder per run. `holdfast publish` writes RUN.key there."""
     share_group: bool = setting(False, "run.share_group", "--share-group", by="run observe")
     """Let the group of the run's folder read its logs, incidents and checkpoints. Otherwise only you can."""

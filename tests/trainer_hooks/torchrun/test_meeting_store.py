@@ -52,7 +52,7 @@ def test_what_one_node_writes_another_reads(nodes: Nodes) -> None:
     assert seen.records["b"] == written
     assert (seen.world, seen.round) == (None, 0)
     assert a.replace(seen.stored, world())
-    assert b.exchange(written, sees_all=False).world == world()
+    assert [b.exchange(written, sees_all=sees_all).world for sees_all in (False, False, True)] == [world()] * 3
     b.remove("b")
     assert names(a) == ["a"]
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,19 @@ def test_a_spare_takes_the_rank_of_a_lost_node(torchruns: Torchruns) -> None:
     waiting = torchruns.meet(spare)
     kill(a)
     assert places([*torchruns.meet(b), *waiting]) == [(1, 2), (0, 2)]
+
+
+def test_a_world_with_a_node_that_died_while_it_waited_is_given_up(
+    torchruns: Torchruns, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("holdfast_torchrun.world_store.MEMBERS_TIMEOUT", timedelta(seconds=0.3))
+    a, dying, spare = torchruns.start("a"), torchruns.start("b"), torchruns.start("c")
+    torchruns.meet(dying)
+    wait_until(lambda: dying._attendance is not None and is_seen(dying, "b"), "b waits")
+    kill(dying)
+    (first,) = torchruns.meet(a)  # within the time of the lease of b
+    wait_until(lambda: "round 1 has failed" in capfd.readouterr().err, "a gives the world up")
+    assert places([first, *torchruns.meet(spare)]) == [(0, 2), (1, 2)]
 
 
 def test_a_run_that_ends_releases_its_spare(torchruns: Torchruns, capfd: pytest.CaptureFixture[str]) -> None:
