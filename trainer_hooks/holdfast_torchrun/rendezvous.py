@@ -132,10 +132,10 @@ class HoldfastRendezvous(RendezvousHandler):
                 info = self._try_to_enter(attendance, sight)
                 if info is not None:
                     return info
-                if is_healthy(sight):  # a spare waits as long as the others train
-                    begun_s = monotonic()
-                elif self._form(attendance, sight):
+                if self._form(attendance, sight):
                     continue
+                if self._settings.has_spares and is_healthy(sight):  # a spare waits as long as the others train
+                    begun_s = monotonic()
             if attendance.is_over:
                 raise RendezvousClosedError(f"this node has left run {self._settings.run}")
             self._check_time(begun_s, sight)
@@ -225,9 +225,13 @@ class HoldfastRendezvous(RendezvousHandler):
         """
         if not self._has_ended(sight) or sight.world is None:
             return
-        if sight.rank_of(self._record.process) is None:
+        is_member = sight.rank_of(self._record.process) is not None
+        if not is_member and self._settings.has_spares:
             say(f"run {self._settings.run} has ended, this spare node was not needed")
             raise SystemExit(0)
+        if not is_member and self._record.round == 0:  # an earlier job of this name has ended while this one has begun
+            self._closed_before = sight.round
+            return
         raise RendezvousClosedError(
             f"run {self._settings.run} has ended: torchrun on node {sight.world.closed_by} has left it, so this node"
             " cannot restart its ranks"

@@ -27,7 +27,9 @@ class RendezvousSettings:
 
     run: str
     nodes: int
-    """Nodes of a world. All others are spares."""
+    """Nodes of a world."""
+    has_spares: bool
+    """Whether further nodes wait as spares."""
     is_alone: bool
     """Whether there is one node and no spare, which meets nobody."""
     endpoint: str
@@ -59,6 +61,7 @@ def read_settings(parameters: "RendezvousParameters") -> RendezvousSettings:
     return RendezvousSettings(
         run=run,
         nodes=parameters.min_nodes,
+        has_spares=parameters.max_nodes > parameters.min_nodes,
         is_alone=is_alone,
         endpoint=_checked_endpoint(parameters.endpoint, is_alone=is_alone),
         password_file=Path(password_file) if password_file else None,

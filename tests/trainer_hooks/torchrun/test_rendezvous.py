@@ -37,10 +37,10 @@ class Torchruns:
         self._threads = ThreadPoolExecutor(16)
         self._all: list[HoldfastRendezvous] = []
 
-    def start(self, node: str, **conf: str) -> HoldfastRendezvous:
-        """Return the rendezvous of a new torchrun with ``--nnodes=2:3``."""
+    def start(self, node: str, most: int = 3, **conf: str) -> HoldfastRendezvous:
+        """Return the rendezvous of a new torchrun with ``--nnodes=2:3``, or another number for 3."""
         given = {"node": node, "run_key_file": str(self._key), **conf}
-        made = create_rendezvous(RendezvousParameters("holdfast", self._server.url, "r", 2, 3, "127.0.0.1", **given))
+        made = create_rendezvous(RendezvousParameters("holdfast", self._server.url, "r", 2, most, "127.0.0.1", **given))
         assert isinstance(made, HoldfastRendezvous)
         self._all.append(made)
         return made
@@ -163,6 +163,19 @@ def test_a_new_job_may_have_the_name_of_one_that_has_ended(torchruns: Torchruns)
     new = [torchruns.start(node) for node in "ba"]
     assert places(torchruns.meet(*new)) == [(1, 2), (0, 2)]
     assert [one.is_closed() for one in new] == [False, False]
+
+
+def test_a_job_without_spares_waits_for_the_end_of_an_earlier_one(torchruns: Torchruns) -> None:
+    old = [torchruns.start(node, most=2) for node in "ab"]
+    assert places(torchruns.meet(*old)) == [(0, 2), (1, 2)]
+    new = [torchruns.start(node, most=2) for node in "cd"]
+    meetings = torchruns.meet(*new)
+    wait_until(lambda: new[0]._attendance is not None and is_seen(new[0], "d"), "the new job waits")
+    assert old[0].shutdown()
+    assert is_seen(new[1], "b")
+    assert not any(one.done() for one in meetings)
+    assert old[1].shutdown()
+    assert places(meetings) == [(0, 2), (1, 2)]
 
 
 def test_a_redis_that_comes_back_empty_learns_the_world_again(torchruns: Torchruns, store_server: StoreServer) -> None:
