@@ -61,7 +61,7 @@ class RankContext:
     @property
     def saves(self) -> bool:
         """Whether Holdfast saves and restores the rank's state."""
-        return (self.restores or not self.observed) and not self.auto
+        return self.restores or not (self.observed or self.auto)
 
     def to_environment(self) -> dict[str, str]:
         """Return the environment variable that carries this context."""

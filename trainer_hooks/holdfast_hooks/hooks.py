@@ -7,6 +7,7 @@ import os
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -102,10 +103,15 @@ class Hooks:
         check_replicas: bool,
         check_data_position: bool,
         identity: Identity | None = None,
+        saves: bool = True,
     ) -> None:
-        """Take what :func:`attach` takes. ``identity``: the rank's place; None: as the launcher says."""
+        """Take what :func:`attach` takes.
+
+        ``identity``: the rank's place; None: as the launcher says. ``saves``: whether the state may be saved at all.
+        """
         self._pid = os.getpid()
         self._identity = identity
+        self._may_save = saves
         self._state = state
         self._context: RankContext | None = None
         self._sidecar: Sidecar | None = None
@@ -141,6 +147,8 @@ class Hooks:
             identity = identity.as_in_torch()
             self._context = _read_context(identity)
             assert self._context is not None
+        if not self._may_save:
+            self._context = replace(self._context, restores=False)
         self._undo.callback(self._last_words.uninstall)
         open_step = None
         if self._context.saves:

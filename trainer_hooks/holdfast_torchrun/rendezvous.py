@@ -1,11 +1,9 @@
 """The rendezvous that torchrun calls: it waits until this node is part of a world, and serves or joins its store."""
 
-import os
 import secrets
-from collections.abc import Mapping
+import sys
 from threading import Event
 from time import monotonic
-from typing import Protocol
 
 from redis.exceptions import RedisError
 from torch.distributed import DistError
@@ -25,6 +23,7 @@ from holdfast_proto.v1.meeting_pb2 import MeetingMember, MeetingRecord, MeetingW
 from holdfast_torchrun.attendance import Attendance
 from holdfast_torchrun.meeting import LEASE_S, Sight, describe_wait, is_healthy, next_members, nodes_to_join
 from holdfast_torchrun.meeting_store import MeetingStore
+from holdfast_torchrun.node_companion import UNWATCHED, Companion, NoCompanion, NodeCompanion
 from holdfast_torchrun.rendezvous_settings import RendezvousSettings, find_address, read_settings, say
 from holdfast_torchrun.world_store import WorldStores
 
@@ -34,38 +33,25 @@ REDIS_TIMEOUT_S = 2.0
 _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 _CLOSE_TRIES = 10
-_UNWATCHED = "the job starts as under plain torchrun, and is not watched"
-
-
-class Companion(Protocol):
-    """What watches the ranks of this node."""
-
-    def environment(self) -> Mapping[str, str]:
-        """Return variables for the ranks of the world that has just formed. They start when this returns."""
-
-
-class NoCompanion:
-    """Stands for Holdfast where it does not watch the ranks."""
-
-    def environment(self) -> Mapping[str, str]:
-        """Return no variables."""
-        return {}
 
 
 def create_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
     """Return the rendezvous of a job. Raises ValueError for bad arguments and RendezvousConnectionError."""
     settings = read_settings(parameters)
-    if settings.key is None:
-        say(f"no run key (--rdzv-conf run_key_file=FILE): {_UNWATCHED}")
-    elif not settings.endpoint:
-        say(f"no --rdzv-endpoint=redis://HOST:PORT: {_UNWATCHED}")
-    return HoldfastRendezvous(settings, _open_store(settings), NoCompanion())
+    store, problem = _open_store(settings)
+    if settings.key is None and not settings.is_alone:
+        problem = "no run key (--rdzv-conf run_key_file=FILE)"
+    if problem:
+        say(f"{problem}: {UNWATCHED}")
+    companion = NoCompanion() if problem else NodeCompanion(settings)
+    companion.begin()
+    return HoldfastRendezvous(settings, store, companion)
 
 
-def _open_store(settings: RendezvousSettings) -> MeetingStore | None:
-    """Return the place where the nodes of the job meet; None: there is only one node."""
+def _open_store(settings: RendezvousSettings) -> tuple[MeetingStore | None, str]:
+    """Return the place where the nodes of the job meet, and what is wrong with it; None: there is only one node."""
     if not settings.endpoint:
-        return None
+        return None, ""
     try:
         client = connect_blocking(settings.endpoint, settings.password_file, timeout_s=REDIS_TIMEOUT_S)
         client.time()
@@ -73,12 +59,11 @@ def _open_store(settings: RendezvousSettings) -> MeetingStore | None:
         problem = f"--rdzv-endpoint {settings.endpoint}: Redis cannot be used ({reason_of(error).rstrip('.')})"
         if not settings.is_alone:
             raise RendezvousConnectionError(problem) from None
-        say(f"{problem}: {_UNWATCHED}")
-        return None
+        return None, problem
     if settings.is_alone:
         client.close()
-        return None
-    return MeetingStore(client, settings.run, settings.meeting_key.seal)
+        return None, ""
+    return MeetingStore(client, settings.run, settings.meeting_key.seal), ""
 
 
 class HoldfastRendezvous(RendezvousHandler):
@@ -144,6 +129,7 @@ class HoldfastRendezvous(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """Return how many nodes make this one stop its ranks and rejoin. Never blocks or raises."""
+        self._companion.follow_signals()
         attendance = self._attendance
         sight = attendance.sight if attendance is not None else None
         if attendance is None or sight is None:
@@ -184,6 +170,8 @@ class HoldfastRendezvous(RendezvousHandler):
             except (RedisError, OSError):
                 knows = False
         self._stores.close()
+        error = sys.exc_info()[1]  # torchrun's, on its way out
+        self._companion.end(0 if error is None or (isinstance(error, SystemExit) and not error.code) else 1)
         return knows
 
     def _attend(self) -> Attendance:
@@ -281,5 +269,5 @@ class HoldfastRendezvous(RendezvousHandler):
 
     def _enter(self, world: MeetingWorld, rank: int) -> RendezvousInfo:
         info = self._stores.enter(world, rank)
-        os.environ.update(self._companion.environment())
+        self._companion.enter_world()
         return info

@@ -3,6 +3,7 @@
 import re
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
 
 JOIN_TIMEOUT_S = 600
 """Default time that a node waits for a world, as in torch."""
+_OURS = ("node", "run_key_file", "redis_password_file", "join_timeout")
+_OF_TORCH = (
+    "timeout",
+    "last_call_timeout",
+    "close_timeout",
+    "keep_alive_interval",
+    "keep_alive_max_attempt",
+    "heartbeat_timeout",
+    "read_timeout",
+    "is_host",
+    "store_type",
+    "rank",
+)
+"""Names in ``--rdzv-conf`` that torch sets itself, or that its own rendezvous take: they mean nothing here."""
+_FLAG_NAME = re.compile(r"[a-z][a-z_-]{0,40}")
 _UNNAMED = "none"
 """The run's name without ``--rdzv-id``."""
 
@@ -40,7 +56,16 @@ class RendezvousSettings:
     """Address of the node from ``--local-addr``; empty: it is to be found."""
     join_timeout_s: float
     key: RunKey | None = field(repr=False)
-    """Key of the run; None: there is no file, so the run cannot be watched."""
+    """Key of the run; None: there is no file, so several nodes cannot be watched."""
+    key_file: Path
+    """File with that key."""
+    flags: Mapping[str, str]
+    """Flag of `holdfast observe` -> value: what else ``--rdzv-conf`` says."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the run has a name of its own."""
+        return self.run != _UNNAMED
 
     @property
     def meeting_key(self) -> RunKey:
@@ -58,6 +83,8 @@ def read_settings(parameters: "RendezvousParameters") -> RendezvousSettings:
     except ValueError as error:
         raise ValueError(f"--rdzv-id: {error}") from None
     password_file = parameters.get("redis_password_file")
+    named_key = parameters.get("run_key_file")
+    key_file = Path(named_key) if named_key else run_files.run_key(run_files.DIRECTORY, run)
     return RendezvousSettings(
         run=run,
         nodes=parameters.min_nodes,
@@ -68,7 +95,9 @@ def read_settings(parameters: "RendezvousParameters") -> RendezvousSettings:
         node=_checked_node(parameters.get("node")),
         local_address=parameters.local_addr or "",
         join_timeout_s=_checked_timeout(parameters.get("join_timeout", JOIN_TIMEOUT_S)),
-        key=_find_key(parameters.get("run_key_file"), run),
+        key=_find_key(key_file, run, is_named=bool(named_key)),
+        key_file=key_file,
+        flags=_other_flags(parameters.config),
     )
 
 
@@ -139,10 +168,21 @@ def _checked_timeout(value: object) -> float:
     return timeout_s
 
 
-def _find_key(named: str | None, run: str) -> RunKey | None:
+def _other_flags(config: Mapping[str, object]) -> dict[str, str]:
+    """Return flag -> value of what is neither ours nor torch's. Raises ValueError for a name that no flag has."""
+    flags = {}
+    for name, value in config.items():
+        if name in _OURS or name in _OF_TORCH:
+            continue
+        if not _FLAG_NAME.fullmatch(name) or value is None:
+            raise ValueError(f"--rdzv-conf {name[:80]}: NAME=VALUE is expected, with the name of a flag")
+        flags[f"--{name.replace('_', '-')}"] = str(value)
+    return flags
+
+
+def _find_key(path: Path, run: str, *, is_named: bool) -> RunKey | None:
     """Return the run's key. Raises RunKeyError if there is a file that cannot be used."""
-    path = Path(named) if named else run_files.run_key(run_files.DIRECTORY, run)
-    if not named and not path.exists():
+    if not is_named and not path.exists():
         return None
     try:
         return RunKeyFile(path, run).read()

@@ -101,13 +101,11 @@ class LocalRunOptions(RunSettings):
                 f"{every}: use a multiple of --snapshot-every {self.snapshot_every}, "
                 "for a checkpoint is written from a snapshot"
             )
-        if self.restore and self.auto:
-            yield "--auto restores nothing, and --restore asks for it: have the script attach, and leave --auto out"
         restoring = [("--adopt", self.adopt), ("--continue-from", self.continue_from is not None)]
         for flag in (flag for flag, is_given in restoring if is_given):
             if self.from_scratch:
                 yield f"--from-scratch and {flag} exclude each other: one starts from the seed, the other continues"
-            if self.auto:
+            if self.auto and not self.restore:
                 yield f"--auto restores nothing, and {flag} asks for it: leave one of them out"
 
     def _wrong_locations(self) -> Iterator[str]:

@@ -104,7 +104,13 @@ def began() -> None:
     if context is None:
         return
     hooks = Hooks(
-        state={}, coordinates={}, device=None, check_replicas=False, check_data_position=False, identity=identity
+        state={},
+        coordinates={},
+        device=None,
+        check_replicas=False,
+        check_data_position=False,
+        identity=identity,
+        saves=False,
     )
     hooks.start()
     if not hooks.is_open:
