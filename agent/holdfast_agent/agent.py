@@ -116,7 +116,7 @@ class Agent:
             )
             jobs.append(keep("devices", watch.run))
         if node.observes:
-            log.info("put this before the launcher: %s", node.options.observed_node.shell_line())
+            log.info("put this before the launcher: %s", node.options.observed_node(node.spec).shell_line())
         else:
             jobs.append(keep("rank_logs", lambda: limit_logs(node)))
             jobs.append(keep("warm_parent", lambda: supervisor.parent.run(list(node.spec.command))))

@@ -8,6 +8,7 @@ from signal import Signals
 from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_proto import run_files
 from holdfast_proto.rank_context import ObservedNode
+from holdfast_proto.v1.store_pb2 import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +92,18 @@ class AgentOptions:
         """Folder of this node's black boxes."""
         return run_files.black_boxes(self.directory, self.node)
 
-    @property
-    def observed_node(self) -> ObservedNode:
-        """Settings for ranks that another launcher starts on this node."""
-        return ObservedNode.of(self.run, self.node, directory=self.directory, runtime=self.runtime_directory)
+    def observed_node(self, spec: RunSpec) -> ObservedNode:
+        """Return the settings for ranks that another launcher starts on this node."""
+        return ObservedNode.of(
+            self.run,
+            self.node,
+            directory=self.directory,
+            runtime=self.runtime_directory,
+            auto=spec.auto,
+            restores=spec.restores,
+            snapshot_every=spec.snapshot_every,
+            checkpoint_every=spec.checkpoint_every,
+        )
 
     def rank_log(self, generation: int, rank: int) -> Path:
         """Return the path of the log with a rank's stdout and stderr."""

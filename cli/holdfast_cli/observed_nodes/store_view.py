@@ -50,7 +50,7 @@ class StoreView:
             phase=record.phase,
             generation=record.generation,
             newest_step=record.newest_step,
-            newest_checkpoint=-1,
+            newest_checkpoint=max(node.checkpoints, default=-1),
             newest_snapshot=-1,
             restarts=record.restarts_total,
             outcome=record.outcome,

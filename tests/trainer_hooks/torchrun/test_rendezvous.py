@@ -1,6 +1,6 @@
 """Torchruns of several nodes as threads of this process, with a real Redis and real stores of torch."""
 
-import json
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -19,7 +19,9 @@ from torch.distributed.elastic.rendezvous.api import (
 from holdfast_proto import keys
 from holdfast_proto.run_key import RunKey
 from holdfast_proto.v1.meeting_pb2 import MeetingRecord
+from holdfast_torchrun import rendezvous
 from holdfast_torchrun.meeting_store import MeetingStore
+from holdfast_torchrun.node_companion import NoCompanion
 from holdfast_torchrun.rendezvous import HoldfastRendezvous, create_rendezvous
 from tests.support.coroutines import PATIENCE_S, wait_until
 from tests.support.run_keys import SECRET, write_key
@@ -56,7 +58,8 @@ class Torchruns:
 
 
 @pytest.fixture
-def torchruns(store_server: StoreServer, tmp_path: Path) -> Iterator[Torchruns]:
+def torchruns(store_server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Torchruns]:
+    monkeypatch.setattr(rendezvous, "NodeCompanion", lambda _: NoCompanion())
     made = Torchruns(store_server, write_key(tmp_path, "r"))
     yield made
     made.end()
@@ -232,9 +235,8 @@ def test_one_node_starts_without_redis_as_often_as_it_is_asked(
     monkeypatch.chdir(tmp_path)
     alone = unreachable(1, 1)
     lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == 2
-    assert "no run key (--rdzv-conf run_key_file=FILE)" in lines[0]
-    assert lines[1].endswith("the job starts as under plain torchrun, and is not watched")
+    assert len(lines) == 1
+    assert lines[0].endswith("the job starts as under plain torchrun, and is not watched")
     for number in ("1", "2"):
         info = alone.next_rendezvous()
         assert (info.rank, info.world_size, info.store.add("n", 1)) == (0, 1, 1)
@@ -242,17 +244,33 @@ def test_one_node_starts_without_redis_as_often_as_it_is_asked(
     assert (alone.num_nodes_waiting(), alone.is_closed(), alone.shutdown()) == (0, False, True)
 
 
-class _Watcher:
-    def environment(self) -> dict[str, str]:
-        return {"HOLDFAST_TEST_OF_COMPANION": json.dumps([1])}
+class _Watcher(NoCompanion):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def enter_world(self) -> None:
+        self.heard.append("world")
+
+    def follow_signals(self) -> None:
+        self.heard.append("signals")
+
+    def end(self, code: int) -> None:
+        self.heard.append(f"end {code}")
 
 
-def test_the_ranks_get_what_the_companion_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
+@pytest.mark.parametrize(("error", "code"), [(None, 0), (SystemExit(0), 0), (RuntimeError("a rank failed"), 1)])
+def test_the_companion_hears_of_each_world_and_how_torchrun_ends(
+    error: BaseException | None, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_TEST_OF_COMPANION", "")
     alone = unreachable(1, 1)
-    alone._companion = _Watcher()
-    alone.next_rendezvous()
-    assert os.environ["HOLDFAST_TEST_OF_COMPANION"] == "[1]"
+    alone._companion = watcher = _Watcher()
+    with contextlib.suppress(RuntimeError, SystemExit):
+        try:
+            alone.next_rendezvous()
+            alone.num_nodes_waiting()
+            if error is not None:
+                raise error
+        finally:
+            alone.shutdown()
+    assert watcher.heard == ["world", "signals", f"end {code}"]

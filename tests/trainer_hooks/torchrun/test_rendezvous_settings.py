@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 
+from holdfast_torchrun.node_companion import observe_command
 from holdfast_torchrun.rendezvous_settings import RendezvousSettings, find_address, read_settings
 from tests.support.run_keys import SECRET, write_key
 
@@ -36,6 +37,7 @@ def test_what_is_given_counts() -> None:
         ({"endpoint": "redis://:secret@host"}, r"--rdzv-endpoint: .* redis_password_file=FILE"),
         ({"node": "a b"}, r"--rdzv-conf node=a b"),
         ({"join_timeout": "soon"}, r"--rdzv-conf join_timeout=soon"),
+        ({"Checkpoint Every": "5"}, r"--rdzv-conf Checkpoint Every: NAME=VALUE"),
         ({"run_key_file": "absent"}, r"there is no key of run r at absent"),
     ],
 )
@@ -43,6 +45,14 @@ def test_what_is_refused_names_the_argument(change: dict[str, str], line: str) -
     with pytest.raises(ValueError, match=line) as caught:
         settings(**change)  # type: ignore[arg-type]
     assert "secret" not in str(caught.value)
+
+
+def test_what_is_neither_ours_nor_torchs_is_a_flag_of_observe() -> None:
+    found = settings(timeout="900", last_call_timeout="5", node="a", snapshot_every="5", console="false")
+    assert found.flags == {"--snapshot-every": "5", "--console": "false"}
+    words = observe_command(found)
+    assert words[-3:] == ["--snapshot-every", "5", "--no-console"]
+    assert words[words.index("--node") + 1] == "a"
 
 
 def test_one_node_needs_neither_a_name_nor_a_server() -> None:

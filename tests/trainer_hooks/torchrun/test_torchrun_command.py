@@ -1,4 +1,4 @@
-"""Real jobs of torchrun with this rendezvous: a rank dies, and all of them come back over gloo."""
+"""Real jobs of torchrun with this rendezvous: ranks and nodes die, and the rest continues to the same bits."""
 
 import os
 import subprocess
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_base.run_processes import kill_all, marked_processes
 from holdfast_proto import keys
 from tests.support.coroutines import PATIENCE_S, wait_until
 from tests.support.run_keys import write_key
@@ -15,52 +16,107 @@ from tests.support.store_server import StoreServer
 
 pytestmark = pytest.mark.system
 
-SCRIPT = """
-import os, pathlib, sys, time
-import torch, torch.distributed as dist
+MARK = "HOLDFAST_TEST_NODE"
+STEPS = 40
+LATER_PATIENCE_S = 3 * PATIENCE_S
 
+SCRIPT = """
+import hashlib, os, pathlib, sys, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+import holdfast_hooks
+
+folder, steps, victim = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)))
+optimizer = torch.optim.AdamW(model.parameters())
+torch.manual_seed(rank)
+state = {"model": model, "optimizer": optimizer}
+with holdfast_hooks.attach(state=state, check_data_position=False) as hooks:
+    for step in hooks.steps(until=steps):
+        if rank == victim and step == 12 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os._exit(3)
+        loss = model(torch.randn(8, 16)).square().mean()
+        loss.backward()
+        hooks.enter(holdfast_hooks.Phase.OPTIMIZER)
+        optimizer.step()
+        optimizer.zero_grad()
+        hooks.report(loss=loss)
+        if rank == 0 and step == 20:
+            (folder / "middle").touch()
+            while not (folder / "go").exists():
+                time.sleep(0.02)
+if rank == 0:
+    weights = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+    print("weights", hashlib.sha256(weights).hexdigest(), flush=True)
+dist.destroy_process_group()
+"""
+
+PLAIN_SCRIPT = """
+import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 if rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     os._exit(3)
 total = torch.tensor([rank + 1])
 dist.all_reduce(total)
-while not pathlib.Path("go").exists():
-    time.sleep(0.02)
 sys.stdout.write(f"rank {rank} of {dist.get_world_size()}: {total.item()}\\n")
 dist.destroy_process_group()
 """
 
-Job = subprocess.Popen[str]
+Job = subprocess.Popen[bytes]
 
 
 class Jobs:
-    """Starts torchruns in a folder with the script, and ends them with the test."""
+    """Starts torchruns in a folder, each as a node of its own, and ends them with the test."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._all: list[Job] = []
-        (folder / "train.py").write_text(SCRIPT)
+        self.folder = folder
+        self._all: dict[str, Job] = {}
+        (folder / "state.py").write_text(SCRIPT)
+        (folder / "plain.py").write_text(PLAIN_SCRIPT)
 
-    def start(self, *options: str) -> Job:
-        """Start a torchrun of two ranks."""
-        command = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=holdfast", "--nproc-per-node=2"]
-        job = subprocess.Popen(
-            [*command, "--max-restarts=1", "--local-addr=127.0.0.1", *options, "train.py"],
-            cwd=self._folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._all.append(job)
+    def start(self, node: str, *words: str, backend: str = "holdfast", ranks: int = 1) -> Job:
+        """Start a torchrun. Its output is in files of the folder."""
+        command = [sys.executable, "-m", "torch.distributed.run", f"--rdzv-backend={backend}"]
+        options = [f"--nproc-per-node={ranks}", "--max-restarts=2", "--local-addr=127.0.0.1"]
+        with (self.folder / f"{node}.out").open("w") as out, (self.folder / f"{node}.err").open("w") as errors:
+            job = subprocess.Popen(
+                [*command, *options, *words],
+                cwd=self.folder,
+                env={**os.environ, "OMP_NUM_THREADS": "1", MARK: f"{self.folder}/{node}"},
+                stdout=out,
+                stderr=errors,
+            )
+        self._all[node] = job
         return job
 
+    def finish(self, node: str) -> list[str]:
+        """Wait until a node ends well; return the lines of its output."""
+        code = self._all[node].wait(LATER_PATIENCE_S)
+        assert code == 0, self.errors(node)
+        return (self.folder / f"{node}.out").read_text().splitlines()
+
+    def errors(self, node: str) -> str:
+        return (self.folder / f"{node}.err").read_text()
+
+    def lose(self, node: str) -> None:
+        """Kill all processes of a node."""
+        kill_all(list(marked_processes(MARK, f"{self.folder}/{node}")))
+        self._all[node].wait()
+
+    def wait_for_middle(self) -> None:
+        wait_until((self.folder / "middle").exists, "step 20 is reached")
+
+    def go(self) -> None:
+        """Let the ranks go on after the middle."""
+        (self.folder / "go").touch()
+
     def end(self) -> None:
-        for job in self._all:
-            if job.poll() is None:
-                job.terminate()  # it ends its ranks
-            job.communicate()
+        for node in self._all:
+            self.lose(node)
 
 
 @pytest.fixture
@@ -70,37 +126,90 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
     made.end()
 
 
-def test_a_rank_of_one_node_that_dies_comes_back_without_a_server(jobs: Jobs, tmp_path: Path) -> None:
-    (tmp_path / "go").touch()
-    job = jobs.start("--nnodes=1")
-    output, errors = job.communicate(timeout=PATIENCE_S)
-    assert (job.returncode, sorted(output.splitlines())) == (0, ["rank 0 of 2: 3", "rank 1 of 2: 3"]), errors
-    assert errors.count("is not watched") == 1
+def script(jobs: Jobs, victim: int = -1) -> list[str]:
+    return ["state.py", str(jobs.folder), str(STEPS), str(victim)]
 
 
-def test_two_nodes_come_back_together_and_a_spare_leaves_with_them(
-    jobs: Jobs, tmp_path: Path, store_server: StoreServer
+def undisturbed(jobs: Jobs) -> list[str]:
+    """Return the weights of the same world under plain torchrun."""
+    jobs.go()
+    jobs.start("plain", "--rdzv-endpoint=localhost:0", *script(jobs), backend="c10d", ranks=2)
+    return jobs.finish("plain")
+
+
+@pytest.mark.gate
+def test_one_node_restores_a_killed_rank_from_memory_with_a_redis_of_its_own(jobs: Jobs) -> None:
+    weights = undisturbed(jobs)
+    jobs.start("a", "--nnodes=1", "--rdzv-conf=snapshot_every=1", *script(jobs, victim=1), ranks=2)
+    assert jobs.finish("a") == weights
+    errors = jobs.errors("a")
+    assert "generation 2 starts from memory after step 11" in errors
+    assert "training again" in errors
+
+
+def test_two_nodes_come_back_together_and_a_spare_takes_the_place_of_a_lost_node(
+    jobs: Jobs, store_server: StoreServer
 ) -> None:
     """torchrun counts the restart on the node of the dead rank alone, and the ranks find each other even so."""
-    key = write_key(tmp_path, "pair")
+    weights = undisturbed(jobs)
+    (jobs.folder / "go").unlink()
+    (jobs.folder / "middle").unlink()
+    key = write_key(jobs.folder, "pair")
 
     def start(node: str) -> Job:
-        conf = f"--rdzv-conf=node={node},run_key_file={key}"
-        return jobs.start("--nnodes=2:3", "--rdzv-id=pair", f"--rdzv-endpoint={store_server.url}", conf)
+        place = f"checkpoints={jobs.folder}/checkpoints,snapshot_every=1,checkpoint_every=5,directory={node}"
+        conf = f"--rdzv-conf=node={node},run_key_file={key},{place},preset=fast"
+        words = ["--nnodes=2:3", "--rdzv-id=pair", f"--rdzv-endpoint={store_server.url}", conf]
+        return jobs.start(node, *words, *script(jobs, victim=0))
 
-    a, b = start("a"), start("b")
+    start("a")
+    start("b")
     with store_server.client() as client:
         wait_until(lambda: client.exists(keys.meeting_world("pair")), "a and b have formed a world")
         spare = start("c")
         wait_until(lambda: client.hexists(keys.meeting_records("pair"), "c"), "the spare waits")
-    (tmp_path / "go").touch()
-    (of_a, errors_of_a), (of_b, errors_of_b), (of_spare, errors) = (
-        job.communicate(timeout=PATIENCE_S) for job in (a, b, spare)
-    )
-    assert sorted(of_a.splitlines()) == ["rank 0 of 4: 10", "rank 1 of 4: 10"], errors_of_a
-    assert sorted(of_b.splitlines()) == ["rank 2 of 4: 10", "rank 3 of 4: 10"], errors_of_b
-    assert [job.returncode for job in (a, b, spare)] == [0, 0, 0]
-    assert (of_spare, errors) == ("", "holdfast: run pair has ended, this spare node was not needed\n")
+    jobs.wait_for_middle()
+    wait_until(lambda: "generation 2 starts from memory after step 11" in jobs.errors("a"), "it is told")
+    jobs.lose("b")
+    jobs.go()
+    assert jobs.finish("a") == weights
+    jobs.finish("c")
+    assert spare.returncode == 0
+    assert "generation 3 starts from a checkpoint after step " in jobs.errors("a")
+
+
+def test_a_plain_script_is_watched_without_a_line_and_a_spare_that_is_not_needed_leaves(
+    jobs: Jobs, store_server: StoreServer
+) -> None:
+    key = write_key(jobs.folder, "pair")
+
+    def start(node: str) -> Job:
+        conf = f"--rdzv-conf=node={node},run_key_file={key},directory={node},preset=fast"
+        return jobs.start(
+            node, "--nnodes=2:3", "--rdzv-id=pair", f"--rdzv-endpoint={store_server.url}", conf, "plain.py"
+        )
+
+    for node in "abc":
+        start(node)
+    assert jobs.finish("a") == ["rank 0 of 2: 3"]
+    assert jobs.finish("b") == ["rank 1 of 2: 3"]
+    assert jobs.finish("c") == []
+    assert "run pair has ended, this spare node was not needed" in jobs.errors("c")
+    assert "attached by itself, rank 0 of 2" in jobs.errors("a")
+
+
+def test_without_a_key_nodes_train_together_unwatched(jobs: Jobs, store_server: StoreServer) -> None:
+    for node in "ab":
+        conf = f"--rdzv-conf=node={node}"
+        jobs.start(node, "--nnodes=2", "--rdzv-id=pair", f"--rdzv-endpoint={store_server.url}", conf, "plain.py")
+    assert (jobs.finish("a"), jobs.finish("b")) == (["rank 0 of 2: 3"], ["rank 1 of 2: 3"])
+    assert jobs.errors("a").count("is not watched") == 1
+
+
+def test_a_wrong_setting_is_refused_before_a_rank_exists(jobs: Jobs) -> None:
+    job = jobs.start("a", "--nnodes=1", "--rdzv-conf=checkpoint_every=often", "plain.py")
+    assert job.wait(LATER_PATIENCE_S) == 1
+    assert "Holdfast refuses a setting, see the line above: correct --rdzv-conf" in jobs.errors("a")
 
 
 def test_a_torchrun_with_another_rendezvous_pays_nothing(tmp_path: Path) -> None:
