@@ -4,7 +4,10 @@ In the same call, start the same eight processes cold, from a committed checkpoi
 first optimizer step. The cold restart gets two things for free that Holdfast must do first. It need not detect that a
 rank died, and its shards are already unpacked in shared memory.
 
-    python benchmarks/recovery.py [--kills 5] [--json]
+With ``--torchrun``, measure instead what a killed rank, a hung rank and a lost node cost under torchrun, with
+Holdfast's rendezvous and with torch's own.
+
+    python benchmarks/recovery.py [--kills 5] [--torchrun] [--json]
 """
 
 import argparse
@@ -24,6 +27,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import torchrun_faults
 from holdfast_agent.checkpoints.restorer import slot_for
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.format.slot_shard import read_shard
@@ -183,9 +187,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=5, help="number of kills (default: %(default)s)")
     parser.add_argument("--colds", type=int, default=3, help="number of cold restarts (default: %(default)s)")
+    parser.add_argument("--torchrun", action="store_true", help="measure faults under torchrun, with and without us")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()
     console = Console(stderr=arguments.json)
+    if arguments.torchrun:
+        costs = torchrun_faults.measure(console.print)
+        table = Table("", "launcher", "seconds", "steps lost", title="From the fault to the first step that is new")
+        for fault, launchers in costs.items():
+            for launcher, cost in launchers.items():
+                table.add_row(fault, launcher, str(cost["continued_s"]), str(cost["steps_lost"]))
+        console.print(table)
+        if arguments.json:
+            print(json.dumps(costs))
+        return
     result = measure(arguments.kills, arguments.colds, console)
     kill = result["kill"]
     assert isinstance(kill, dict)

@@ -98,7 +98,6 @@ class NodeCompanion:
         self._known = threading.Event()
         """Set once the variables are there, or never will be."""
         self._handlers: dict[int, Handler] = {}
-        self._is_over = False
 
     def begin(self) -> None:
         """Start the observation, unless it runs. Does not wait for it."""
@@ -124,10 +123,12 @@ class NodeCompanion:
         """
         self.begin()
         self._known.wait(START_PATIENCE_S)
+        code = None if self._process is None else self._process.poll()
         if self._variables:
             os.environ.update(self._variables)
+            if code is not None:
+                say("`holdfast observe` could not be started again: ranks with a state wait for it")
             return
-        code = None if self._process is None else self._process.poll()
         if code in self._refusals:
             raise RendezvousError("Holdfast refuses a setting, see the line above: correct --rdzv-conf")
         reason = "does not answer" if code is None else f"has ended with exit code {code}, see the line above"
@@ -151,7 +152,7 @@ class NodeCompanion:
 
         Later calls do nothing.
         """
-        process, self._is_over = self._process, True
+        process = self._process
         if process is None or process.stdin is None or process.stdin.closed:
             return
         if code is not None:
@@ -180,18 +181,10 @@ class NodeCompanion:
     def _read(self, process: "subprocess.Popen[str]", known: threading.Event) -> None:
         """Read the variables, which are the first line, and drop whatever follows."""
         assert process.stdout is not None
-        found = _parsed(process.stdout.readline())
-        if found:
-            self._variables = found
-        elif process.wait() is not None and self._variables:
-            self._say_lost()
+        self._variables = _parsed(process.stdout.readline()) or self._variables
         known.set()
         for _ in process.stdout:
             pass
-
-    def _say_lost(self) -> None:
-        if not self._is_over:
-            say("`holdfast observe` could not be started again: the ranks wait for it before they train")
 
 
 def _parsed(line: str) -> dict[str, str]:
