@@ -177,7 +177,8 @@ def _watch(
     else:
         print(shell_line(node), flush=True)
         observation.until_end()
-    if not observation.has_met_ranks:
+    is_unneeded = begin is _on_stdin and code == 0  # a spare of torchrun
+    if not observation.has_met_ranks and not is_unneeded:
         _complain(NO_AUTOMATIC_RANK if options.auto else NO_RANK)
     return code
 

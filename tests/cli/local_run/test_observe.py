@@ -32,13 +32,15 @@ def observe(options: Options) -> Iterator[Callable[..., "subprocess.Popen[str]"]
     """A function that starts ``holdfast observe`` on a run that is in some phase."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*command: str, phase: store.RunPhase = store.RUN_PHASE_FINISHED) -> "subprocess.Popen[str]":
+    def start(
+        *command: str, phase: store.RunPhase = store.RUN_PHASE_FINISHED, flags: tuple[str, ...] = ()
+    ) -> "subprocess.Popen[str]":
         directory = options().directory / "testing"
         directory.mkdir(parents=True)
         write_status(directory, RunStatus(run="testing", generation=1, newest_step=9, phase=phase))
-        arguments = ["observe", "--run", "testing", "--directory", str(options().directory), "--", *command]
+        arguments = ["observe", "--run", "testing", "--directory", str(options().directory), *flags, "--", *command]
         pipe = subprocess.PIPE
-        process = subprocess.Popen(fake_command(*arguments), stdout=pipe, stderr=pipe, text=True)
+        process = subprocess.Popen(fake_command(*arguments), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         started.append(process)
         return process
 
@@ -65,6 +67,28 @@ def test_a_signal_is_the_launchers_to_answer(observe: Any, number: signal.Signal
     process.send_signal(number)
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [("ended 3\n", 3), ("nonsense\nsignal 15\n", 128 + signal.SIGTERM), ("", 128 + signal.SIGKILL)],
+    ids=["it ends", "a signal ends it", "it is killed"],
+)
+def test_a_launcher_that_runs_already_gets_the_variables_and_says_how_it_ends(
+    observe: Any, said: str, code: int
+) -> None:
+    process = observe(flags=("--launcher-stdin", "--restore", "--snapshot-every", "5"))
+    node = json.loads(json.loads(process.stdout.readline())[VARIABLE])["observed_node"]
+    assert (node["run"], node["restores"], node["snapshot_every"]) == ("testing", True, 5)
+    process.communicate(said, timeout=PATIENCE_S)
+    assert process.returncode == code
+
+
+def test_a_flag_that_asks_for_what_only_restore_does_is_refused(observe: Any) -> None:
+    process = observe("true", flags=("--keep", "5"))
+    _, log = process.communicate(timeout=PATIENCE_S)
+    assert "--keep has no effect without --restore" in log
+    assert process.returncode == 78
 
 
 def test_without_a_launcher_the_line_for_its_shell_is_printed_and_a_signal_ends_it(observe: Any) -> None:

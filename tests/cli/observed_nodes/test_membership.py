@@ -35,8 +35,9 @@ def join(store_server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Join:
     """A function with which a node joins, and that does not wait for what is in its way."""
     monkeypatch.setattr(membership, "JOIN_PATIENCE_S", 0.0)
 
-    def join(node: str, *, nodes: int = 2, on_hang: store.HangAction = store.HANG_ACTION_REPORT) -> store.RunSpec:
-        spec = store.RunSpec(run="r", nodes=nodes, instance=f"of-{node}", on_hang=on_hang)
+    def join(node: str, *, nodes: int = 2, **settings: Any) -> store.RunSpec:
+        settings.setdefault("on_hang", store.HANG_ACTION_REPORT)
+        spec = store.RunSpec(run="r", nodes=nodes, instance=f"of-{node}", **settings)
         return Membership(store_server.client(), "r", node, KEY).join(spec, never)
 
     return join
@@ -52,9 +53,10 @@ def test_the_first_node_begins_the_run_and_the_others_take_its_spec(join: Join, 
     [
         ({}, "b", {"nodes": 3}, "--nodes 3: a began run r with --nodes 2"),
         ({"on_hang": store.HANG_ACTION_ABORT}, "b", {}, "--on-hang: a began run r with another value"),
+        ({"restores": True}, "b", {}, "--restore: a began run r with it"),
         ({}, "a", {}, r"a node a already observes run r: .* with --node"),
     ],
-    ids=["another number of nodes", "one that must not end ranks", "the same name"],
+    ids=["another number of nodes", "one that must not end ranks", "one that restores nothing", "the same name"],
 )
 def test_a_node_that_does_not_fit_the_run_does_not_join_it(
     join: Join, began: dict[str, Any], node: str, joins: dict[str, Any], refusal: str

@@ -143,7 +143,7 @@ def refusals(run: WatchedRun) -> dict[str, str]:
     if state.record.phase in ENDED:
         return {**dict.fromkeys(names, "the run has ended"), "release": ""}
     running = "" if state.record.phase == store.RUN_PHASE_RUNNING else "the run is not running: try again when it is"
-    observed = "the run is only observed: its own program takes its checkpoints" if state.observes else ""
+    observed = "" if state.saves else "the run is only observed: its own program takes its checkpoints"
     forbidden = "" if state.spec.injection_allowed else "start the run with --allow-faults"
     return {
         **dict.fromkeys(names, ""),
