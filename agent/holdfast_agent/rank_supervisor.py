@@ -23,6 +23,7 @@ from holdfast_base.processes import AgentError
 from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.run_files import process_log
 from holdfast_proto.snapshot import SnapshotError
+from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
@@ -30,6 +31,9 @@ from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 log = logging.getLogger(__name__)
 
 RENDEZVOUS_PATIENCE_S = 30.0
+
+PREPARING_EVERY_S = 30.0
+"""Time between two words to ranks that wait for their state, while it is prepared."""
 
 KILL_AGAIN_S = 0.2
 """Pause before processes that are still alive are killed again."""
@@ -49,6 +53,8 @@ class RankSupervisor:
         self._jobs = BackgroundJobs(node.errors, "rank_exits")
         self._turn = asyncio.Lock()
         """Held while ranks are started or stopped."""
+        self._in_hand = 0
+        """Generation of which the state is prepared now for ranks of another launcher; 0: none."""
         self.exits = RankWatch(node, checkpoints.saver, link.emit)
         parent_log = process_log(node.options.directory, "warm-parent")
         self.parent = WarmParentClient(
@@ -67,8 +73,12 @@ class RankSupervisor:
 
         If that fails, the node's state reports it, and no rank that we have started is left.
         """
+        if generation == self._in_hand:
+            return  # the leader repeats the command while this takes long
         async with self._turn:
+            self._in_hand = generation if self._node.observes else 0
             await self._guarded(generation, start)
+            self._in_hand = 0
 
     async def _guarded(self, generation: int, start: store.StartGeneration) -> None:
         node = self._node
@@ -111,9 +121,21 @@ class RankSupervisor:
             log.warning("generation %d: its ranks have their state already", generation)
             return
         start.first_rank, start.ranks = node.start.first_rank, node.start.ranks
-        point = await self._checkpoints.starting_point(start, ranks, generation)
+        patience = asyncio.create_task(self._ask_for_patience())
+        try:
+            point = await self._checkpoints.starting_point(start, ranks, generation)
+        finally:
+            patience.cancel()
         if node.generation == launched and ranks == sorted(node.ranks):  # else the launcher has begun another world
             node.start, node.given, node.restored_generation = start, point, generation
+
+    async def _ask_for_patience(self) -> None:
+        """Tell ranks again and again that their state is on its way: a large checkpoint takes long to fetch."""
+        preparing = session.AgentMessage(start_from=session.StartFrom(preparing=True))
+        while True:
+            for rank in self._node.ranks.values():
+                rank.channel.send(preparing)
+            await asyncio.sleep(PREPARING_EVERY_S)
 
     async def _give_up(self, generation: int, reason: str, *, awaits_files: bool = False) -> None:
         log.error("generation %d cannot start: %s", generation, reason)

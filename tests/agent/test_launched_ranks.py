@@ -5,11 +5,17 @@ import os
 from itertools import count
 from pathlib import Path
 
+import pytest
+
+from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
+from holdfast_agent.checkpoints.restorer import StartingPoint
+from holdfast_agent.commands import command_runner
 from holdfast_agent.observer import Observer
 from holdfast_agent.processes import agent_record
 from holdfast_agent.processes.rank import Rank
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
+from tests.support.coroutines import until
 from tests.support.nodes import RUN, RecordedNode, make_node
 from tests.support.snapshots import Snapshots
 
@@ -95,6 +101,28 @@ async def test_a_rank_that_trains_never_loses_its_snapshots_to_a_command(folder:
     fill(waiting, 50, 60)
     await waiting.start(6, source=store.SOURCE_SEED)
     assert (waiting.heard(), waiting.node.memory.complete_steps(0)) == ([], [50, 60])
+
+
+async def test_a_rank_hears_that_its_state_is_prepared_and_a_repeated_command_changes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, fetched, asked = Waiting(folder), asyncio.Event(), []
+
+    async def fetch(start: store.StartGeneration, *_: object) -> StartingPoint:
+        asked.append(start.step)
+        await fetched.wait()
+        return StartingPoint()
+
+    monkeypatch.setattr(NodeCheckpoints, "starting_point", staticmethod(fetch))
+    monkeypatch.setattr(command_runner, "TURN_S", 0.01)
+    await waiting.start(source=store.SOURCE_SEED)
+    await waiting.start(source=store.SOURCE_SEED)
+    assert [message.start_from.preparing for message in waiting.heard()] == [True]
+    fetched.set()
+    await until(lambda: waiting.node.restored_generation, "the state is there")
+    await until(lambda: waiting.rank.channel.outbox and not waiting.rank.channel.outbox.empty(), "the rank hears it")
+    assert [message.start_from.step for message in waiting.heard()] == [-1]
+    assert len(asked) == 1
 
 
 async def test_a_state_that_is_not_there_is_reported_and_the_rank_waits_on(folder: Path) -> None:

@@ -121,7 +121,7 @@ def choose_state(tick: Tick) -> bool:
     ]
     if behind and tick.now - tick.state.sent_unix_s > RESEND_S:
         new_generation.send_start(tick, behind)
-    return False
+    return bool(behind)  # a large checkpoint takes long to fetch, and the ranks do nothing meanwhile
 
 
 def own_generation(tick: Tick, node: str) -> int:

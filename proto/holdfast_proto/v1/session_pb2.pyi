@@ -309,18 +309,20 @@ class SlotGrant(_message.Message):
     def __init__(self, paths: _Optional[_Iterable[str]] = ..., on_disk: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StartFrom(_message.Message):
-    __slots__ = ("generation", "step", "slot", "checkpoint", "refusal")
+    __slots__ = ("generation", "step", "slot", "checkpoint", "refusal", "preparing")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    PREPARING_FIELD_NUMBER: _ClassVar[int]
     generation: int
     step: int
     slot: str
     checkpoint: str
     refusal: str
-    def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[str] = ..., checkpoint: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...
+    preparing: bool
+    def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[str] = ..., checkpoint: _Optional[str] = ..., refusal: _Optional[str] = ..., preparing: bool = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("report_interval_s",)

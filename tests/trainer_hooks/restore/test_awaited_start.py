@@ -84,6 +84,17 @@ def test_a_rank_without_an_answer_gives_up_in_one_line(capsys: pytest.CaptureFix
     assert (silence.waits, len(capsys.readouterr().err.splitlines())) == ([60] * 10, 9)
 
 
+def test_a_rank_waits_longer_while_its_agent_says_that_it_prepares_the_state(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    start = awaited()
+    start._arrived = silence = Silence(then=lambda: start.receive(StartFrom(preparing=True)))
+    with pytest.raises(UnknownStartError):
+        start.wait()
+    assert len(silence.waits) == 3 + 10
+    assert capsys.readouterr().err.splitlines()[2].endswith("waits for the state to start from: its agent prepares it")
+
+
 def test_a_refusal_ends_the_rank_and_so_does_a_step_without_a_place() -> None:
     start = awaited()
     start.receive(StartFrom(refusal="the checkpoints are of another world"))
@@ -97,7 +108,7 @@ def test_a_refusal_ends_the_rank_and_so_does_a_step_without_a_place() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"restores": False}, {"restores": False, "observed": False, "restore_slot": "/own"}, {"auto": True}]
+    "fields", [{"restores": False}, {"restores": False, "observed": False, "restore_slot": "/own"}]
 )
 def test_a_rank_that_has_its_state_or_saves_none_awaits_nothing(fields: dict[str, Any]) -> None:
     start = awaited(**fields)

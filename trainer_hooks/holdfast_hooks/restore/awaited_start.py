@@ -16,7 +16,7 @@ from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.session_pb2 import StartFrom
 
 START_PATIENCE_S = 600
-"""Longest wait for the agent's answer."""
+"""Longest wait without a word of the agent. While it prepares the state, which may take long, it says so."""
 _NOTICE_S = 60
 """Time between two lines of a rank that waits."""
 
@@ -36,11 +36,15 @@ class AwaitedStart:
         self._answer: StartFrom | None = None
         self._used: StartFrom | None = None
         """The answer that the training thread has used."""
+        self._words = 0
+        """How often the agent has said that it prepares the state."""
         self._arrived = threading.Event()
 
     def receive(self, answer: StartFrom) -> None:
         """Take the agent's answer, which it repeats in each session. Once one is used, it stays (reporter thread)."""
-        if self._used is None:
+        if answer.preparing:
+            self._words += 1
+        elif self._used is None:
             self._answer = answer
             self._arrived.set()
         elif answer != self._used:
@@ -98,12 +102,14 @@ class AwaitedStart:
         )
 
     def _await_answer(self) -> StartFrom:
-        for waited_s in range(0, START_PATIENCE_S, _NOTICE_S):
-            if waited_s:
-                what = f"rank {self._rank} waits for the state to start from"
-                say(f"{what}: no answer from its agent for {waited_s} s")
-            if self._arrived.wait(_NOTICE_S):
+        silent_s, heard = 0, 0
+        while not self._arrived.wait(_NOTICE_S):
+            silent_s = silent_s + _NOTICE_S if self._words == heard else 0
+            heard = self._words
+            if silent_s >= START_PATIENCE_S:
                 break
+            why = f"no answer from its agent for {silent_s} s" if silent_s else "its agent prepares it"
+            say(f"rank {self._rank} waits for the state to start from: {why}")
         if self._answer is None:
             raise UnknownStartError(
                 f"rank {self._rank} does not know the state to start from: no answer from its agent for"

@@ -128,7 +128,8 @@ class Reporter:
                 self._outbox.append(RankMessage(ack=self._commands.execute(message.command)))
             case "start_from":
                 self._start.receive(message.start_from)
-                self._link.await_no_start()
+                if not message.start_from.preparing:
+                    self._link.await_no_start()
 
     def _ask_for_slots(self) -> None:
         request = self._slot_requests.next_request()
