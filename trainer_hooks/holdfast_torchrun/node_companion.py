@@ -65,9 +65,7 @@ class NoCompanion:
 
 def observe_command(settings: RendezvousSettings) -> list[str]:
     """Return the command that watches the ranks of this node. ``settings.flags`` are passed on as they are."""
-    flags: dict[str, object] = {"--on-hang": "restart", "--nodes": settings.nodes}
-    if settings.is_named:
-        flags["--run"] = settings.run
+    flags: dict[str, object] = {"--on-hang": "restart", "--nodes": settings.nodes, "--run": settings.run}
     if settings.endpoint:
         flags["--redis"] = settings.endpoint
     if settings.password_file is not None:

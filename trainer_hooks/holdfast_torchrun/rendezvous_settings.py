@@ -1,8 +1,10 @@
 """What torchrun's arguments say about the rendezvous of a job."""
 
+import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,11 +65,6 @@ class RendezvousSettings:
     """Flag of `holdfast observe` -> value: what else ``--rdzv-conf`` says."""
 
     @property
-    def is_named(self) -> bool:
-        """Whether the run has a name of its own."""
-        return self.run != _UNNAMED
-
-    @property
     def meeting_key(self) -> RunKey:
         """The key that signs what the nodes write. Without a secret one it is public, as torch's own rendezvous is."""
         return self.key or RunKey(self.run, self.run)
@@ -76,8 +73,10 @@ class RendezvousSettings:
 def read_settings(parameters: "RendezvousParameters") -> RendezvousSettings:
     """Return the settings of a job. Raises ValueError with a line that names the argument."""
     run, is_alone = parameters.run_id, parameters.max_nodes == 1
-    if run == _UNNAMED and not is_alone:
-        raise ValueError("--rdzv-id is missing: give all nodes of the job the same name, and no other job")
+    if run == _UNNAMED:
+        if not is_alone:
+            raise ValueError("--rdzv-id is missing: give all nodes of the job the same name, and no other job")
+        run = f"torchrun-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     try:
         keys.check_run_name(run)
     except ValueError as error:

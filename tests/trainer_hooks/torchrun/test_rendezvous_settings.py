@@ -58,6 +58,7 @@ def test_what_is_neither_ours_nor_torchs_is_a_flag_of_observe() -> None:
 def test_one_node_needs_neither_a_name_nor_a_server() -> None:
     found = settings(run="none", endpoint="", least=1, most=1)
     assert found.is_alone
+    assert found.run.startswith("torchrun-")  # a second start of `holdfast observe` must find the same run
 
 
 def test_the_name_of_a_host_becomes_the_name_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
