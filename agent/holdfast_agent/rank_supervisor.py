@@ -120,6 +120,8 @@ class RankSupervisor:
         if not all(rank.awaits_start and not rank.steps_done for rank in node.ranks.values()):
             log.warning("generation %d: its ranks have their state already", generation)
             return
+        if start.world_size != node.start.world_size:  # checkpoints of it would lack ranks
+            raise AgentError(f"the state is for {start.world_size} ranks, and the launcher has {node.start.world_size}")
         start.first_rank, start.ranks = node.start.first_rank, node.start.ranks
         patience = asyncio.create_task(self._ask_for_patience())
         try:

@@ -102,7 +102,11 @@ def test_killed_and_hung_ranks_and_a_later_start_continue_to_the_bits_of_an_undi
     with observed(runs, "later", *command("later"), options=RESTORE) as watched:
         status = watched.until(lambda status: status.newest_step > 30)
         assert status.resumed_step == 29
-        finish(watched)
+        log = finish(watched)
+    assert "later finished" in log
+    with observed(runs, "later", *command("third", steps=STEPS + 10), options=RESTORE) as watched:
+        finish(watched)  # from a checkpoint that the second start has written
+    assert "resumed at step 60" in watched.log.read_text()
     digests = {name: (tmp_path / name).read_text() for name in ("plain", "killed", "hung", "later")}
     assert len(set(digests.values())) == 1, digests
 

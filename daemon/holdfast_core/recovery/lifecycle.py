@@ -76,7 +76,7 @@ def starting(tick: Tick) -> None:
         return
     behind = [name for name in record.nodes if name in nodes and nodes[name].generation < record.generation]
     if behind and tick.now - tick.state.sent_unix_s > RESEND_S:
-        new_generation.send_start(tick, behind)
+        new_generation.send_start(tick, behind, tick.world_size)
     ranks = tick.ranks
     if len(ranks) == tick.world_size and not ranks.untrained:
         ended = max(rank.first_step_ended_unix_s for rank in ranks.values())

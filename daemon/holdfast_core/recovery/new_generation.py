@@ -24,9 +24,10 @@ def begin(tick: Tick) -> None:
         _begin_history(tick, point.history)
     of_checkpoints = max((node.checkpoint_generation for node in tick.state.nodes.values()), default=0)
     # Without a state of ours, the script may have restored one of its own. The hooks then count its steps from 0.
-    counts_anew = tick.state.spec.auto and point.source == store.SOURCE_SEED and record.generation > 0
+    counts_anew = tick.state.spec.auto and not tick.observes and point.source == store.SOURCE_SEED and record.generation > 0
     # Another launcher has begun this generation already, and only its state was to be chosen.
     is_begun = tick.observes and record.source == store.SOURCE_UNSPECIFIED
+    world_size = tick.world_size  # the nodes of an observed run show it under the number before
     with tick.edit_record() as edited:
         edited.generation = max(record.generation + (not is_begun), of_checkpoints + 1)
         edited.source = point.source
@@ -46,10 +47,10 @@ def begin(tick: Tick) -> None:
             start += ", because no finite loss has followed the newer states"
         incidents.add_line_to_open(tick, start)
         checkpoint_failures.passed_over(tick, point.passed_over, f"{start} instead")
-    send_start(tick, list(tick.record.nodes))
+    send_start(tick, list(tick.record.nodes), world_size)
 
 
-def send_start(tick: Tick, nodes: list[str]) -> None:
+def send_start(tick: Tick, nodes: list[str], world_size: int) -> None:
     """Have nodes start their ranks of the present generation, or give its state to ranks that wait for it."""
     record, per_node = tick.record, tick.state.spec.ranks_per_node
     first_rank = {name: index * per_node for index, name in enumerate(record.nodes)}
@@ -58,7 +59,7 @@ def send_start(tick: Tick, nodes: list[str]) -> None:
         start = store.StartGeneration(
             first_rank=first_rank[node],
             ranks=per_node,
-            world_size=tick.world_size,
+            world_size=world_size,
             rendezvous_node=record.nodes[0],
             source=record.source,
             step=record.resumed_step,

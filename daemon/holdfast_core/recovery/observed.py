@@ -120,7 +120,7 @@ def choose_state(tick: Tick) -> bool:
         if _waits(node) and node.restored_generation != record.generation
     ]
     if behind and tick.now - tick.state.sent_unix_s > RESEND_S:
-        new_generation.send_start(tick, behind)
+        new_generation.send_start(tick, behind, tick.world_size)
     return bool(behind)  # a large checkpoint takes long to fetch, and the ranks do nothing meanwhile
 
 

@@ -94,7 +94,17 @@ def test_the_first_generation_has_a_number_that_no_checkpoint_has() -> None:
     world.wait(1, [10, 11])
     assert world.chosen == [("a", store.SOURCE_CHECKPOINT, 40, 8)]
     assert world.starts[0][1].generation == 1  # the node's own number
+    assert world.starts[0][1].start.world_size == 2
     assert world.state.record.resumed_step == 40
+
+
+def test_a_world_that_gets_another_state_keeps_its_size() -> None:
+    world = Restored()
+    world.wait(1, [10, 11])
+    world.nodes["a"].failed_generation = 1
+    world.nodes["a"].failure = "disk"
+    world.tick()
+    assert [one.start.world_size for _, one in world.starts] == [2, 2]
 
 
 def test_a_node_that_has_not_passed_the_state_on_gets_the_command_again_and_the_others_do_not() -> None:

@@ -23,7 +23,7 @@ from holdfast_proto.v1.session_pb2 import StartFrom
 from tests.trainer_hooks.conftest import DEADLINE_S, AgentServer, run_python
 
 Launch = Callable[..., RankContext]
-CONTEXT = RankContext(run="test", generation=2, agent="unix:/none", black_box="/none", observed=True, restores=True)
+CONTEXT = RankContext(run="test", generation=2, agent="unix:/dev/null", black_box="/none", observed=True, restores=True)
 SEED = StartFrom(generation=5, step=-1)
 AT_6 = StartFrom(generation=5, step=6, slot="/slot", checkpoint="/checkpoint")
 
@@ -81,7 +81,15 @@ def test_a_rank_without_an_answer_gives_up_in_one_line(capsys: pytest.CaptureFix
     start._arrived = silence = Silence()
     with pytest.raises(UnknownStartError, match=r"rank 3 does not know .* from its agent for 600 s; nothing"):
         start.wait()
-    assert (silence.waits, len(capsys.readouterr().err.splitlines())) == ([60] * 10, 9)
+    assert (silence.waits, len(capsys.readouterr().err.splitlines())) == ([2.0] + [60] * 10, 9)
+
+
+def test_a_rank_whose_agent_has_ended_as_planned_does_not_wait_for_it() -> None:
+    start = awaited(agent="unix:/no-such-socket")
+    start._arrived = silence = Silence()
+    with pytest.raises(UnknownStartError, match="the agent of this node has ended, and with it the run"):
+        start.wait()
+    assert len(silence.waits) == 1
 
 
 def test_a_rank_waits_longer_while_its_agent_says_that_it_prepares_the_state(

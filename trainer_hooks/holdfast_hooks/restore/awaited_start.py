@@ -7,6 +7,7 @@ Hello, and it takes longer if a checkpoint must be unpacked.
 import dataclasses
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 from holdfast_hooks.auto.arming import say
 from holdfast_hooks.hook_errors import ConfigurationError, OnceLog, UnknownStartError
@@ -17,6 +18,8 @@ from holdfast_proto.v1.session_pb2 import StartFrom
 
 START_PATIENCE_S = 600
 """Longest wait without a word of the agent. While it prepares the state, which may take long, it says so."""
+_SETTLE_S = 2.0
+"""Time after which the session is usually open."""
 _NOTICE_S = 60
 """Time between two lines of a rank that waits."""
 
@@ -102,6 +105,11 @@ class AwaitedStart:
         )
 
     def _await_answer(self) -> StartFrom:
+        if not self._arrived.wait(_SETTLE_S) and self._agent_has_left():
+            raise UnknownStartError(
+                f"rank {self._rank} cannot start: the agent of this node has ended, and with it the run; nothing is"
+                " lost: the lines of Holdfast above say why, start the job again"
+            )
         silent_s, heard = 0, 0
         while not self._arrived.wait(_NOTICE_S):
             silent_s = silent_s + _NOTICE_S if self._words == heard else 0
@@ -117,6 +125,11 @@ class AwaitedStart:
                 " Redis, and let the launcher start the ranks again"
             )
         return self._answer
+
+    def _agent_has_left(self) -> bool:
+        """Return whether the agent has ended as planned: only then it removes its socket."""
+        place = self._context.agent.removeprefix("unix:")
+        return place != self._context.agent and not Path(place).exists()
 
     def _checked(self, answer: StartFrom) -> StartFrom:
         if answer.refusal:
