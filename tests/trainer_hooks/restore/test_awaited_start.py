@@ -55,8 +55,7 @@ def test_a_rank_waits_for_the_answer_and_starts_from_what_it_names(capsys: pytes
     assert (context.generation, context.restore_slot, context.restore_checkpoint) == (5, "/slot", "/checkpoint")
     assert (before, start.known, start.wait(), len(silence.waits)) == (None, context, context, 3)
     assert capsys.readouterr().err.splitlines() == [
-        f"holdfast: rank 3 waits for the state to start from: no answer from its agent for {seconds} s"
-        for seconds in (60, 120)
+        "holdfast: rank 3 waits for the state to start from: no answer from its agent for 60 s"
     ]
 
 
@@ -100,7 +99,8 @@ def test_a_rank_waits_longer_while_its_agent_says_that_it_prepares_the_state(
     with pytest.raises(UnknownStartError):
         start.wait()
     assert len(silence.waits) == 3 + 10
-    assert capsys.readouterr().err.splitlines()[2].endswith("waits for the state to start from: its agent prepares it")
+    (_, second, *_) = capsys.readouterr().err.splitlines()
+    assert second.endswith("waits for the state to start from: its agent prepares it")
 
 
 def test_a_refusal_ends_the_rank_and_so_does_a_step_without_a_place() -> None:
