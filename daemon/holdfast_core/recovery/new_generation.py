@@ -24,7 +24,8 @@ def begin(tick: Tick) -> None:
         _begin_history(tick, point.history)
     of_checkpoints = max((node.checkpoint_generation for node in tick.state.nodes.values()), default=0)
     # Without a state of ours, the script may have restored one of its own. The hooks then count its steps from 0.
-    counts_anew = tick.state.spec.auto and not tick.observes and point.source == store.SOURCE_SEED and record.generation > 0
+    may_count_anew = tick.state.spec.auto and not tick.observes
+    counts_anew = may_count_anew and point.source == store.SOURCE_SEED and record.generation > 0
     # Another launcher has begun this generation already, and only its state was to be chosen.
     is_begun = tick.observes and record.source == store.SOURCE_UNSPECIFIED
     world_size = tick.world_size  # the nodes of an observed run show it under the number before
