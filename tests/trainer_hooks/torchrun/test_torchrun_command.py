@@ -3,22 +3,24 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast_base.run_processes import kill_all, marked_processes
 from holdfast_proto import keys
-from tests.support.coroutines import PATIENCE_S, wait_until
+from tests.support.coroutines import PATIENCE_S
 from tests.support.run_keys import write_key
 from tests.support.store_server import StoreServer
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 MARK = "HOLDFAST_TEST_NODE"
 STEPS = 40
 LATER_PATIENCE_S = 3 * PATIENCE_S
+"""Three torchruns with an agent and a daemon each start slowly on a busy machine."""
 
 SCRIPT = """
 import hashlib, os, pathlib, sys, time
@@ -69,6 +71,13 @@ dist.destroy_process_group()
 Job = subprocess.Popen[bytes]
 
 
+def await_slowly(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + LATER_PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.05)
+
+
 class Jobs:
     """Starts torchruns in a folder, each as a node of its own, and ends them with the test."""
 
@@ -108,7 +117,7 @@ class Jobs:
         self._all[node].wait()
 
     def wait_for_middle(self) -> None:
-        wait_until((self.folder / "middle").exists, "step 20 is reached")
+        await_slowly((self.folder / "middle").exists, "step 20 is reached")
 
     def go(self) -> None:
         """Let the ranks go on after the middle."""
@@ -165,11 +174,13 @@ def test_two_nodes_come_back_together_and_a_spare_takes_the_place_of_a_lost_node
     start("a")
     start("b")
     with store_server.client() as client:
-        wait_until(lambda: client.exists(keys.meeting_world("pair")), "a and b have formed a world")
+        await_slowly(lambda: client.exists(keys.meeting_world("pair")), "a and b have formed a world")
         spare = start("c")
-        wait_until(lambda: client.hexists(keys.meeting_records("pair"), "c"), "the spare waits")
+        await_slowly(lambda: client.hexists(keys.meeting_records("pair"), "c"), "the spare waits")
     jobs.wait_for_middle()
-    wait_until(lambda: "generation 2 starts from memory after step 11" in jobs.errors("a"), "it is told")
+    restored = "generation 2 starts from memory after step 11"
+    await_slowly(lambda: restored in jobs.errors("a"), restored)
+    await_slowly(lambda: " committed" in jobs.errors("a"), "a checkpoint of both nodes")
     jobs.lose("b")
     jobs.go()
     assert jobs.finish("a") == weights
