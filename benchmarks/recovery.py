@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks import torchrun_faults
+from benchmarks.torchrun_jobs import torchrun_faults
 from holdfast_agent.checkpoints.restorer import slot_for
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.format.slot_shard import read_shard

@@ -101,7 +101,10 @@ class RankMessages:
         paths = self._memory.slots(rank.rank)
         grant = session.SlotGrant(paths=[str(path) for path in paths], on_disk=self._memory.on_disk)
         messages = [session.AgentMessage(slot_grant=grant)] if paths else []
-        return messages if start is None else [*messages, session.AgentMessage(start_from=start)]
+        if start is not None:
+            messages.append(session.AgentMessage(start_from=start))
+            rank.awaits_start = False
+        return messages
 
     def give_start(self) -> None:
         """Send the ranks that wait for it the state that they start from, if it is prepared."""
@@ -109,7 +112,6 @@ class RankMessages:
         for rank in waiting:
             for message in self.greeting(rank):
                 rank.channel.send(message)
-            rank.awaits_start = False
 
     def refuse_start(self, reason: str) -> None:
         """End the wait of all ranks for a state: there will be none."""

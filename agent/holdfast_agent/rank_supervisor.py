@@ -117,7 +117,8 @@ class RankSupervisor:
         """
         node, launched = self._node, self._node.generation
         ranks = sorted(node.ranks)
-        if not all(rank.awaits_start and not rank.steps_done for rank in node.ranks.values()):
+        may_train = node.given is not None and not all(rank.awaits_start for rank in node.ranks.values())
+        if may_train or any(rank.steps_done for rank in node.ranks.values()):
             log.warning("generation %d: its ranks have their state already", generation)
             return
         if start.world_size != node.start.world_size:  # checkpoints of it would lack ranks

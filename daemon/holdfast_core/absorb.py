@@ -119,7 +119,7 @@ def _told(tick: Tick, event: store.Event) -> None:
     elif event.HasField("launcher_end"):
         # Launchers end one after another. What is left of the run on other nodes may continue without this one.
         if observed.has_left(tick) or tick.state.saves:
-            hang_aborts.see_launcher_end(tick, event.launcher_end.code)
+            hang_aborts.see_launcher_end(tick, [event.node], event.launcher_end.code)
     elif tick.record.phase != store.RUN_PHASE_WAITING and event.end_announced.within_s > 0:
         # Before a world has begun, nothing is judged, and the launchers of other nodes may still wait for this one.
         leaving.ask(tick, event.end_announced.within_s)

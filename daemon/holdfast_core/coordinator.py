@@ -83,6 +83,6 @@ def _serve(tick: Tick, request: Request) -> None:
         case ProfileRequest():
             live_requests.serve_profile(tick, request)
         case LauncherEnded(code=code):
-            hang_aborts.see_launcher_end(tick, code)
+            hang_aborts.see_launcher_end(tick, tick.record.nodes, code)
         case AcknowledgeRequest(incident=identity):
             incidents.acknowledge(tick, identity)

@@ -354,8 +354,8 @@ class CoreState:
     """Node of an observed run -> its launch that belongs to the present generation."""
     earlier_launches: Mapping[str, Launch] = field(default_factory=dict)
     """Node of an observed run -> its launch of the generation before, while its ranks have not been replaced."""
-    launcher_code: int = 0
-    """Exit code, as in a shell, with which a launcher of the observed run has ended in this generation; 0: none has."""
+    launcher_codes: Mapping[str, int] = field(default_factory=dict)
+    """Node of an observed run whose launcher has ended in this generation -> exit code, as in a shell."""
     live_requests: Mapping[str, LiveRequest] = field(default_factory=dict)
     """Requests for stacks and profiles that are not answered yet, by id."""
     watched: tuple[SeenStretch, ...] = ()

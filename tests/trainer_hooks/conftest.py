@@ -50,7 +50,7 @@ class AgentServer(session_pb2_grpc.RankAgentServicer):
         self.slots: list[Path] = []
         """Slots that every rank is granted after its welcome."""
         self.start_from: StartFrom | None = None
-        """State that every rank is told to start from after that."""
+        """State that every rank gets to start from after that."""
         self._changed = threading.Condition()
         self._outgoing: list[SimpleQueue[AgentMessage | None]] = []
         self._server: grpc.Server | None = None

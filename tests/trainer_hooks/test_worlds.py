@@ -124,16 +124,16 @@ def test_only_the_rank_whose_gradients_were_bad_before_the_sum_over_ranks_says_s
     assert sorted(record.step for record in agent.steps if math.isnan(record.grad_norm)) == [1, 1, 3, 3]
 
 
-def test_ranks_that_were_told_different_states_load_nothing(folder: Path) -> None:
-    with world("told", folder) as process:
+def test_ranks_that_got_different_answers_load_nothing(folder: Path) -> None:
+    with world("answers", folder) as process:
         assert process.wait(60) == 0
     first, second = (json.loads((folder / f"result-{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
     assert [line.partition("; ")[0].partition("from, ")[2] for line in first] == [
         "",
-        "of steps 6 to 9 (-1: none) and generations 5 to 5",
-        "of steps -1 to 0 (-1: none) and generations 5 to 5",
-        "of steps -1 to -1 (-1: none) and generations 5 to 6",
+        "of steps 6 to 9 and generations 5 to 5",
+        "of steps 6 to 6 and generations 5 to 6",
+        "",
     ]
 
 

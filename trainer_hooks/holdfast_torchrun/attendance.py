@@ -76,7 +76,7 @@ class Attendance:
 
     @property
     def is_steady(self) -> bool:
-        """Whether Redis could be used for the time of a lease, so that whoever is not seen is lost."""
+        """Whether Redis could be used for the time of a lease, so that a node that is not seen is lost."""
         return self._sight is not None and monotonic() - self._steady_since_s > LEASE_S
 
     def begin_to_wait(self) -> None:
@@ -93,7 +93,7 @@ class Attendance:
             self._changed.notify_all()
 
     def look(self) -> Sight | None:
-        """Return what Redis holds after everything that was told before; None: it cannot be used."""
+        """Return what Redis holds after all changes made here so far; None: it cannot be used."""
         with self._changed:
             self._asked += 1
             asked = self._asked

@@ -21,7 +21,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from holdfast_torchrun.rendezvous_settings import RendezvousSettings, say
 
-START_PATIENCE_S = 30.0
+START_PATIENCE_S = 90.0
 """Longest wait for Holdfast, after a world has formed. It begins long before."""
 END_PATIENCE_S = 170.0
 """Longest wait, after the ranks have ended, until the last checkpoint is written."""
@@ -172,9 +172,8 @@ class NodeCompanion:
 
     def _tell(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None:
-            with suppress(OSError, ValueError):  # it has ended, or was told before
-                self._process.stdin.write(f"{line}\n")
-                self._process.stdin.flush()
+            with suppress(OSError, ValueError):  # it has ended, or its stdin is closed
+                os.write(self._process.stdin.fileno(), f"{line}\n".encode())  # unbuffered: for a signal handler
 
     def _read(self, process: "subprocess.Popen[str]", known: threading.Event) -> None:
         """Read the variables, which are the first line, and drop whatever follows."""

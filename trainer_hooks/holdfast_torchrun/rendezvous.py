@@ -228,7 +228,11 @@ class HoldfastRendezvous(RendezvousHandler):
     def _check_time(self, begun_s: float, sight: Sight | None) -> None:
         if monotonic() - begun_s <= self._settings.join_timeout_s:
             return
-        who = describe_wait(sight, self._settings.nodes) if sight else f"Redis at {self._settings.endpoint} is away"
+        who = (
+            describe_wait(sight, self._settings.nodes)
+            if sight
+            else f"Redis at {self._settings.endpoint} is unreachable"
+        )
         raise RendezvousTimeoutError(
             f"run {self._settings.run}: no world of {self._settings.nodes} nodes has formed within"
             f" {self._settings.join_timeout_s:g} s: {who}. Start the missing nodes, or raise --rdzv-conf join_timeout"

@@ -5,6 +5,7 @@ has been gathered, and only the culprits are ended. What happens next is up to t
 incident. Until the launcher has done something, the ranks are not judged: they end because of this.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from holdfast_core import detection, incidents
@@ -92,9 +93,9 @@ def see_generation(tick: Tick, generation: int) -> None:
         edited.actions.add(unix_s=tick.now, what=hangs.reaction(edited.abort))
 
 
-def see_launcher_end(tick: Tick, code: int) -> None:
-    """Close the open incident: the launcher has ended. ``code``: its exit code as in a shell."""
-    tick.state = replace(tick.state, launcher_code=code)
+def see_launcher_end(tick: Tick, nodes: Iterable[str], code: int) -> None:
+    """Close the open incident: the launcher of some nodes has ended. ``code``: its exit code as in a shell."""
+    tick.state = replace(tick.state, launcher_codes={**tick.state.launcher_codes, **dict.fromkeys(nodes, code)})
     incident = incidents.open_one(tick)
     if incident is None or not tick.observes or (tick.state.saves and not _have_ended(tick)):
         return
@@ -109,13 +110,16 @@ def see_launcher_end(tick: Tick, code: int) -> None:
 
 
 def end_with_launcher(tick: Tick) -> bool:
-    """End a run whose state is saved, once its launcher has failed and all ranks have ended; return whether it has.
+    """End a run whose state is saved, once its launchers have failed and all ranks have ended; return whether it has.
 
-    The newest snapshots then become a checkpoint, for the next start.
+    A launcher that is left may start the ranks again, on a spare in place of a node that has none. The newest snapshots
+    become a checkpoint, for the next start.
     """
-    if not (tick.state.saves and tick.state.launcher_code and _have_ended(tick)):
+    codes = tick.state.launcher_codes
+    failed = next(filter(None, codes.values()), 0)
+    if not (tick.state.saves and failed and tick.state.members.keys() <= codes.keys() and _have_ended(tick)):
         return False
-    what = hangs.launcher_end(tick.state.launcher_code)
+    what = hangs.launcher_end(failed)
     incidents.close(tick, store.INCIDENT_STATE_FAILED, what)
     finish(tick, store.RUN_PHASE_FAILED, what)
     return True

@@ -89,7 +89,7 @@ def follow(tick: Tick, generation: int) -> None:
         edited.newest_step = record.newest_step if tick.state.saves else -1
         edited.restarts_total = record.restarts_total + (record.generation > 0)
         edited.leave_by_unix_s = 0.0
-    tick.state = replace(tick.state, launcher_code=0)
+    tick.state = replace(tick.state, launcher_codes={})
     hang_aborts.see_generation(tick, generation)
     tick.enter(store.RUN_PHASE_STARTING)
     new_generation.forget(tick, after_step=-1)
@@ -106,7 +106,7 @@ def choose_state(tick: Tick) -> bool:
     if not tick.state.saves or not tick.ranks:
         return False
     if record.source == store.SOURCE_UNSPECIFIED:
-        if not _all_wait(tick):
+        if not _is_due(tick):
             return False  # ranks that are judged as those of any start
         new_generation.begin(tick)
         return True
@@ -201,9 +201,10 @@ def _waits(node: store.NodeState) -> bool:
     return any(rank.awaits_start for rank in node.ranks)
 
 
-def _all_wait(tick: Tick) -> bool:
+def _is_due(tick: Tick) -> bool:
+    """Return whether all ranks are known, and one waits. The others may attach later, or may have no state at all."""
     ranks = tick.ranks
-    return len(ranks) == tick.world_size and all(rank.awaits_start for rank in ranks.values())
+    return len(ranks) == tick.world_size and any(rank.awaits_start for rank in ranks.values())
 
 
 def _choose_again(tick: Tick, reason: str) -> None:

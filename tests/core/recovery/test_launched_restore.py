@@ -87,6 +87,15 @@ def test_a_world_waits_until_all_its_ranks_have_said_hello_and_then_gets_one_sta
     assert world.chosen == [("a", store.SOURCE_SEED, -1, 1), ("b", store.SOURCE_SEED, -1, 1)]
 
 
+def test_a_world_in_which_only_some_ranks_have_a_state_does_not_make_them_wait() -> None:
+    world = Restored()
+    world.launch(1, [10, 11])
+    assert world.chosen == []
+    world.nodes["a"].ranks[1].awaits_start = True
+    world.tick()
+    assert world.chosen == [("a", store.SOURCE_SEED, -1, 1)]
+
+
 def test_the_first_generation_has_a_number_that_no_checkpoint_has() -> None:
     world = Restored()
     world.nodes["a"].checkpoints.append(40)
@@ -171,6 +180,21 @@ def test_a_launcher_that_ends_with_an_error_ends_the_run_once_all_its_ranks_have
     world.tick(seconds=30.0)
     assert (world.where[0], world.incidents[0].state) == ("failed", store.INCIDENT_STATE_FAILED)
     assert "persist_snapshot" not in world.commands  # no rank has a snapshot
+
+
+def test_a_run_is_not_over_while_the_launcher_of_another_node_may_start_the_ranks_again() -> None:
+    world = Restored(nodes=2)
+    world.wait(1, [10, 11], size=4)
+    world.wait(1, [20, 21], node="b", size=4)
+    world.give("a", "b")
+    world.train(0)
+    ended = [store.Event(node=node, launcher_end=store.LauncherEnd(code=137)) for node in ("b", "a")]
+    world.tick(events=(ended[0],))
+    world.end(0, 1, 2, 3, code=1)
+    world.tick(seconds=30.0)
+    assert world.where[0] == "stopping"
+    world.tick(events=(ended[1],))
+    assert world.where[0] == "failed"
 
 
 def test_a_launcher_that_does_nothing_is_named_and_the_ranks_that_are_left_are_judged_again() -> None:

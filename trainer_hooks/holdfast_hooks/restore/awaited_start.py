@@ -78,21 +78,22 @@ class AwaitedStart:
         return self._context_of(self._used)
 
     def agree(self, state: Mapping[str, Stateful]) -> None:
-        """Compare what all ranks of the world were told, before anything is loaded. Each of them must call this.
+        """Compare the answers of all ranks of the world, before anything is loaded. Each of them must call this.
 
-        Raises UnknownStartError on all of them if it differs.
+        Raises UnknownStartError on all of them if they differ. Nothing is compared if there is nothing to load: only
+        some ranks of a script may attach, and the others would not answer.
         """
-        if self._used is None:
+        if self._used is None or self._used.step < 0:
             return
-        told = (self._used.step, self._used.generation)
+        answers = (self._used.step, self._used.generation)
         live = encode_state({name: stateful.state_dict() for name, stateful in state.items()})
-        found = highest([*told, *(-number for number in told)], live)
+        found = highest([*answers, *(-number for number in answers)], live)
         if found is None:
             return
         newest, last, oldest, first = *found[:2], *(-number for number in found[2:])
         if (newest, last) != (oldest, first):
             raise UnknownStartError(
-                f"ranks were given different states to start from, of steps {oldest} to {newest} (-1: none) and"
+                f"ranks were given different states to start from, of steps {oldest} to {newest} and"
                 f" generations {first} to {last}; nothing was loaded: let the launcher start the ranks again"
             )
 
