@@ -7,8 +7,9 @@ them even if the rank is gone. ::
     4096   tensors, each at a multiple of 64 bytes, row-major, native little-endian
     ...    meta: UTF-8 JSON {"tree": ..., "coordinates": ..., "tensors": [TensorEntry, ...]}
 
-The rank owns a slot unless ``persist`` is set: then the slot is pinned. The rank pins it when it commits a snapshot
-that is to become a checkpoint. The agent releases it once the shard is written, or cannot be.
+The rank owns a slot unless ``persist`` or ``replica`` is set: then the slot is pinned. The rank pins it when it commits
+a snapshot that is to become a checkpoint, or a replica snapshot. The agent releases it once the shard is written, or
+cannot be.
 
 Nothing here is locked. The state is written last, so that a reader of COMPLETE finds everything else in place. A rank
 that dies before that leaves WRITING, and such a slot holds no snapshot.
@@ -34,11 +35,12 @@ ALIGNMENT = 64
 MOST_META_BYTES = 128 << 20
 """Most bytes of the meta: 100,000 tensors take a quarter of it. A damaged header may claim the whole slot."""
 
-# magic, state, persist, generation, step, rank, padding, data bytes, meta offset, meta bytes
+# magic, state, persist, generation, step, rank, replica, data bytes, meta offset, meta bytes
 _HEADER = struct.Struct("<8sIIQqIIQQQ")
 _STATE = struct.Struct("<I")
 _STATE_OFFSET = 8
 _PERSIST_OFFSET = 12
+_REPLICA_OFFSET = 36
 
 StateTree: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 """Nesting of a state, or a part of it, as JSON. Only the hooks know the encoding."""
@@ -102,7 +104,7 @@ class Header:
 
     state: SlotState
     persist: bool
-    """Whether the slot is pinned: the rank must not write to it."""
+    """Whether the slot is pinned for a checkpoint: the rank must not write to it."""
     generation: int
     step: int
     """Step at whose end the snapshot was taken."""
@@ -113,6 +115,13 @@ class Header:
     """Bytes from the start of the slot to the meta."""
     meta_bytes: int
     """Bytes of the meta."""
+    replica: bool = False
+    """Whether the slot is pinned for a replica snapshot."""
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the rank must not write to the slot."""
+        return self.persist or self.replica
 
 
 @dataclass(frozen=True)
@@ -215,19 +224,19 @@ class Slot:
     def header(self) -> Header:
         """Header, read anew at each access. Raises SnapshotError if its state is none."""
         fields = _HEADER.unpack_from(self.buffer, 0)
-        _, state, persist, generation, step, rank, _, data_bytes, meta_offset, meta_bytes = fields
+        _, state, persist, generation, step, rank, replica, data_bytes, meta_offset, meta_bytes = fields
         try:
             known = SlotState(state)
         except ValueError:
             raise SnapshotError(f"{self.path}: is damaged: its header has state {state}") from None
-        return Header(known, bool(persist), generation, step, rank, data_bytes, meta_offset, meta_bytes)
+        return Header(known, bool(persist), generation, step, rank, data_bytes, meta_offset, meta_bytes, bool(replica))
 
     def begin(self, *, generation: int, step: int, rank: int) -> None:
         """Mark the slot as being written. Until :meth:`commit` it holds no snapshot, and it is not pinned."""
         _HEADER.pack_into(self.buffer, 0, MAGIC, SlotState.WRITING, 0, generation, step, rank, 0, 0, 0, 0)
 
-    def commit(self, meta: Meta, *, data_bytes: int, persist: bool) -> None:
-        """Write ``meta`` after the tensors and mark the slot complete.
+    def commit(self, meta: Meta, *, data_bytes: int, persist: bool, replica: bool = False) -> None:
+        """Write ``meta`` after the tensors and mark the slot complete, pinned as the flags say.
 
         Raises SnapshotError if the meta does not fit; the slot then stays in state WRITING.
         """
@@ -240,15 +249,19 @@ class Slot:
         self.buffer[meta_offset : meta_offset + len(encoded)] = encoded
         old = self.header
         _HEADER.pack_into(
-            self.buffer, 0, MAGIC, SlotState.WRITING, int(persist), old.generation, old.step, old.rank, 0,
-            data_bytes, meta_offset, len(encoded),
+            self.buffer, 0, MAGIC, SlotState.WRITING, int(persist), old.generation, old.step, old.rank,
+            int(replica), data_bytes, meta_offset, len(encoded),
         )  # fmt: skip
         # The state comes last, in a store of its own: a reader that sees COMPLETE finds everything else in place.
         _STATE.pack_into(self.buffer, _STATE_OFFSET, SlotState.COMPLETE)
 
     def set_persist(self, persist: bool) -> None:
-        """Pin the slot for the agent (True) or release it to the rank (False)."""
+        """Pin the slot for a checkpoint (True), or release it from that (False)."""
         _STATE.pack_into(self.buffer, _PERSIST_OFFSET, int(persist))
+
+    def release_replica(self) -> None:
+        """Release the slot from a replica snapshot."""
+        _STATE.pack_into(self.buffer, _REPLICA_OFFSET, 0)
 
     def invalidate(self) -> None:
         """Mark the slot as empty and release it."""

@@ -172,20 +172,22 @@ class BadGradient(_message.Message):
     def __init__(self, parameter: _Optional[str] = ..., own: bool = ..., unix_s: _Optional[float] = ...) -> None: ...
 
 class SnapshotTaken(_message.Message):
-    __slots__ = ("step", "slot", "persist", "stall_s", "bytes", "unchanged_bytes")
+    __slots__ = ("step", "slot", "persist", "stall_s", "bytes", "unchanged_bytes", "replica")
     STEP_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     PERSIST_FIELD_NUMBER: _ClassVar[int]
     STALL_S_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     UNCHANGED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     step: int
     slot: int
     persist: bool
     stall_s: float
     bytes: int
     unchanged_bytes: int
-    def __init__(self, step: _Optional[int] = ..., slot: _Optional[int] = ..., persist: bool = ..., stall_s: _Optional[float] = ..., bytes: _Optional[int] = ..., unchanged_bytes: _Optional[int] = ...) -> None: ...
+    replica: bool
+    def __init__(self, step: _Optional[int] = ..., slot: _Optional[int] = ..., persist: bool = ..., stall_s: _Optional[float] = ..., bytes: _Optional[int] = ..., unchanged_bytes: _Optional[int] = ..., replica: bool = ...) -> None: ...
 
 class MemoryStatus(_message.Message):
     __slots__ = ("allocated_bytes", "reserved_bytes", "alloc_retries", "ooms", "limit_bytes")
@@ -381,10 +383,12 @@ class CaptureEvidence(_message.Message):
     def __init__(self, directory: _Optional[str] = ...) -> None: ...
 
 class SnapshotAt(_message.Message):
-    __slots__ = ("step",)
+    __slots__ = ("step", "replica")
     STEP_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     step: int
-    def __init__(self, step: _Optional[int] = ...) -> None: ...
+    replica: bool
+    def __init__(self, step: _Optional[int] = ..., replica: bool = ...) -> None: ...
 
 class StopAt(_message.Message):
     __slots__ = ("step",)
