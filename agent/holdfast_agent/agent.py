@@ -69,7 +69,7 @@ class Agent:
         """
         node, options = self.node, self.node.options
         admit = Observer(node, self.supervisor).admit if node.observes else node.admit
-        messages = RankMessages(node, self.checkpoints.memory, self.checkpoints.saver, self.link.emit)
+        messages = RankMessages(node, self.checkpoints, self.link.emit)
         server = await session.serve(messages, node.errors, options.session_socket, admit)
         commands = CommandRunner(node, self.supervisor, self.checkpoints, self.link.emit, messages.give_start)
         departure = Departure(node, options.preemption_grace_s, options.preemption_warnings)
@@ -169,7 +169,9 @@ class Agent:
                 written.result()
 
         async def remove() -> None:
-            self.checkpoints.memory.remove_all()
+            if self.checkpoints.replicas is not None:
+                self.checkpoints.replicas.close()
+            self.checkpoints.remove_snapshots()
 
         steps: list[Callable[[], Awaitable[None]]] = [
             supervisor.stop,

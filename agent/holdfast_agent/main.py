@@ -22,6 +22,7 @@ from holdfast_agent.node import Node
 from holdfast_agent.node_metrics import AgentCollector
 from holdfast_agent.processes import agent_record
 from holdfast_agent.processes.rank_command import launcher_problem, start_problem, torch_problem
+from holdfast_agent.replicas.replica_service import open_replicas
 from holdfast_agent.rank_supervisor import RankSupervisor, end_marked, sweep
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
@@ -125,9 +126,10 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
         compression=options.checkpoint_compression,
         writers=spec.ranks_per_node,
     )
-    checkpoints = NodeCheckpoints(memory, inventory, saver, CheckpointRestorer(inventory, memory))
     numbers_start = link.serve(spec, await link.now_ns(), saved.numbers_start if saved is not None else 0)
     node = Node(options, spec, memory, inventory, numbers_start)
+    node.replicas = open_replicas(options, spec, memory, node.errors)
+    checkpoints = NodeCheckpoints(memory, inventory, saver, CheckpointRestorer(inventory, memory), node.replicas)
     if secondary is not None:
         secondary.start(node.ranks_of_world)
     agent = Agent(node, link, checkpoints, RankSupervisor(node, link, checkpoints))
@@ -135,12 +137,12 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     metrics = _serve_metrics(options, collector)
     try:
         if saved is not None and takes_over:
-            memory.adopt()
+            checkpoints.adopt()
             agent.supervisor.adopt(saved)
         else:
             if saved is not None:
                 sweep(saved)
-            memory.remove_all()
+            checkpoints.remove_snapshots()
             # Commands that are there were given to an earlier agent. The leader repeats those that had no effect.
             agent.supervisor.record.last_command = await link.newest_command()
         startup.is_alone &= not node.ranks

@@ -15,6 +15,7 @@ from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.kernel_log import names_our_pids
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.processes.replacements import has_replacement
+from holdfast_agent.replicas.replica_service import ReplicaService
 from holdfast_agent.reports.message_checks import clean_hello
 from holdfast_agent.reports.summaries import LoggedNames, StepSummaries
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
@@ -46,6 +47,8 @@ class Node:
         self._memory = memory
         self._inventory = inventory
         self.errors = Errors()
+        self.replicas: ReplicaService | None = None
+        """Its replica snapshots; None: it makes and takes none."""
         self.generation = 0
         """Newest generation on this node; 0: none was started."""
         self.fence = 0
@@ -203,6 +206,7 @@ class Node:
             relaunched=self.observes and has_replacement(ranks),
             restored_generation=self.restored_generation,
             restarts_left=min((left for rank in ranks if (left := rank.restarts_left) is not None), default=None),
+            replicas=None if self.replicas is None else self.replicas.state(self.start.world_size),
         )
 
     def _state_of(self, rank: Rank) -> store.RankState | None:

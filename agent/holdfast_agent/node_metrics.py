@@ -13,6 +13,7 @@ from holdfast_agent.metrics import families as declared
 from holdfast_agent.node import Node
 from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_agent.processes.rank import Rank
+from holdfast_agent.replicas.replicator import ReplicaCounters
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_base.metric_family import MetricFamily
 from holdfast_base.metrics_server import MetricsServer
@@ -78,6 +79,7 @@ class AgentCollector(Collector):
         yield from self._rank_families(ranks)
         yield from self._gpu_families(ranks)
         yield from self._checkpoint_families(ranks)
+        yield from self._replica_families()
         yield from self._secondary_families()
         yield from self._self_families(ranks)
 
@@ -148,6 +150,14 @@ class AgentCollector(Collector):
         yield self._single(declared.CHECKPOINT_ATTEMPTS, counters.attempts)
         yield self._single(declared.CHECKPOINT_FAILURES, counters.failures)
         yield self._single(declared.CHECKPOINT_LAST_SUCCESS, counters.last_success_unix_s)
+
+    def _replica_families(self) -> Iterator[Metric]:
+        replicas = self._checkpoints.replicas
+        counters = replicas.replicator.counters if replicas is not None else ReplicaCounters()
+        yield self._single(declared.REPLICA_ATTEMPTS, counters.attempts)
+        yield self._single(declared.REPLICA_FAILURES, counters.failures)
+        yield self._single(declared.REPLICA_SENT_BYTES, counters.sent_bytes)
+        yield self._single(declared.REPLICA_HELD_BYTES, replicas.replicas.held_bytes if replicas is not None else 0)
 
     def _secondary_families(self) -> Iterator[Metric]:
         run, inventory = self._node.spec.run, self._checkpoints.inventory

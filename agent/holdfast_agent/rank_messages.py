@@ -4,11 +4,10 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from holdfast_agent.checkpoints.shard_saver import ShardSaver
+from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.reports.message_checks import clean_report, clean_witness_report, flaw_of_slots
-from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -21,12 +20,11 @@ _LAUNCHER_PAUSE_S = 0.2
 class RankMessages:
     """Folds the messages of ranks into the node. Nothing in one rank's message reaches another rank."""
 
-    def __init__(
-        self, node: Node, memory: SnapshotMemory, saver: ShardSaver, emit: Callable[[store.Event], None]
-    ) -> None:
+    def __init__(self, node: Node, checkpoints: NodeCheckpoints, emit: Callable[[store.Event], None]) -> None:
         self._node = node
-        self._memory = memory
-        self._saver = saver
+        self._memory = checkpoints.memory
+        self._saver = checkpoints.saver
+        self._replicator = checkpoints.replicas and checkpoints.replicas.replicator
         self._emit = emit
         self._deaf_until_s = 0.0
         """Time until which a launcher is not heard."""
@@ -88,6 +86,8 @@ class RankMessages:
             self._saver.counters.stalls.observe(snapshot.stall_s)
             if snapshot.persist:
                 self._saver.schedule(rank.rank, snapshot.step, node.start.world_size)
+            if self._replicator is not None:
+                self._replicator.taken(rank.rank, snapshot.step, pinned=snapshot.replica)
         node.learned_modules.update(report.modules)
 
     def greeting(self, rank: Rank) -> list[session.AgentMessage]:

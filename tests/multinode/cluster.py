@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.local_run.redis_server import answers, find_server
@@ -51,6 +52,8 @@ class Cluster:
     """Folder in memory with a short path, for sockets and snapshots."""
     uses_object_store: bool = False
     """Whether checkpoints are in an object store at node 0, all that nodes share. Otherwise they share a folder."""
+    replicate_every_s: float = 0.0
+    """With it, each step has a snapshot, and there are no checkpoints but the last one."""
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     _mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Value in the environment of every process of this cluster."""
@@ -99,7 +102,8 @@ class Cluster:
     def _publish(self, steps: int) -> None:
         how = ["--run", RUN, "--nodes", "2", "--ranks-per-node", str(RANKS_PER_NODE), "--preset", "fast"]
         how += ["--directory", str(self.folder)]
-        states = ["--snapshot-every", "1", "--checkpoint-every", str(CHECKPOINT_EVERY)]
+        states = ["--snapshot-every", "1", "--replicate-every", str(self.replicate_every_s)]
+        states += ["--checkpoint-every", str(0 if self.replicate_every_s else CHECKPOINT_EVERY)]
         where = ["--checkpoints", str(self.folder / "checkpoints")]
         if self.uses_object_store:
             where = ["--checkpoints", f"s3://{BUCKET}/{RUN}", "--checkpoints-secondary", str(self.second_place)]
@@ -200,10 +204,13 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, *, nodes: int, steps: int, uses_object_store: bool = False) -> Iterator[Cluster]:
-    """Yield a run of four ranks on nodes 1 and 2, in a network of nodes 0 to ``nodes - 1``. End it afterwards."""
+def cluster(folder: Path, *, nodes: int, steps: int, **settings: Any) -> Iterator[Cluster]:
+    """Yield a run of four ranks on nodes 1 and 2, in a network of nodes 0 to ``nodes - 1``. End it afterwards.
+
+    ``settings``: fields of Cluster.
+    """
     with network(nodes) as net, tempfile.TemporaryDirectory(prefix="hf-", dir="/dev/shm") as memory:
-        made = Cluster(net, folder, Path(memory), uses_object_store)
+        made = Cluster(net, folder, Path(memory), **settings)
         try:
             made.start(steps=steps)
             yield made

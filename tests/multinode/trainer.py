@@ -21,7 +21,7 @@ def main(folder: Path, steps: int) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = nn.Linear(16, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     state: dict[str, holdfast_hooks.Stateful] = {"model": model, "optimizer": optimizer}
     generation = os.environ["TORCHELASTIC_RESTART_COUNT"]
     journal = folder / f"rank-{dist.get_rank()}.journal"
@@ -38,6 +38,8 @@ def main(folder: Path, steps: int) -> None:
             optimizer.step()
             hooks.report(loss=loss)
             lines.write(f"{generation} {step} {time.time()}\n")
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    (folder / f"weights-{dist.get_rank()}").write_bytes(weights.numpy().tobytes())
     dist.destroy_process_group()
 
 

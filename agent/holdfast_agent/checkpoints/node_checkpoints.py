@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
 from holdfast_agent.checkpoints.restorer import CheckpointRestorer, StartingPoint
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
+from holdfast_agent.replicas.replica_service import ReplicaService
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_base.processes import AgentError
 from holdfast_checkpoint.checkpoint_errors import CheckpointError
@@ -22,6 +23,8 @@ class NodeCheckpoints:
     inventory: CheckpointInventory
     saver: ShardSaver
     restorer: CheckpointRestorer
+    replicas: ReplicaService | None = None
+    """None: the node makes and takes no replica snapshots."""
 
     async def starting_point(
         self, start: store.StartGeneration, ranks: Sequence[int], generation: int
@@ -32,6 +35,10 @@ class NodeCheckpoints:
         """
         if start.HasField("history"):
             await self.saver.begin_history(start.history)
+        if self.replicas is not None:
+            self.replicas.begin_generation(-1 if start.source == store.SOURCE_SEED else start.step)
+        if start.source == store.SOURCE_REPLICA:
+            return await self._from_replicas(start, ranks, generation)
         if start.source == store.SOURCE_SEED:
             self.memory.keep_only(-1)
             return StartingPoint()
@@ -58,7 +65,28 @@ class NodeCheckpoints:
         checkpoint = self.inventory.local_directory(start.step)
         return StartingPoint({rank: slot for rank, slot in slots.items() if slot is not None}, checkpoint)
 
+    async def _from_replicas(
+        self, start: store.StartGeneration, ranks: Sequence[int], generation: int
+    ) -> StartingPoint:
+        if self.replicas is None:
+            raise AgentError("this node takes no replica snapshots: see its log")
+        return await self.replicas.restorer.starting_point(start, ranks, generation)
+
+    def adopt(self) -> None:
+        """Take over the snapshots, of this node and of its partner, that an earlier agent of the node has left."""
+        self.memory.adopt()
+        if self.replicas is not None:
+            self.replicas.replicas.adopt()
+
+    def remove_snapshots(self) -> None:
+        """Remove all snapshots from memory."""
+        if self.replicas is not None:
+            self.replicas.replicas.remove_all()
+        self.memory.remove_all()
+
     def close(self) -> None:
-        """Close both places and end the workers. Shards that are not written by now are lost."""
+        """Close all places and end the workers. Shards that are not written by now are lost."""
+        if self.replicas is not None:
+            self.replicas.close()
         self.inventory.close()
         self.saver.close()

@@ -46,6 +46,7 @@ class CommandRunner:
         self._node = node
         self._supervisor = supervisor
         self._saver = checkpoints.saver
+        self._replicator = checkpoints.replicas and checkpoints.replicas.replicator
         self._emit = emit
         self._on_state = on_state
         self._injector = FaultCommands(node, emit)
@@ -141,6 +142,8 @@ class CommandRunner:
         match command.WhichOneof("kind"):
             case "take_checkpoint":
                 await self._take_checkpoint(command.take_checkpoint.step)
+            case "replicate":
+                await self._replicate(command.replicate)
             case "keep_checkpoint":
                 await self._saver.keep(command.keep_checkpoint.step, command.keep_checkpoint.reason)
             case "prove_checkpoint":
@@ -196,15 +199,32 @@ class CommandRunner:
 
     async def _take_checkpoint(self, step: int) -> None:
         """Ask every rank for a pinned snapshot at the end of ``step``. Unless all take it, the checkpoint fails."""
-        ranks = self._live_ranks()
-        asked = [rank.command(session.RankCommand(snapshot_at=session.SnapshotAt(step=step))) for rank in ranks]
-        waiting = [ack for ack in asked if not ack.cancelled()]
-        if waiting:
-            await asyncio.wait(waiting, timeout=ACK_PATIENCE_S)
-        reason = failure_of(ranks, asked)
+        reason = await self._ask_for_snapshots(session.SnapshotAt(step=step))
         if reason:
             failed = store.CheckpointFailed(step=step, reason=f"not every rank took its snapshot: {reason}")
             self._emit(store.Event(generation=self._node.generation, checkpoint_failed=failed))
+
+    async def _replicate(self, command: store.Replicate) -> None:
+        """Make replica snapshots of all ranks. Unless all take part, there is none of that step."""
+        node, replicator = self._node, self._replicator
+        if replicator is None or not replicator.begin(command, list(node.ranks), node.start.world_size):
+            return
+        generation = node.generation
+        reason = await self._ask_for_snapshots(session.SnapshotAt(step=command.step, replica=True))
+        if reason or node.generation != generation:
+            replicator.fail(command.step, reason or "another generation has begun")
+            return
+        steps = lambda: {rank.rank: rank.progress.step for rank in node.ranks.values()}  # noqa: E731
+        await replicator.await_ranks(command.step, steps)
+
+    async def _ask_for_snapshots(self, wanted: session.SnapshotAt) -> str:
+        """Ask every rank for a pinned snapshot. Return why not all of them take it, or "" if they do."""
+        ranks = self._live_ranks()
+        asked = [rank.command(session.RankCommand(snapshot_at=wanted)) for rank in ranks]
+        waiting = [ack for ack in asked if not ack.cancelled()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=ACK_PATIENCE_S)
+        return failure_of(ranks, asked)
 
 
 def failure_of(ranks: Sequence[Rank], acks: "Sequence[asyncio.Future[session.CommandAck]]") -> str:

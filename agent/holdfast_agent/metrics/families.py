@@ -167,6 +167,16 @@ CHECKPOINT_ATTEMPTS = counter(
 CHECKPOINT_FAILURES = counter(
     "checkpoint_failures_total", "run", "Checkpoints that this agent could not write or verify."
 )
+REPLICA_ATTEMPTS = counter("replica_attempts_total", "run", "Replica snapshots that this agent has begun to make.")
+REPLICA_FAILURES = counter(
+    "replica_failures_total", "run", "Steps of which this agent could not make or send the replica snapshots."
+)
+REPLICA_SENT_BYTES = counter(
+    "replica_sent_bytes_total", "run", "Bytes of replica snapshots that the partner node has taken."
+)
+REPLICA_HELD_BYTES = gauge(
+    "replica_held_bytes", "run", "Memory of the replica snapshots on this node: its own ranks' and its partner's."
+)
 CHECKPOINT_COPY_ATTEMPTS = counter(
     "checkpoint_copy_attempts_total", "run", "Copies of a checkpoint to the secondary that were begun or resumed."
 )

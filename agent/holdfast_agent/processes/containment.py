@@ -18,6 +18,7 @@ JOBS = (
     "commands",
     "tick",
     "checkpoints",
+    "replicas",
     "process_trees",
     "rank_logs",
     "stalls",

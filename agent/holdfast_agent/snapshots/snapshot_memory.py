@@ -67,6 +67,11 @@ class SnapshotMemory:
         self._lock = threading.RLock()
 
     @property
+    def directory(self) -> Path:
+        """Directory in memory that belongs to this node and run alone."""
+        return self._memory
+
+    @property
     def on_disk(self) -> bool:
         """Whether memory was too small. Ranks then take snapshots for checkpoints only."""
         return self._refusal is not None

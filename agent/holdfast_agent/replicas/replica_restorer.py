@@ -1,0 +1,81 @@
+"""Brings replica snapshots into the slots of this node's ranks: its own ones, or those that other nodes hold."""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from holdfast_agent.checkpoints.restorer import StartingPoint
+from holdfast_agent.checkpoints.workers import CheckpointWorkers
+from holdfast_agent.replicas.replica_client import fetch
+from holdfast_agent.replicas.replica_exchange import ReplicaError
+from holdfast_agent.replicas.replica_store import ReplicaStore
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_base.processes import AgentError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError
+from holdfast_checkpoint.format.shard_index import slot_bytes_needed
+from holdfast_proto.run_key import Seal
+from holdfast_proto.snapshot import SnapshotError
+from holdfast_proto.v1 import store_pb2 as store
+
+
+class ReplicaRestorer:
+    """Fetches, verifies and unpacks replica snapshots before the ranks of a generation start."""
+
+    def __init__(self, replicas: ReplicaStore, memory: SnapshotMemory, seal: Seal) -> None:
+        self._replicas = replicas
+        self._memory = memory
+        self._seal = seal
+
+    async def starting_point(
+        self, start: store.StartGeneration, ranks: Sequence[int], generation: int
+    ) -> StartingPoint:
+        """Unpack the replica snapshots of ``ranks`` that a command names into slots.
+
+        Raises AgentError if one is missing or damaged. What is in the slots stays until all are here.
+        """
+        holders = {holder.rank: holder.address for holder in start.replica_holders}
+        await asyncio.gather(*(self._find(rank, start, holders) for rank in ranks))
+        self._memory.keep_only(-1)
+        # No rank runs now, so the workers need not yield to anybody.
+        workers = CheckpointWorkers(max(1, min(len(ranks), len(os.sched_getaffinity(0)))), background=False)
+        try:
+            unpacked = await asyncio.gather(*(self._unpack(workers, rank, start, generation, len(ranks)) for rank in ranks))
+        finally:
+            await asyncio.to_thread(workers.close)
+        return StartingPoint(dict(zip(ranks, unpacked, strict=True)))
+
+    async def _find(self, rank: int, start: store.StartGeneration, holders: Mapping[int, str]) -> None:
+        """Bring the replica snapshot of a rank to this node, unless it is here."""
+        step, generation = start.step, start.replica_generation
+        if self._replicas.find(rank, step, generation) is not None:
+            return
+        if rank not in holders:
+            raise AgentError(f"no node is known that holds a replica snapshot of rank {rank}, step {step}")
+        try:
+            await asyncio.to_thread(fetch, holders[rank], self._seal, self._replicas, rank, step, generation)
+        except ReplicaError as error:
+            raise AgentError(f"the replica snapshot of rank {rank}, step {step}, cannot be fetched: {error}") from error
+
+    async def _unpack(
+        self, workers: CheckpointWorkers, rank: int, start: store.StartGeneration, generation: int, ranks_on_node: int
+    ) -> Path:
+        """Unpack the replica snapshot of a rank, and return the slot. A damaged one is never used again."""
+        index = self._replicas.find(rank, start.step, start.replica_generation)
+        if index is None:
+            raise AgentError(f"the replica snapshot of rank {rank}, step {start.step}, has been dropped")
+        grant = await asyncio.to_thread(self._memory.grant, rank, slot_bytes_needed(index), ranks_on_node)
+        if not grant.paths:
+            raise AgentError(f"rank {rank} has no slot to restore into: {grant.reason}")
+        try:
+            await workers.run(
+                "restore_replica",
+                directory=self._replicas.directory(start.step),
+                rank=rank,
+                slot=str(grant.paths[0]),
+                generation=generation,
+            )
+        except (CheckpointError, SnapshotError) as error:
+            self._replicas.drop(rank, start.step)
+            raise AgentError(f"the replica snapshot of rank {rank} cannot be used: {error}") from error
+        return grant.paths[0]
