@@ -7,14 +7,14 @@ from pathlib import Path
 
 from holdfast_base.files import UnfitFileError
 
-_ROOM = "free space there or set --checkpoints to a larger file system"
-_WRITABLE = "make it writable for the user of the agent or set --checkpoints to a directory that is"
-_FOLDER = "set --checkpoints to a directory, not to a file or a path below one"
+_ROOM = "free space there or set {setting} to a larger file system"
+_WRITABLE = "make it writable for the user of the agent or set {setting} to a directory that is"
+_FOLDER = "set {setting} to a directory, not to a file or a path below one"
 
 _FIXES = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
-    errno.EFBIG: "raise the file size limit (ulimit -f) or set --checkpoints to another file system",
+    errno.EFBIG: "raise the file size limit (ulimit -f) or set {setting} to another file system",
     errno.EROFS: _WRITABLE,
     errno.EACCES: _WRITABLE,
     errno.EPERM: _WRITABLE,
@@ -47,13 +47,14 @@ class CheckpointCommitted(CheckpointError):  # noqa: N818 - likewise
 
 
 @contextlib.contextmanager
-def write_errors(directory: Path) -> Iterator[None]:
-    """Turn an OSError from writing below ``directory`` into a CheckpointError."""
+def write_errors(directory: Path, what: str = "the checkpoint", setting: str = "--checkpoints") -> Iterator[None]:
+    """Turn an OSError from writing ``what`` below ``directory`` into a CheckpointError that names ``setting``."""
     try:
         yield
     except OSError as error:
-        fix = _FIXES.get(error.errno or 0, "check the file system or set --checkpoints to another one")
-        raise CheckpointError(f"cannot write the checkpoint in {directory}: {error.strerror}: {fix}") from error
+        fix = _FIXES.get(error.errno or 0, "check the file system or set {setting} to another one")
+        fix = fix.format(setting=setting)
+        raise CheckpointError(f"cannot write {what} in {directory}: {error.strerror}: {fix}") from error
 
 
 @contextlib.contextmanager

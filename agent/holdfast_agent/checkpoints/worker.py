@@ -27,7 +27,7 @@ from holdfast_checkpoint.codec.codec_registry import BYTE_PLANES, Compression, c
 from holdfast_checkpoint.format.manifest import Manifest, load_committed_index, load_manifest
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.format.shard_reader import verify_shard
-from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
+from holdfast_checkpoint.format.slot_shard import read_replica, read_shard, write_replica, write_shard
 from holdfast_proto.snapshot import SnapshotError
 
 _PR_SET_PDEATHSIG = 1
@@ -89,9 +89,22 @@ def write(*, slot: str, directory: str, run: str, world_size: int, base_step: in
     write_shard(Path(slot), Path(directory), run=run, world_size=world_size, base_step=base_step, compress=compress)
 
 
+def save_replica(
+    *, slot: str, directory: str, run: str, world_size: int, base_step: int | None, compression: str
+) -> None:
+    """Write the replica snapshot of a slot. See write_replica and Compression."""
+    compress = _COMPRESSES[compression]
+    write_replica(Path(slot), Path(directory), run=run, world_size=world_size, base_step=base_step, compress=compress)
+
+
 def restore(directory: str, rank: int, slot: str, generation: int) -> None:
     """Unpack the state of a rank. See read_shard."""
     read_shard(Path(directory), rank, Path(slot), generation=generation)
+
+
+def restore_replica(directory: str, rank: int, slot: str, generation: int) -> None:
+    """Unpack the replica snapshot of a rank. See read_replica."""
+    read_replica(Path(directory), rank, Path(slot), generation=generation)
 
 
 def verify(directory: str, ranks: Sequence[int], world_size: int) -> None:
@@ -111,7 +124,13 @@ def verify_share(directory: Path, manifest: Manifest, ranks: Sequence[int], worl
             verify_shard(shard_path(directory, saved_rank), index)
 
 
-_TASKS: dict[str, Callable[..., None]] = {"write": write, "restore": restore, "verify": verify}
+_TASKS: dict[str, Callable[..., None]] = {
+    "write": write,
+    "write_replica": save_replica,
+    "restore": restore,
+    "restore_replica": restore_replica,
+    "verify": verify,
+}
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ It is written last and removed first. So a crash leaves shards without a manifes
 manifest without its shards.
 """
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -12,9 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_base.files import read_regular
-from holdfast_checkpoint.checkpoint_errors import CheckpointUnreadable, read_errors
+from holdfast_checkpoint.checkpoint_errors import (
+    CheckpointCommitted,
+    CheckpointError,
+    CheckpointUnavailable,
+    CheckpointUnreadable,
+    read_errors,
+)
+from holdfast_checkpoint.format.durable import flush_directory, remove_file, write_file
 from holdfast_checkpoint.format.sealed_json import SealError, new_digest, seal, unseal_format
-from holdfast_checkpoint.format.shard_index import FORMAT, ShardIndex, load_index
+from holdfast_checkpoint.format.shard_index import FORMAT, ShardIndex, index_path, load_index
 from holdfast_proto.limits import is_count, is_unix_time
 
 MANIFEST = "manifest.json"
@@ -178,3 +186,70 @@ def content_digest(indexes: Sequence[ShardIndex]) -> str:
             line = [index.rank, entry.name, entry.dtype, entry.shape, entry.global_offset, tensor.digest]
             digest.update(json.dumps(line).encode() + b"\n")
     return digest.hexdigest()
+
+
+def check_generation(there: ShardIndex, index: ShardIndex) -> None:
+    """Raise CheckpointError if ``there``, of the same rank and step, is of a later generation than ``index``.
+
+    A node that was cut off and replaced still writes the slots that it had pinned. It must not replace what the nodes
+    after it have saved.
+    """
+    if there.run == index.run and there.generation > index.generation:
+        raise CheckpointError(
+            f"the shard of rank {index.rank} is of generation {index.generation}, and generation {there.generation} has"
+            " saved this step again: nothing is lost"
+        )
+
+
+def make_way(directory: Path, index: ShardIndex) -> None:
+    """Remove the index of an unfinished save of this rank and step, before its shard is replaced.
+
+    What is committed stays. Another agent may commit the older shards at the same moment. It writes the manifest and
+    then reads the indexes again; here the index is removed and then the manifest is looked for again. Whatever the
+    order of the four, at least one of the two sees the other: the agent withdraws its manifest, or the index comes
+    back here. Raises CheckpointCommitted and CheckpointError.
+    """
+    path, encoded = index_path(directory, index.rank), index.encode()
+    _check_manifest(directory, index)
+    with contextlib.suppress(CheckpointUnreadable, CheckpointUnavailable):  # there is none, or it is damaged
+        check_generation(load_index(directory, index.rank), index)
+    if not path.exists():
+        return
+    older = path.read_bytes()
+    if older == encoded:
+        return
+    remove_file(path)
+    flush_directory(directory)
+    try:
+        _check_manifest(directory, index)
+    except CheckpointError:
+        write_file(path, older)
+        raise
+
+
+def _check_manifest(directory: Path, index: ShardIndex) -> None:
+    """Raise CheckpointCommitted if another state of this step is committed, CheckpointError if it is another run's."""
+    manifest_path = directory / MANIFEST
+    if not manifest_path.exists():
+        return
+    try:
+        manifest = load_manifest(directory)
+    except CheckpointUnreadable:
+        remove_file(manifest_path)  # it is damaged and vouches for nothing
+        flush_directory(directory)
+        return
+    if manifest.run != index.run:
+        raise CheckpointError(
+            f"{directory} is a checkpoint of run {manifest.run}: "
+            f"set --checkpoints to a directory of its own for run {index.run}"
+        )
+    check_committed(manifest, index)
+
+
+def check_committed(manifest: Manifest, index: ShardIndex) -> None:
+    """Raise CheckpointCommitted unless ``index`` is the one that ``manifest``, of the same step, vouches for."""
+    if index.rank < manifest.world_size and manifest.shards[index.rank].index_digest == index.digest:
+        return
+    raise CheckpointCommitted(
+        f"the checkpoint of step {index.step} is committed already, by generation {manifest.generation}: it stays"
+    )

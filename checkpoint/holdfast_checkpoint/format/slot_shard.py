@@ -1,4 +1,4 @@
-"""Writes a rank's snapshot to durable storage as a shard, and brings it back into a slot.
+"""Writes a rank's snapshot as a shard, of a checkpoint or a replica snapshot, and brings it back into a slot.
 
 The order of writing decides what a crash can leave behind:
 
@@ -12,21 +12,21 @@ a committed checkpoint.
 """
 
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from holdfast_checkpoint.checkpoint_errors import (
-    CheckpointCommitted,
     CheckpointError,
     CheckpointUnavailable,
     CheckpointUnreadable,
     write_errors,
 )
 from holdfast_checkpoint.format.base_shard import BaseShard
-from holdfast_checkpoint.format.durable import NewFile, flush_directory, make_directory, remove_file, write_file
-from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
+from holdfast_checkpoint.format.durable import NewFile, make_directory, write_file
+from holdfast_checkpoint.format.manifest import load_committed_index, load_manifest, make_way
 from holdfast_checkpoint.format.shard_index import (
     Base,
     ShardIndex,
@@ -65,26 +65,84 @@ def write_shard(
     Raises CheckpointError if the shard cannot be written, and CheckpointCommitted if the directory holds a commit with
     other contents, which stays. A failed write leaves nothing behind.
     """
-    with _open(slot_path) as slot, write_errors(directory):
+    with write_errors(directory):
+        return _write(
+            slot_path, directory, _CHECKPOINT, base_step=base_step, run=run, world_size=world_size, compress=compress
+        )
+
+
+def write_replica(
+    slot_path: Path,
+    directory: Path,
+    *,
+    run: str,
+    world_size: int,
+    base_step: int | None = None,
+    compress: Callable[[], bool] = lambda: True,
+) -> ShardIndex:
+    """Write the snapshot in a slot into ``directory`` as a replica snapshot and return its index.
+
+    It is read alone. So all tensors of the rank are stored, whichever rank writes them to a checkpoint, and there is no
+    manifest. ``base_step`` names a full replica snapshot of the rank next to this one. The rest is as in
+    :func:`write_shard`.
+    """
+    with write_errors(directory, _REPLICA.what, "--shm-directory"):
+        return _write(
+            slot_path, directory, _REPLICA, base_step=base_step, run=run, world_size=world_size, compress=compress
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """What tells the shards of checkpoints from those of replica snapshots."""
+
+    what: str
+    """Name for messages."""
+    find: Callable[[Path, int], ShardIndex]
+    """Returns the index of a rank's shard in a directory that may be built on."""
+    is_alone: bool
+    """Whether the shard is read without those of other ranks."""
+
+
+def _committed_index(directory: Path, rank: int) -> ShardIndex:
+    return load_committed_index(directory, load_manifest(directory), rank)
+
+
+_CHECKPOINT = _Kind("the checkpoint", _committed_index, is_alone=False)
+_REPLICA = _Kind("the replica snapshot", load_index, is_alone=True)
+
+
+def _write(
+    slot_path: Path,
+    directory: Path,
+    kind: _Kind,
+    *,
+    base_step: int | None,
+    run: str,
+    world_size: int,
+    compress: Callable[[], bool],
+) -> ShardIndex:
+    with _open(slot_path) as slot:
         header, meta = _contents(slot)
         make_directory(directory)
         write = functools.partial(
-            _write, slot, header, meta, directory, run=run, world_size=world_size, compress=compress
+            _write_as, slot, header, meta, directory, kind, run=run, world_size=world_size, compress=compress
         )
         if base_step is not None:
             try:
                 return write(base_step=base_step)
             except (CheckpointUnreadable, CheckpointUnavailable) as error:
-                # A damaged base harms the checkpoints that build on it. This one must not become another of them.
+                # A damaged base harms the shards that build on it. This one must not become another of them.
                 _logger.warning("step %d is stored as a whole, not as a difference: %s", header.step, error)
         return write(base_step=None)
 
 
-def _write(
+def _write_as(
     slot: Slot,
     header: Header,
     meta: Meta,
     directory: Path,
+    kind: _Kind,
     *,
     run: str,
     world_size: int,
@@ -95,11 +153,16 @@ def _write(
     with contextlib.ExitStack() as opened:
         earlier = None
         if base_step is not None:
-            earlier = opened.enter_context(_open_base(directory.parent, base_step, header.rank))
+            earlier = opened.enter_context(_open_base(directory.parent, base_step, header.rank, kind))
         file = opened.enter_context(SlotFile(slot.path))
         shard = opened.enter_context(NewFile(shard_path(directory, header.rank)))
         writer = ShardWriter(shard, earlier, compress)
-        tensors = tuple(_store(file, entry, writer, rank=header.rank) for entry in meta.tensors)
+        tensors = tuple(
+            writer.store(entry, TensorBytes(file, entry))
+            if kind.is_alone or entry.writer in (None, header.rank)
+            else StoredTensor(entry=entry)
+            for entry in meta.tensors
+        )
         shard.flush()
         index = ShardIndex(
             run=run,
@@ -117,9 +180,9 @@ def _write(
         )
         read_back(shard, index)
         # The agent pinned the slot. If a rank has written to it all the same, the shard may be a mix of two steps.
-        if slot.header != header:
-            raise CheckpointError(f"snapshot slot {slot.path} changed while its checkpoint was written")
-        _make_way(directory, index)
+        if _without_pins(slot.header) != _without_pins(header):
+            raise CheckpointError(f"snapshot slot {slot.path} changed while {kind.what} was written")
+        make_way(directory, index)
         shard.publish()
     write_file(index_path(directory, header.rank), index.encode())
     return index
@@ -134,10 +197,29 @@ def read_shard(directory: Path, rank: int, slot_path: Path, *, generation: int) 
     """
     manifest = load_manifest(directory)
     index = load_committed_index(directory, manifest, rank)
+    find = functools.partial(load_committed_index, directory, manifest)
+    return _read(directory, index, slot_path, generation, find)
+
+
+def read_replica(directory: Path, rank: int, slot_path: Path, *, generation: int) -> ShardIndex:
+    """Unpack the replica snapshot of ``rank`` into a slot and return its index.
+
+    Slot and errors are as in :func:`read_shard`.
+    """
+    index = load_index(directory, rank)
+    if not all(tensor.is_stored for tensor in index.tensors):
+        raise CheckpointUnreadable(f"{index_path(directory, rank)} is no replica snapshot: it lacks tensors")
+    return _read(directory, index, slot_path, generation, functools.partial(load_index, directory))
+
+
+def _read(
+    directory: Path, index: ShardIndex, slot_path: Path, generation: int, find: Callable[[int], ShardIndex]
+) -> ShardIndex:
+    """Unpack a shard. ``find`` returns the index of another rank's shard that holds some of its tensors."""
     with Slot(slot_path) as slot:
-        slot.begin(generation=generation, step=index.step, rank=rank)
+        slot.begin(generation=generation, step=index.step, rank=index.rank)
         try:
-            _unpack(directory, manifest, index, slot)
+            _unpack(directory, index, slot, find)
         except BaseException:
             slot.invalidate()
             raise
@@ -151,10 +233,9 @@ def _open(slot_path: Path) -> Slot:
         raise CheckpointError(f"snapshot slot {slot_path} cannot be read: {error}") from error
 
 
-def _open_base(checkpoints: Path, step: int, rank: int) -> BaseShard:
-    directory = step_directory(checkpoints, step)
-    index = load_committed_index(directory, load_manifest(directory), rank)
-    return BaseShard(checkpoints, Base(step=step, index_digest=index.digest), rank)
+def _open_base(folder: Path, step: int, rank: int, kind: _Kind) -> BaseShard:
+    index = kind.find(step_directory(folder, step), rank)
+    return BaseShard(folder, Base(step=step, index_digest=index.digest), rank)
 
 
 def _contents(slot: Slot) -> tuple[Header, Meta]:
@@ -167,80 +248,12 @@ def _contents(slot: Slot) -> tuple[Header, Meta]:
     return header, meta
 
 
-def _store(slot: SlotFile, entry: TensorEntry, writer: ShardWriter, *, rank: int) -> StoredTensor:
-    if entry.writer not in (None, rank):
-        return StoredTensor(entry=entry)
-    return writer.store(entry, TensorBytes(slot, entry))
+def _without_pins(header: Header) -> Header:
+    """Return a header without what may change under a writer: another writer of the slot may release its own pin."""
+    return dataclasses.replace(header, persist=False, replica=False)
 
 
-def check_generation(there: ShardIndex, index: ShardIndex) -> None:
-    """Raise CheckpointError if ``there``, of the same rank and step, is of a later generation than ``index``.
-
-    A node that was cut off and replaced still writes the slots that it had pinned. It must not replace what the nodes
-    after it have saved.
-    """
-    if there.run == index.run and there.generation > index.generation:
-        raise CheckpointError(
-            f"the shard of rank {index.rank} is of generation {index.generation}, and generation {there.generation} has"
-            " saved this step again: nothing is lost"
-        )
-
-
-def _make_way(directory: Path, index: ShardIndex) -> None:
-    """Remove the index of an unfinished save of this rank and step, before its shard is replaced.
-
-    What is committed stays. Another agent may commit the older shards at the same moment. It writes the manifest and
-    then reads the indexes again; here the index is removed and then the manifest is looked for again. Whatever the
-    order of the four, at least one of the two sees the other: the agent withdraws its manifest, or the index comes
-    back here. Raises CheckpointCommitted and CheckpointError.
-    """
-    path, encoded = index_path(directory, index.rank), index.encode()
-    _check_manifest(directory, index)
-    with contextlib.suppress(CheckpointUnreadable, CheckpointUnavailable):  # there is none, or it is damaged
-        check_generation(load_index(directory, index.rank), index)
-    if not path.exists():
-        return
-    older = path.read_bytes()
-    if older == encoded:
-        return
-    remove_file(path)
-    flush_directory(directory)
-    try:
-        _check_manifest(directory, index)
-    except CheckpointError:
-        write_file(path, older)
-        raise
-
-
-def _check_manifest(directory: Path, index: ShardIndex) -> None:
-    """Raise CheckpointCommitted if another state of this step is committed, CheckpointError if it is another run's."""
-    manifest_path = directory / MANIFEST
-    if not manifest_path.exists():
-        return
-    try:
-        manifest = load_manifest(directory)
-    except CheckpointUnreadable:
-        remove_file(manifest_path)  # it is damaged and vouches for nothing
-        flush_directory(directory)
-        return
-    if manifest.run != index.run:
-        raise CheckpointError(
-            f"{directory} is a checkpoint of run {manifest.run}: "
-            f"set --checkpoints to a directory of its own for run {index.run}"
-        )
-    check_committed(manifest, index)
-
-
-def check_committed(manifest: Manifest, index: ShardIndex) -> None:
-    """Raise CheckpointCommitted unless ``index`` is the one that ``manifest``, of the same step, vouches for."""
-    if index.rank < manifest.world_size and manifest.shards[index.rank].index_digest == index.digest:
-        return
-    raise CheckpointCommitted(
-        f"the checkpoint of step {index.step} is committed already, by generation {manifest.generation}: it stays"
-    )
-
-
-def _unpack(directory: Path, manifest: Manifest, index: ShardIndex, slot: Slot) -> None:
+def _unpack(directory: Path, index: ShardIndex, slot: Slot, find: Callable[[int], ShardIndex]) -> None:
     entries = [tensor.entry for tensor in index.tensors]
     for entry in entries:
         if entry.offset + entry.nbytes > slot.nbytes:
@@ -250,7 +263,7 @@ def _unpack(directory: Path, manifest: Manifest, index: ShardIndex, slot: Slot) 
             reader.read_all(index, file.place)
         elsewhere = [tensor.entry for tensor in index.tensors if not tensor.is_stored]
         for writer in sorted({entry.writer for entry in elsewhere if entry.writer is not None}):
-            _fetch(directory, load_committed_index(directory, manifest, writer), elsewhere, file.place)
+            _fetch(directory, find(writer), elsewhere, file.place)
     meta = Meta(index.tree, tuple(entries), coordinates=index.coordinates)
     slot.commit(meta, data_bytes=index.data_bytes, persist=False)
 

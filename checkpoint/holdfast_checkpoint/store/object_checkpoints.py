@@ -18,7 +18,7 @@ from typing import TypeVar
 from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.history import FIRST, folder_name
 from holdfast_checkpoint.format.keeping import KEPT, PROVEN
-from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, manifest_shards
+from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, check_committed, check_generation, manifest_shards
 from holdfast_checkpoint.format.shard_file import ShardFile
 from holdfast_checkpoint.format.shard_index import (
     ShardIndex,
@@ -28,7 +28,6 @@ from holdfast_checkpoint.format.shard_index import (
     step_directory,
     step_of,
 )
-from holdfast_checkpoint.format.slot_shard import check_committed, check_generation
 from holdfast_checkpoint.format.verification import VERIFIED
 from holdfast_checkpoint.store.object_store import ObjectStore, StoredObject
 from holdfast_checkpoint.store.retention import outlived, superfluous

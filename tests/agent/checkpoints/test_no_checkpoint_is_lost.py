@@ -9,7 +9,7 @@ import pytest
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
 from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
 from holdfast_checkpoint.checkpoint_errors import CheckpointUnavailable, CheckpointUnreadable
-from holdfast_checkpoint.format import slot_shard as shard
+from holdfast_checkpoint.format import manifest
 from holdfast_checkpoint.format.durable import remove_file
 from holdfast_checkpoint.format.history import folder_name
 from holdfast_checkpoint.format.manifest import MANIFEST
@@ -134,7 +134,7 @@ def one_place(monkeypatch: pytest.MonkeyPatch) -> None:
         remove_file(directory / MANIFEST)
 
     monkeypatch.setattr(CheckpointInventory, "begin_history", lambda _self, _history: None)
-    monkeypatch.setattr(shard, "_check_manifest", withdraw)
+    monkeypatch.setattr(manifest, "_check_manifest", withdraw)
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,13 @@
+from pathlib import Path
+
 import pytest
 
 from holdfast_agent.checkpoints import worker
 from holdfast_agent.checkpoints.worker import CoreShare
+from holdfast_checkpoint.format.shard_index import step_directory
+from holdfast_proto.snapshot import Slot
+from tests.checkpoint.conftest import contents
+from tests.support.snapshots import Snapshots
 
 
 class Clock:
@@ -50,3 +56,15 @@ def test_the_kernel_counts_the_time_that_this_thread_has_run() -> None:
     ran_s, waited_s = worker._cpu_times_s()
     assert ran_s > 0
     assert waited_s >= 0
+
+
+def test_a_replica_snapshot_is_written_and_restored(snapshots: Snapshots, tmp_path: Path) -> None:
+    slot, directory = snapshots.slot(1, 5), step_directory(tmp_path, 5)
+    arguments = {"slot": str(slot), "directory": str(directory)}
+    job = {"run": "run", "world_size": 2, "base_step": None, "compression": "always", **arguments}
+    assert worker._answer({"task": "write_replica", "arguments": job}) == {}
+    found = contents(slot)
+    with Slot(slot) as mapped:
+        mapped.invalidate()
+    assert worker._answer({"task": "restore_replica", "arguments": {"rank": 1, "generation": 2, **arguments}}) == {}
+    assert contents(slot) == found

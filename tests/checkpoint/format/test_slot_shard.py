@@ -156,7 +156,7 @@ def test_slot_that_changes_during_the_write_is_not_written(
         read_back(file, index)
 
     monkeypatch.setattr(slot_shard, "read_back", begin_again)
-    with pytest.raises(CheckpointError, match="changed while its checkpoint was written"):
+    with pytest.raises(CheckpointError, match="changed while the checkpoint was written"):
         write_shard(path, tmp_path / "step", run="run", world_size=1)
     assert list((tmp_path / "step").iterdir()) == []
 
