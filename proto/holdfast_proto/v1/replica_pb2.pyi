@@ -38,11 +38,13 @@ class WantedReplica(_message.Message):
     def __init__(self, step: _Optional[int] = ..., rank: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class ReplicaAnswer(_message.Message):
-    __slots__ = ("problem", "missing_base", "files")
+    __slots__ = ("problem", "missing_base", "files", "held")
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     MISSING_BASE_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     problem: str
     missing_base: int
     files: _containers.RepeatedCompositeFieldContainer[ReplicaFile]
-    def __init__(self, problem: _Optional[str] = ..., missing_base: _Optional[int] = ..., files: _Optional[_Iterable[_Union[ReplicaFile, _Mapping]]] = ...) -> None: ...
+    held: bool
+    def __init__(self, problem: _Optional[str] = ..., missing_base: _Optional[int] = ..., files: _Optional[_Iterable[_Union[ReplicaFile, _Mapping]]] = ..., held: bool = ...) -> None: ...
