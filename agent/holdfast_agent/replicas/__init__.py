@@ -1,1 +1,1 @@
-"""Replica snapshots: copies of ranks' snapshots in the memory of a partner node, so that a lost node costs seconds."""
+"""Replica snapshots: shards that this node holds in memory for its own ranks and for those of a partner."""

@@ -1,0 +1,111 @@
+"""What a node knows of the shards in its replica store, without a look at a file."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from holdfast_checkpoint.format.shard_index import Base, ShardIndex
+from holdfast_proto.v1 import store_pb2
+
+Key = tuple[int, int]
+"""Step and rank."""
+
+_MOST_GROUPS = 64
+"""Most groups that a node reports: see NodeReplicas.held."""
+
+
+@dataclass(frozen=True)
+class HeldShard:
+    """What is known of one shard. Its index is too large to be kept."""
+
+    generation: int
+    world_size: int
+    digest: str
+    """Digest of the index."""
+    base: Base | None
+
+
+class HeldShards:
+    """The complete shards of a node. Whoever changes them holds a lock; readers need none.
+
+    A shard that is a difference is here only while the full one that it builds on is.
+    """
+
+    def __init__(self) -> None:
+        self._shards: dict[Key, HeldShard] = {}
+        """Is replaced, never changed, so that readers see one state or the other."""
+        self._built: Counter[Key] = Counter()
+        """Number of shards that were ever built on a full one."""
+
+    def get(self, step: int, rank: int) -> HeldShard | None:
+        """Return what is known of a shard."""
+        return self._shards.get((step, rank))
+
+    def has(self, index: ShardIndex) -> bool:
+        """Return whether this very shard is here."""
+        shard = self.get(index.step, index.rank)
+        return shard is not None and shard.digest == index.digest
+
+    def has_base(self, index: ShardIndex) -> bool:
+        """Return whether the shard that this one builds on is here, if there is one."""
+        if index.base is None:
+            return True
+        base = self.get(index.base.step, index.rank)
+        return base is not None and base.digest == index.base.index_digest and base.base is None
+
+    def by_step(self, world_size: int) -> list[store_pb2.HeldReplicas]:
+        """Return the shards of a world of this size by step and generation, ascending."""
+        groups = defaultdict(list)
+        for (step, rank), shard in self._shards.items():
+            if shard.world_size == world_size:
+                groups[step, shard.generation].append(rank)
+        return [
+            store_pb2.HeldReplicas(step=step, generation=generation, ranks=sorted(ranks))
+            for (step, generation), ranks in sorted(groups.items())[-_MOST_GROUPS:]
+        ]
+
+    def base_for(self, rank: int, world_size: int, most_differences: int) -> int | None:
+        """Return the step of the newest full shard of a rank; None without one, and if enough others build on it."""
+        steps = [
+            step
+            for (step, of_rank), shard in self._shards.items()
+            if of_rank == rank and shard.world_size == world_size and shard.base is None
+        ]
+        if not steps or self._built[max(steps), rank] >= most_differences:
+            return None
+        return max(steps)
+
+    def unneeded(self, kept_step: int | None, wanted_step: int) -> set[Key]:
+        """Return all but those of ``kept_step``, those from ``wanted_step`` on, and what these build on."""
+        stay = {key for key in self._shards if key[0] == kept_step or key[0] >= wanted_step}
+        stay |= {(base.step, rank) for step, rank in stay if (base := self._shards[step, rank].base) is not None}
+        return self._shards.keys() - stay
+
+    def steps(self) -> set[int]:
+        """Return the steps of all shards."""
+        return {step for step, _ in self._shards}
+
+    def later_than(self, step: int) -> set[Key]:
+        """Return the shards of later steps."""
+        return {key for key in self._shards if key[0] > step}
+
+    def built_on(self, step: int, rank: int) -> set[Key]:
+        """Return the shards that build on this one."""
+        return {
+            key
+            for key, shard in self._shards.items()
+            if key[1] == rank and shard.base is not None and shard.base.step == step
+        }
+
+    def add(self, index: ShardIndex) -> None:
+        """Count a complete shard."""
+        shard = HeldShard(index.generation, index.world_size, index.digest, index.base)
+        self._shards = {**self._shards, (index.step, index.rank): shard}
+        if index.base is not None:
+            self._built[index.base.step, index.rank] += 1
+
+    def remove(self, keys: Collection[Key]) -> None:
+        """Count these no longer."""
+        self._shards = {key: shard for key, shard in self._shards.items() if key not in keys}
+        for key in keys:
+            self._built.pop(key, None)
