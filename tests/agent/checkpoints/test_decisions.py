@@ -13,8 +13,9 @@ REFUSED = CheckpointError("access denied")
 
 
 def header(*, state: SlotState = SlotState.COMPLETE, persist: bool = True) -> Header:
-    place = {"data_bytes": 0, "meta_offset": 0, "meta_bytes": 0}
-    return Header(state=state, persist=persist, generation=1, step=10, rank=0, **place)
+    return Header(
+        state=state, persist=persist, generation=1, step=10, rank=0, data_bytes=0, meta_offset=0, meta_bytes=0
+    )
 
 
 @pytest.mark.parametrize(
