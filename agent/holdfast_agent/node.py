@@ -104,6 +104,12 @@ class Node:
         return not self.observes or self.spec.restores
 
     @property
+    def replicates(self) -> bool:
+        """Whether the run makes replica snapshots. A rank then has one slot more, if there is room."""
+        is_asked = self.spec.replicate_every_s > 0 and self.spec.snapshot_every > 0
+        return is_asked and self.spec.nodes > 1 and self.saves
+
+    @property
     def stopped(self) -> bool:
         """Whether no rank of the newest generation is alive."""
         return not any(rank.is_alive for rank in self.ranks.values())

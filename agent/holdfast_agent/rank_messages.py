@@ -126,10 +126,14 @@ class RankMessages:
             _answer(rank, session.SlotGrant(reason=flaw))
             return
         was_on_disk = self._memory.on_disk
-        slots = request.slots or _SLOTS_BY_DEFAULT
         try:
             grant = await asyncio.to_thread(
-                self._memory.grant, rank.rank, request.bytes_per_slot, self._node.start.ranks, slots
+                self._memory.grant,
+                rank.rank,
+                request.bytes_per_slot,
+                self._node.start.ranks,
+                request.slots or _SLOTS_BY_DEFAULT,
+                extra=int(self._node.replicates),
             )
         except Exception as error:
             # A rank without slots trains on; a rank without an answer waits for one.

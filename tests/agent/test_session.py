@@ -227,6 +227,28 @@ async def test_a_rank_that_asks_for_slots_gets_as_many_and_finds_them_again(fold
         assert node.link.emitted == []
 
 
+@pytest.mark.parametrize(
+    ("spec", "slots"),
+    [
+        ({}, 3),
+        ({"nodes": 1}, 2),
+        ({"replicate_every_s": 0.0}, 2),
+        ({"snapshot_every": 0}, 2),
+        ({"command": [], "restores": True}, 3),
+        ({"command": []}, 2),
+    ],
+    ids=str,
+)
+async def test_a_rank_whose_snapshots_have_replicas_gets_one_slot_more(
+    folder: Path, spec: dict[str, Any], slots: int
+) -> None:
+    async with served(folder) as node, welcomed(node, 1) as rank:
+        replicated = {"nodes": 2, "replicate_every_s": 10.0, "snapshot_every": 10, "command": ["x"], **spec}
+        node.spec = store.RunSpec(run=RUN, **replicated)
+        await rank.say(slot_request=pb.SlotRequest(bytes_per_slot=100_000, slots=2))
+        assert len((await rank.hear()).slot_grant.paths) == slots
+
+
 async def test_absurd_slots_are_refused_and_those_that_fit_nowhere_with_what_to_change(folder: Path) -> None:
     async with served(folder) as node, welcomed(node, 0) as rank:
         await rank.say(slot_request=pb.SlotRequest(bytes_per_slot=2**64 - 1, slots=2**32 - 1))
@@ -301,7 +323,7 @@ async def test_slots_that_cannot_be_created_are_answered_and_the_session_continu
 ) -> None:
     async with served(folder) as node, welcomed(node, 0) as rank:
 
-        def fail(*_: object) -> None:
+        def fail(*_: object, extra: int) -> None:
             raise RuntimeError("a case without a handler")
 
         monkeypatch.setattr(node.memory, "grant", fail)

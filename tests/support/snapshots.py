@@ -55,6 +55,7 @@ class Snapshots:
         tensors: dict[str, bytes] | None = None,
         tree: Any = None,
         persist: bool = True,
+        replica: bool = False,
         dtype: str = "uint8",
     ) -> Path:
         """Fill a slot with a complete snapshot."""
@@ -68,7 +69,7 @@ class Snapshots:
                 slot.buffer[offset : offset + len(data)] = data
                 offset = align(offset + len(data))
             meta = Meta({"scheduler": {"last": 0.1}} if tree is None else tree, tuple(entries))
-            slot.commit(meta, data_bytes=offset - DATA_OFFSET, persist=persist)
+            slot.commit(meta, data_bytes=offset - DATA_OFFSET, persist=persist, replica=replica)
         return path
 
     def slot(self, rank: int, step: int, **contents: Any) -> Path:

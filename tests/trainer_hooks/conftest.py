@@ -224,8 +224,10 @@ class SnapshotBench:
     def grant(self, paths: Sequence[Path], **fields: Any) -> None:
         self.slot_requests.receive(SlotGrant(paths=[str(path) for path in paths], **fields))
 
-    def end(self, step: int, *, commanded: bool = False, last: bool = False) -> session_pb2.SnapshotTaken | None:
-        return self.snapshots.at_boundary(step, commanded=commanded, last=last)
+    def end(
+        self, step: int, *, commanded: bool = False, replica: bool = False, last: bool = False
+    ) -> session_pb2.SnapshotTaken | None:
+        return self.snapshots.at_boundary(step, commanded=commanded, replica=replica, last=last)
 
 
 @pytest.fixture

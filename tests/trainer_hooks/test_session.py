@@ -310,8 +310,26 @@ def test_slots_are_requested_granted_and_filled_on_command(agent: Any, make_slot
         agent.wait_until(lambda: agent.of("ack"))
         next(steps)
         (taken,) = agent.wait_until(lambda: [s for report in agent.of("report") for s in report.snapshots])
-    assert (taken.step, taken.persist, taken.stall_s > 0) == (1, True, True)
+    assert (taken.step, taken.persist, taken.replica, taken.stall_s > 0) == (1, True, False, True)
     assert [record.phase_s[Phase.CHECKPOINT] > 0 for record in agent.steps if record.step == 1] == [True]
+
+
+def test_a_replica_is_a_command_of_its_own(agent: Any, make_slots: Any) -> None:
+    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
+        steps = started(hooks, 1)
+        (request,) = agent.wait_until(lambda: agent.of("slot_request"))
+        agent.grant(make_slots(nbytes=request.bytes_per_slot))
+        agent.command(RankCommand(id=1, generation=2, snapshot_at=SnapshotAt(step=1, replica=True)))
+        agent.command(RankCommand(id=2, generation=2, snapshot_at=SnapshotAt(step=2)))
+        agent.wait_until(lambda: len(agent.of("ack")) == 2)
+        next(steps)
+        next(steps)
+        taken = agent.wait_until(lambda: found if len(found := snapshots_of(agent)) == 2 else [])
+    assert [(one.step, one.persist, one.replica) for one in taken] == [(1, False, True), (2, True, False)]
+
+
+def snapshots_of(agent: Any) -> list[Any]:
+    return [snapshot for report in agent.of("report") for snapshot in report.snapshots]
 
 
 def test_unanswered_slot_request_is_repeated_to_the_next_agent(agent: Any) -> None:

@@ -76,6 +76,7 @@ class Sidecar:
         self._taken: Backlog[SnapshotTaken] = Backlog(BACKLOG_SNAPSHOTS)
         self._landed: Backlog[SnapshotTaken] = Backlog(BACKLOG_SNAPSHOTS)
         self._snapshot_commands = StepCommands(timeline)
+        self._replica_commands = StepCommands(timeline)
         self._stop_commands = StepCommands(timeline)
         self._slot_requests = SlotRequests(once)
         self._snapshots = (
@@ -135,6 +136,7 @@ class Sidecar:
                 generation=context.generation,
                 rank=identity.rank,
                 snapshots=self._snapshot_commands,
+                replicas=self._replica_commands,
                 stops=self._stop_commands,
                 refusal=self._why_no_snapshots,
                 faults=self._faults,
@@ -197,9 +199,10 @@ class Sidecar:
         # A look into the dict is cheaper than a call, and almost always it is empty.
         stop = bool(self._stop_commands.due) and self._stop_commands.take(step)
         commanded = bool(self._snapshot_commands.due) and self._snapshot_commands.take(step)
+        replica = bool(self._replica_commands.due) and self._replica_commands.take(step)
         if self._snapshots is not None:
             is_last = stop or left or step + 1 == until
-            taken = self._snapshots.at_boundary(step, commanded=commanded, last=is_last)
+            taken = self._snapshots.at_boundary(step, commanded=commanded, replica=replica, last=is_last)
             self._sources.snapshots_skipped_total = self._snapshots.skipped_total
             if taken is not None:
                 self._taken.append(taken)
@@ -320,9 +323,12 @@ class Sidecar:
     def _compared(self) -> "Sequence[torch.Tensor] | None":
         return () if self._replicas is None else self._replicas.compared
 
-    def _why_no_snapshots(self) -> str:
+    def _why_no_snapshots(self, replica: bool) -> str:
         if self._snapshots is None:
             return "this rank was attached without a state"
+        grant = self._slot_requests.grant
+        if replica and grant is not None and grant.on_disk:
+            return "the slots of this rank are on disk"
         return self._snapshots.refusal or self._slot_requests.refusal
 
 

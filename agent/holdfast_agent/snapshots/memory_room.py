@@ -23,6 +23,15 @@ class Room:
     """Advice how to raise the limit, for a message."""
 
 
+@dataclass(frozen=True)
+class MemoryRefusal:
+    """The reason why snapshots are not kept in memory."""
+
+    reason: str
+    needed_bytes: int = 0
+    free_bytes: int = 0
+
+
 def memory_room(shm_directory: Path) -> Room:
     """Return the room for snapshots in ``shm_directory``, a memory file system; raises OSError if it does not exist.
 
@@ -56,6 +65,11 @@ def cgroup_free_bytes(cgroup: Path, top: Path) -> int | None:
         if level == top:
             break
     return min(free, default=None)
+
+
+def size_text(nbytes: int) -> str:
+    """Return a size for people."""
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
 
 
 def _file_system_free_bytes(directory: Path) -> int:

@@ -21,6 +21,20 @@ class RankSlot:
     nbytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class SlotAllocation:
+    """A rank's slots, or why it has none."""
+
+    paths: tuple[Path, ...]
+    """Paths of the slots; empty: refused."""
+    on_disk: bool
+    needed_bytes: int
+    """Bytes of memory for all ranks of the node without slots, if memory was too small; else 0."""
+    free_bytes: int
+    reason: str
+    """Why the slots are on disk, or refused."""
+
+
 def create_slots(directory: Path, rank: int, numbers: range, nbytes: int) -> list[RankSlot]:
     """Create empty slots. If not all of them fit, leave none behind and raise OSError (ENOSPC)."""
     created: list[RankSlot] = []
@@ -53,6 +67,13 @@ def read_header(path: Path) -> Header | None:
         return None
     # While a rank begins a snapshot, a single read could return the old state with the new step.
     return first if first == second else None
+
+
+def release_replica_pin(path: Path) -> None:
+    """Release a slot from a replica snapshot, if it is pinned for one."""
+    with Slot(path) as slot:
+        if slot.header.replica:
+            slot.release_replica()
 
 
 def make_private(directory: Path) -> None:

@@ -6,17 +6,19 @@ import mmap
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
-from holdfast_agent.snapshots.memory_room import memory_room
+from holdfast_agent.snapshots.memory_room import MemoryRefusal, memory_room, size_text
 from holdfast_agent.snapshots.rank_slots import (
     RankSlot,
+    SlotAllocation,
     create_slots,
     find_slots,
     is_private,
     make_private,
     read_header,
+    release_replica_pin,
 )
 from holdfast_proto.snapshot import DATA_OFFSET, Header, Slot, SlotState
 
@@ -26,29 +28,6 @@ LEAST_SLOTS = 2
 """Least number of slots of a rank; on disk also the largest."""
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 """Errors that say nothing about a directory: another one would not help."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlotAllocation:
-    """A rank's slots, or why it has none."""
-
-    paths: tuple[Path, ...]
-    """Paths of the slots; empty: refused."""
-    on_disk: bool
-    needed_bytes: int
-    """Bytes of memory for all ranks of the node without slots, if memory was too small; else 0."""
-    free_bytes: int
-    reason: str
-    """Why the slots are on disk, or refused."""
-
-
-@dataclass(frozen=True)
-class _Refusal:
-    """The reason why memory is not used."""
-
-    reason: str
-    needed_bytes: int = 0
-    free_bytes: int = 0
 
 
 class SnapshotMemory:
@@ -63,7 +42,7 @@ class SnapshotMemory:
         self._memory = shm_directory / f"holdfast-{os.geteuid()}-{run}@{node}"
         self._disk = disk_directory / node
         self._files: dict[int, list[RankSlot]] = {}
-        self._refusal: _Refusal | None = None
+        self._refusal: MemoryRefusal | None = None
         self._lock = threading.RLock()
 
     @property
@@ -88,40 +67,50 @@ class SnapshotMemory:
                     file.path.unlink()  # its creator died before it was a slot
                 else:
                     self._files.setdefault(file.rank, []).append(file)
+                    release_replica_pin(file.path)  # that agent made the replica snapshot
             for files in self._files.values():
                 files.sort(key=lambda file: file.number)
             if any(files[-1].path.parent == self._disk for files in self._files.values()):
-                self._refusal = _Refusal(f"memory was too small for snapshots before: the slots are in {self._disk}")
+                self._refusal = MemoryRefusal(
+                    f"memory was too small for snapshots before: the slots are in {self._disk}"
+                )
 
-    def grant(self, rank: int, bytes_per_slot: int, ranks_on_node: int, slots: int = LEAST_SLOTS) -> SlotAllocation:
+    def grant(
+        self, rank: int, bytes_per_slot: int, ranks_on_node: int, slots: int = LEAST_SLOTS, *, extra: int = 0
+    ) -> SlotAllocation:
         """Return ``slots`` of at least ``bytes_per_slot`` for ``rank``: those it has, or new ones if they are small.
 
-        A rank with too few slots gets more if there is room. Old slots with a complete snapshot stay readable until
-        :meth:`keep_only` drops them, or until a later call finds two complete snapshots in the new slots. A refusal is
-        for now: the caller may ask again.
+        A rank with too few slots gets more if there is room. It gets ``extra`` ones only if there is room for those of
+        all ranks of the node. Old slots with a complete snapshot stay readable until :meth:`keep_only` drops them, or
+        until a later call finds two complete snapshots in the new slots. A refusal is for now: the caller may ask
+        again.
         """
         nbytes = -(-max(bytes_per_slot, DATA_OFFSET) // mmap.PAGESIZE) * mmap.PAGESIZE
         try:
-            return self._grant(rank, nbytes, ranks_on_node, slots)
+            with self._lock:
+                granted = self._grant(rank, nbytes, ranks_on_node, slots)
+                if extra and granted.paths:
+                    self._add_slots(rank, slots + extra, self._missing_slots(ranks_on_node, slots + extra))
+                    granted = replace(granted, paths=tuple(self.slots(rank)))
+                return granted
         except OSError as error:
             reason = f"slots cannot be created now ({error}): raise the agent's limits (ulimit -n) or free memory"
             return SlotAllocation(paths=(), on_disk=self.on_disk, needed_bytes=0, free_bytes=0, reason=reason)
 
     def _grant(self, rank: int, nbytes: int, ranks_on_node: int, slots: int) -> SlotAllocation:
-        with self._lock:
-            if self.slots(rank) and self._current(rank)[0].nbytes >= nbytes:
-                self._add_slots(rank, slots)
-                self._drop_retired(rank)
-                return self._answer(self.slots(rank))
-            if self._refusal is None:
-                self._refusal = self._allocate_in_memory(rank, nbytes, ranks_on_node, slots)
-            if self._refusal is None:
-                return self._answer(self.slots(rank))
-            problem = self._allocate_on_disk(rank, nbytes)
-            answer = self._answer([] if problem else self.slots(rank), problem)
-            if not any(file.path.parent == self._disk for files in self._files.values() for file in files):
-                self._refusal = None  # the disk has none either, so the next request may find room in memory again
-            return answer
+        if self.slots(rank) and self._current(rank)[0].nbytes >= nbytes:
+            self._add_slots(rank, slots)
+            self._drop_retired(rank)
+            return self._answer(self.slots(rank))
+        if self._refusal is None:
+            self._refusal = self._allocate_in_memory(rank, nbytes, ranks_on_node, slots)
+        if self._refusal is None:
+            return self._answer(self.slots(rank))
+        problem = self._allocate_on_disk(rank, nbytes)
+        answer = self._answer([] if problem else self.slots(rank), problem)
+        if not any(file.path.parent == self._disk for files in self._files.values() for file in files):
+            self._refusal = None  # the disk has none either, so the next request may find room in memory again
+        return answer
 
     def slots(self, rank: int) -> list[Path]:
         """Return the slots that ``rank`` writes to, by number; empty: it has none yet."""
@@ -162,11 +151,22 @@ class SnapshotMemory:
                 with Slot(path) as slot:
                     slot.set_persist(False)
 
+    def pinned_for_replica(self, rank: int, step: int) -> Path | None:
+        """Return the slot of ``rank`` that is pinned for the replica snapshot of ``step``, if there is one."""
+        return next((path for path, header in self._complete(rank) if header.replica and header.step == step), None)
+
+    def release_replica(self, rank: int, step: int) -> None:
+        """Release the slot of ``rank`` that is pinned for the replica snapshot of ``step``."""
+        path = self.pinned_for_replica(rank, step)
+        if path is not None:
+            release_replica_pin(path)
+
     def keep_only(self, step: int) -> None:
         """Discard all snapshots except those of ``step``, and those of older steps that are pinned; -1 discards all.
 
         A pinned snapshot belongs to a checkpoint that is being written. It stays valid unless the run goes back to an
-        earlier step. Call this before the next generation starts, while no rank is alive.
+        earlier step. A replica snapshot that is being made is given up: its slot is released. Call this before the next
+        generation starts, while no rank is alive.
 
         A slot that was removed or damaged from outside is forgotten: its rank then gets a new one.
         """
@@ -179,6 +179,8 @@ class SnapshotMemory:
                     if header is None or not (header.step == step or (header.persist and header.step < step)):
                         with Slot(file.path) as slot:
                             slot.invalidate()
+                    elif header.replica:
+                        release_replica_pin(file.path)
                 self._drop_retired(rank)
 
     def remove_all(self) -> None:
@@ -192,7 +194,7 @@ class SnapshotMemory:
             self._files = {}
 
     def _answer(self, paths: list[Path], problem: str = "") -> SlotAllocation:
-        refusal = self._refusal or _Refusal("")
+        refusal = self._refusal or MemoryRefusal("")
         return SlotAllocation(
             paths=tuple(paths),
             on_disk=self.on_disk,
@@ -201,7 +203,7 @@ class SnapshotMemory:
             reason="; ".join(filter(None, [refusal.reason, problem])),
         )
 
-    def _allocate_in_memory(self, rank: int, nbytes: int, ranks_on_node: int, slots: int) -> _Refusal | None:
+    def _allocate_in_memory(self, rank: int, nbytes: int, ranks_on_node: int, slots: int) -> MemoryRefusal | None:
         """Create slots in memory if there is room for all ranks that still need some."""
         ranks_with_slots = len(self._files.keys() - {rank})
         needed = max(ranks_on_node - ranks_with_slots, 1) * slots * nbytes
@@ -210,25 +212,34 @@ class SnapshotMemory:
             room = memory_room(self.shm_directory)
             free = room.free_bytes
             if needed > free:
-                reason = f"snapshots need {_size(needed)} in {self.shm_directory}, but {room.limit} has only "
-                return _Refusal(reason + f"{_size(free)} to spare: {room.fix}", needed, free)
+                reason = f"snapshots need {size_text(needed)} in {self.shm_directory}, but {room.limit} has only "
+                return MemoryRefusal(reason + f"{size_text(free)} to spare: {room.fix}", needed, free)
             make_private(self._memory)
             self._allocate(rank, self._memory, nbytes, slots)
         except OSError as error:
             if error.errno in _SHORTAGES:
                 raise
             reason = f"snapshots cannot be kept in {self.shm_directory} ({error}): set --shm-directory to another one"
-            return _Refusal(reason, needed, free)
+            return MemoryRefusal(reason, needed, free)
         return None
 
-    def _add_slots(self, rank: int, wanted: int) -> None:
-        """Create a rank's missing slots in memory. Without them the rank has to wait for its copies."""
+    def _missing_slots(self, ranks_on_node: int, wanted: int) -> int:
+        """Return how many slots the ranks of the node lack, if each is to have ``wanted``."""
+        held = [len(self._current(rank)) for rank in self._files]
+        unknown = max(ranks_on_node - len(held), 0)
+        return sum(max(wanted - count, 0) for count in held) + unknown * wanted
+
+    def _add_slots(self, rank: int, wanted: int, room_for: int = 0) -> None:
+        """Create a rank's missing slots in memory, if ``room_for`` slots fit, or these ones.
+
+        Without them the rank has to wait for its copies, or makes no replica snapshots.
+        """
         current = self._current(rank)
         missing, nbytes = wanted - len(current), current[0].nbytes
         if missing <= 0 or current[0].path.parent != self._memory:
             return
         try:
-            if missing * nbytes <= memory_room(self.shm_directory).free_bytes:
+            if max(missing, room_for) * nbytes <= memory_room(self.shm_directory).free_bytes:
                 self._allocate(rank, self._memory, nbytes, missing)
         except OSError as error:
             log.warning("rank %d keeps %d slots for snapshots: %s", rank, len(current), error)
@@ -241,7 +252,9 @@ class SnapshotMemory:
             status = os.statvfs(self._disk)
             free = status.f_bavail * status.f_frsize
             if needed > free:
-                return f"{self._disk} needs {_size(needed)} for them and has only {_size(free)}: free space there"
+                return (
+                    f"{self._disk} needs {size_text(needed)} for them and has only {size_text(free)}: free space there"
+                )
             self._allocate(rank, self._disk, nbytes, LEAST_SLOTS)
         except OSError as error:
             return f"{self._disk} cannot hold them either ({error})"
@@ -265,7 +278,7 @@ class SnapshotMemory:
         is_in_use = sum(file.path in complete for file in current) >= 2
         for file in [file for file in self._files[rank] if file not in current]:
             header = complete.get(file.path)
-            if header is None or (is_in_use and not header.persist):
+            if header is None or (is_in_use and not header.is_pinned):
                 file.path.unlink(missing_ok=True)
                 self._files[rank].remove(file)
 
@@ -296,7 +309,3 @@ class SnapshotMemory:
         return [
             path for path in (self._memory, self._disk) if path.is_dir() and (path == self._disk or is_private(path))
         ]
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"

@@ -35,6 +35,17 @@ def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_memory, "memory_room", lambda _: room)
 
 
+@pytest.fixture
+def five_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for five slots of 64 KiB."""
+
+    def room(directory: Path) -> Room:
+        used = sum(path.stat().st_size for path in directory.rglob("*.slot"))
+        return Room(5 * 64 * KIB - used, "/dev/shm", "")
+
+    monkeypatch.setattr(snapshot_memory, "memory_room", room)
+
+
 def test_rank_gets_two_private_slots(memory: SnapshotMemory, tmp_path: Path) -> None:
     grant = memory.grant(3, 100 * KIB + 1, ranks_on_node=2)
     directory = tmp_path / "shm" / f"holdfast-{os.geteuid()}-run@node-a"
@@ -232,6 +243,66 @@ def test_a_rank_keeps_its_slots_when_there_is_no_room_for_more(scarce: None, mem
     two = memory.grant(0, 64 * KIB, ranks_on_node=1)
     assert memory.grant(0, 64 * KIB, ranks_on_node=1, slots=6) == two
     assert not memory.on_disk
+
+
+@pytest.mark.parametrize(
+    ("ranks_on_node", "granted"), [(1, [2, 3]), (2, [2, 2])], ids=["room for all", "no room for the other rank's"]
+)
+def test_an_extra_slot_is_granted_only_if_all_ranks_of_the_node_can_have_one(
+    five_slots: None, memory: SnapshotMemory, ranks_on_node: int, granted: list[int]
+) -> None:
+    grants = [memory.grant(0, 64 * KIB, ranks_on_node, extra=extra) for extra in (0, 1)]
+    assert [len(grant.paths) for grant in grants] == granted
+    assert [(grant.on_disk, grant.reason) for grant in grants] == [(False, "")] * 2
+    assert memory.slots(0) == list(grants[1].paths)
+    assert memory.grant(0, 64 * KIB, ranks_on_node, extra=1) == grants[1]
+
+
+def test_an_extra_slot_never_moves_slots_to_the_disk_and_is_none_there(
+    five_slots: None, memory: SnapshotMemory
+) -> None:
+    grant = memory.grant(0, 128 * KIB, ranks_on_node=1, extra=1)
+    assert (len(grant.paths), grant.on_disk) == (2, False)
+    grant = memory.grant(1, 128 * KIB, ranks_on_node=2, extra=1)
+    assert (len(grant.paths), grant.on_disk, bool(grant.reason)) == (2, True, True)
+
+
+def test_the_slot_of_a_replica_is_found_and_released_by_its_rank_and_step(
+    memory: SnapshotMemory, snapshots: Snapshots
+) -> None:
+    paths = memory.grant(0, 64 * KIB, ranks_on_node=1, slots=3).paths
+    snapshots.fill(paths[0], 0, 7, persist=False)
+    snapshots.fill(paths[1], 0, 8, persist=True, replica=True)
+    found = [memory.pinned_for_replica(rank, step) for rank, step in ((0, 7), (1, 8), (0, 8))]
+    assert found == [None, None, paths[1]]
+    memory.release_replica(0, 7)
+    memory.release(0, 8)
+    assert memory.pinned_for_replica(0, 8) == paths[1]
+    memory.release_replica(0, 8)
+    assert memory.pinned_for_replica(0, 8) is None
+    assert memory.complete_steps(0) == [7, 8]
+
+
+def test_replica_pins_end_with_the_generation_and_with_the_agent(
+    memory: SnapshotMemory, snapshots: Snapshots, tmp_path: Path
+) -> None:
+    paths = memory.grant(0, 64 * KIB, ranks_on_node=1, slots=3).paths
+    pins = ((6, True, True), (7, False, True), (5, False, True))
+
+    def fill() -> None:
+        for path, (step, persist, replica) in zip(paths, pins, strict=True):
+            snapshots.fill(path, 0, step, persist=persist, replica=replica)
+
+    def left() -> list[tuple[int, bool, bool]]:
+        headers = [header for path in paths if (header := memory.header(path)) and header.state is SlotState.COMPLETE]
+        return [(header.step, header.persist, header.replica) for header in headers]
+
+    fill()
+    new_memory(tmp_path).adopt()
+    assert left() == [(6, True, False), (7, False, False), (5, False, False)]
+    fill()
+    memory.keep_only(7)
+    assert left() == [(6, True, False), (7, False, False)]
 
 
 def test_a_slot_is_pinned_by_the_agent_if_it_still_holds_the_step(memory: SnapshotMemory, snapshots: Snapshots) -> None:

@@ -152,6 +152,16 @@ def test_next_snapshot_waits_for_the_one_before(bench: Any, make_slots: MakeSlot
     assert run.rank.snapshots.skipped_total == 1
 
 
+def test_a_snapshot_for_a_replica_is_pinned_once_its_copies_are_done(run: Run, gpu: Stream) -> None:
+    run.rank.end(0, replica=True)
+    assert not Slot(run.paths[0]).header.replica
+    gpu.reach()
+    run.rank.end(1)
+    run.wait_for_late(2)
+    assert [(taken.step, taken.slot, taken.replica) for taken in run.late] == [(0, 0, True), (1, 1, False)]
+    assert [Slot(path).header.replica for path in run.paths] == [True, False, False]
+
+
 def test_last_snapshot_is_complete_when_the_loop_ends(run: Run, gpu: Stream) -> None:
     gpu.reach()
     run.rank.end(0, last=True)
@@ -215,5 +225,4 @@ def test_a_rank_whose_copies_are_late_asks_for_a_third_slot(
     rank.slot_requests.forget_request()
     assert rank.slot_requests.next_request() == request
     rank.grant(make_slots(3, nbytes=request.bytes_per_slot, prefix="more"))
-    rank.slot_requests.forget_request()
     assert rank.slot_requests.next_request() is None

@@ -11,7 +11,7 @@ import torch
 
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots import slot_requests, snapshot_taker
-from holdfast_hooks.snapshots.snapshot_taker import choose_slot
+from holdfast_hooks.snapshots.slot_choice import choose_slot
 from holdfast_proto.snapshot import Header, Slot, SlotState
 
 MakeSlots = Callable[..., list[Path]]
@@ -44,11 +44,12 @@ def unpin(path: Path) -> None:
         slot.set_persist(False)
 
 
-def header(state: SlotState, step: int, *, generation: int = 2, persist: bool = False) -> Header:
-    return Header(state, persist, generation, step, 0, 0, 0, 0)
+def header(state: SlotState, step: int, *, generation: int = 2, persist: bool = False, replica: bool = False) -> Header:
+    return Header(state, persist, generation, step, 0, 0, 0, 0, replica)
 
 
 EMPTY = header(SlotState.EMPTY, -1, generation=0)
+PINNED = header(SlotState.COMPLETE, 3, persist=True)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,14 @@ EMPTY = header(SlotState.EMPTY, -1, generation=0)
         ([header(SlotState.COMPLETE, 5, persist=True), header(SlotState.COMPLETE, 4, persist=True)], None, None),
         # Of three, one is free though another is pinned.
         ([header(SlotState.COMPLETE, 5), header(SlotState.COMPLETE, 4, persist=True), EMPTY], None, 2),
+        # A slot that is pinned for a replica is none to write to either.
+        ([header(SlotState.COMPLETE, 5), header(SlotState.COMPLETE, 4, replica=True), EMPTY], None, 2),
+        ([header(SlotState.COMPLETE, 5), header(SlotState.COMPLETE, 4, replica=True)], None, 0),
+        # Of three or more, the newest is overwritten only if all others are pinned.
+        ([PINNED, header(SlotState.COMPLETE, 5), header(SlotState.COMPLETE, 4, replica=True)], None, 1),
+        ([PINNED, header(SlotState.COMPLETE, 9), header(SlotState.COMPLETE, 4, replica=True), EMPTY], None, 3),
+        ([PINNED, header(SlotState.WRITING, 5), header(SlotState.COMPLETE, 4, replica=True)], None, 1),
+        ([PINNED, header(SlotState.COMPLETE, 5), header(SlotState.COMPLETE, 6)], None, 1),
         # After a rollback, the state from which this generation started counts more than a later step of an older one.
         ([header(SlotState.COMPLETE, 9, generation=1), header(SlotState.COMPLETE, 4, generation=0)], 1, 0),
         # From its first own snapshot on, that one is the newest.
@@ -71,7 +80,7 @@ EMPTY = header(SlotState.EMPTY, -1, generation=0)
     ],
     ids=str,
 )
-def test_oldest_free_slot_is_written_and_the_newest_snapshot_kept_unless_the_other_one_is_pinned(
+def test_oldest_free_slot_is_written_and_the_newest_snapshot_kept_unless_all_others_are_pinned(
     slots: list[Header], restored: int | None, chosen: int | None
 ) -> None:
     assert choose_slot(slots, restored=[i == restored for i in range(len(slots))], generation=2) == chosen
@@ -151,7 +160,9 @@ def test_a_commanded_snapshot_is_pinned_although_none_is_due(bench: Any, make_sl
     run = bench({"counter": Counter()}, make_slots())
     assert run.end(0) is None
     assert run.end(1, commanded=True).persist
-    assert run.slot_requests.next_request() is None  # slots of an earlier generation are used without asking
+    request = run.slot_requests.next_request()  # slots of an earlier generation are used before the agent answers
+    assert (request.bytes_per_slot, request.slots) == (1 << 20, 2)
+    assert run.slot_requests.next_request() is None
 
 
 def ended_while(run: Any, step: int, happens: Callable[..., None], *arguments: object) -> Any:
@@ -243,6 +254,67 @@ def test_slots_that_cannot_be_opened_are_asked_for_again_later(
     assert run.end(2) is not None
 
 
+def replicas(run: Any) -> list[tuple[int, bool]]:
+    """Return step and persist of the slots that are pinned for a replica snapshot."""
+    found = [Slot(path).header for path in run.paths]
+    return [(one.step, one.persist) for one in found if one.replica]
+
+
+def test_a_snapshot_for_a_replica_is_taken_and_pinned_until_it_is_released(bench: Any, make_slots: MakeSlots) -> None:
+    run = bench({"counter": Counter()}, make_slots(3), snapshot_every=2)
+    assert run.end(0) is None
+    taken = run.end(2, replica=True)  # no snapshot of this step is due
+    assert (taken.replica, taken.persist) == (True, False)
+    later = [run.end(step) for step in (3, 5, 7, 9)]
+    assert [one.replica for one in later] == [False] * 4
+    assert taken.slot not in [one.slot for one in later]
+    assert replicas(run) == [(2, False)]
+    with Slot(run.paths[taken.slot]) as slot:
+        slot.release_replica()
+    assert run.end(11).slot == taken.slot
+    assert run.snapshots.skipped_total == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "before", "pinned"),
+    [
+        (2, {}, False),
+        (3, {}, True),
+        (3, {"commanded": True}, False),
+        (4, {"commanded": True}, True),
+        (4, {"replica": True}, False),
+    ],
+    ids=["two slots", "one to spare", "a checkpoint pins it", "two to spare", "one replica at a time"],
+)
+def test_a_rank_keeps_two_slots_and_makes_one_replica_at_a_time(
+    bench: Any, make_slots: MakeSlots, count: int, before: dict[str, bool], pinned: bool
+) -> None:
+    run = bench({"counter": Counter()}, make_slots(count), snapshot_every=1)
+    run.end(0, **before)
+    taken = run.end(1, replica=True)
+    assert (taken.step, taken.replica) == (1, pinned)
+    assert ((1, False) in replicas(run)) == pinned
+    assert run.snapshots.skipped_total == 0
+
+
+def test_a_checkpoint_is_not_skipped_because_of_a_replica(bench: Any, make_slots: MakeSlots) -> None:
+    run = bench({"counter": Counter()}, make_slots(3), snapshot_every=1)
+    assert run.end(0, replica=True).replica
+    assert run.end(1, commanded=True).persist
+    assert [run.end(step).slot for step in (2, 3)] == [2, 2]
+    assert headers(run.paths)[2] == (SlotState.COMPLETE, 3, False)
+    assert run.snapshots.skipped_total == 0
+
+
+def test_one_snapshot_may_be_for_both_a_checkpoint_and_a_replica(bench: Any, make_slots: MakeSlots) -> None:
+    run = bench({"counter": Counter()}, make_slots(3), snapshot_every=1)
+    taken = run.end(0, commanded=True, replica=True)
+    assert (taken.persist, taken.replica) == (True, True)
+    assert replicas(run) == [(0, True)]
+    unpin(run.paths[taken.slot])
+    assert taken.slot not in [run.end(step).slot for step in (1, 2, 3)]
+
+
 def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     now_s = time.monotonic() + seconds
     monkeypatch.setattr(slot_requests, "monotonic", lambda: now_s)
@@ -250,9 +322,10 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 def test_slots_on_disk_are_written_for_checkpoints_only(bench: Any, make_slots: MakeSlots) -> None:
     run = bench({"counter": Counter()}, snapshot_every=1, checkpoint_every=3)
-    paths = make_slots()
-    run.grant(paths, on_disk=True)
-    assert [run.end(step) is not None for step in range(6)] == [False, False, True, False, False, False]
+    run.paths = make_slots()
+    run.grant(run.paths, on_disk=True)
+    assert [run.end(step, replica=True) is not None for step in range(6)] == [False, False, True, False, False, False]
+    assert replicas(run) == []
     assert run.snapshots.skipped_total == 1
 
 

@@ -57,8 +57,9 @@ class RankCommands:
         generation: this rank's. Commands of another one are refused.
         rank: number in the name of the evidence file.
         snapshots: commands for a snapshot at the end of a step, pinned for a checkpoint.
+        replicas: commands for a snapshot at the end of a step, pinned for a replica snapshot.
         stops: commands to leave the loop at the end of a step.
-        refusal: returns why this rank takes no snapshots, or "" if it does.
+        refusal: returns why this rank takes no snapshots, or "" if it does; given True, no replica snapshots.
         faults: those that operators request of this rank; None if the run allows none.
         recorders: returns the recorders that the rank's groups use.
         profiler: profiles steps of this rank.
@@ -70,8 +71,9 @@ class RankCommands:
         generation: int,
         rank: int,
         snapshots: StepCommands,
+        replicas: StepCommands,
         stops: StepCommands,
-        refusal: Callable[[], str],
+        refusal: Callable[[bool], str],
         faults: "RequestedFaults | None" = None,
         recorders: Callable[[], Sequence[Recorder]] = lambda: (),
         profiler: StepProfiler | None = None,
@@ -79,6 +81,7 @@ class RankCommands:
         self._generation = generation
         self._rank = rank
         self._snapshots = snapshots
+        self._replicas = replicas
         self._stops = stops
         self._refusal = refusal
         self._faults = faults
@@ -104,8 +107,10 @@ class RankCommands:
             case "capture_evidence":
                 return self._capture_evidence(Path(command.capture_evidence.directory))
             case "snapshot_at":
-                refusal = self._refusal()
-                return (False, refusal) if refusal else _place(self._snapshots, command.snapshot_at.step)
+                replica = command.snapshot_at.replica
+                refusal = self._refusal(replica)
+                commands = self._replicas if replica else self._snapshots
+                return (False, refusal) if refusal else _place(commands, command.snapshot_at.step)
             case "stop_at":
                 return _place(self._stops, command.stop_at.step)
             case "inject_fault":

@@ -120,8 +120,8 @@ def _unlock(unregister: Callable[[int], object], address: int, gpu: int) -> None
 
 
 LEAST_SLOTS = 2
-"""They take turns, so that the newest snapshot stays complete during the next copy. While a checkpoint pins one of two,
-each snapshot overwrites the one before: the pinned one is complete too."""
+"""They take turns, so that the newest snapshot stays complete during the next copy. While all but one are pinned, each
+snapshot overwrites the one before: the pinned ones are complete too."""
 ASK_AGAIN_S = 30.0
 """Time after a refusal until the next request. A shortage of memory or descriptors on the node may have ended."""
 
@@ -173,7 +173,8 @@ class SlotRequests:
         held = self._held()
         needed = SlotRequest(bytes_per_slot=max(self.needed_bytes, held.bytes_per_slot), slots=self.needed_slots)
         is_more = needed.bytes_per_slot > max(held.bytes_per_slot, self._requested.bytes_per_slot)
-        are_more = held.slots > 0 and needed.slots > max(held.slots, self._requested.slots)
+        # Also if it holds enough of them: only the agent knows whether replica snapshots need another one.
+        are_more = held.slots > 0 and needed.slots > self._requested.slots
         if monotonic() < self._ask_at_s or not (is_more or are_more):
             return None
         self._requested = needed

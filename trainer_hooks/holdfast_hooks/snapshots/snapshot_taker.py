@@ -1,10 +1,10 @@
 """Takes a rank's snapshots: copies of its state in a slot, at the end of a step. Training thread only.
 
-A rank has two slots, and they take turns. From the first snapshot on, one of them always holds a complete one, so that
-a rank that dies in the middle of a copy leaves the one before.
+A rank has two slots or more, and they take turns. From the first snapshot on, one of them always holds a complete one,
+so that a rank that dies in the middle of a copy leaves the one before.
 
-A checkpoint pins the slot with its snapshot. The agent reads it while training continues, and releases it once the
-shard is written. Until then snapshots continue in the other slot.
+A checkpoint pins the slot with its snapshot, and so does a replica snapshot. The agent reads it while training
+continues, and releases it once the shard is written. Until then snapshots continue in the other slots.
 """
 
 import functools
@@ -17,6 +17,7 @@ from holdfast_hooks.gpu_work import gpu_of
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots.device_copies import CudaCopyStream, DeviceCopies, DeviceCopy, Landing
+from holdfast_hooks.snapshots.slot_choice import choose_slot, may_pin_replica
 from holdfast_hooks.snapshots.slot_layout import LaidOutMeta, SlotLayout, SlotTensors, lay_out
 from holdfast_hooks.snapshots.slot_requests import LEAST_SLOTS, GrantedSlots, SlotRequests
 from holdfast_hooks.state import bucket_order, random_states
@@ -24,7 +25,7 @@ from holdfast_hooks.state.encoding import Image, Stateful, encode_state
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
-from holdfast_proto.snapshot import DATA_OFFSET, Header, SlotState, align
+from holdfast_proto.snapshot import DATA_OFFSET, align
 from holdfast_proto.v1.session_pb2 import SnapshotTaken
 
 _GRANT_WAIT_S = 30.0
@@ -97,17 +98,18 @@ class SnapshotTaker:
             of_process[bucket_order.KEY] = orders
         return encode_state({**live, random_states.KEY: of_process})
 
-    def at_boundary(self, step: int, *, commanded: bool, last: bool) -> SnapshotTaken | None:
+    def at_boundary(self, step: int, *, commanded: bool, replica: bool = False, last: bool) -> SnapshotTaken | None:
         """Take a snapshot at the end of ``step`` if one is due; return it if it is complete.
 
-        ``commanded``: the agent has asked for a checkpoint of this step. ``last``: no step follows.
+        ``commanded``: the agent has asked for a checkpoint of this step. ``replica``: it has asked for a replica
+        snapshot of this step. ``last``: no step follows.
         """
         checkpoint = commanded or last or _is_due(step, self.context.checkpoint_every)
-        due = checkpoint or _is_due(step, self.context.snapshot_every)
+        due = checkpoint or replica or _is_due(step, self.context.snapshot_every)
         if self._measured and not due:
             return None
         self._timeline.enter(Phase.CHECKPOINT)
-        return self._take_guarded(step, due=due, checkpoint=checkpoint, last=last)
+        return self._take_guarded(step, due=due, checkpoint=checkpoint, replica=replica, last=last)
 
     def close(self, timeout_s: float) -> None:
         """Take no more snapshots, hook into no optimizer and keep no view of the slots.
@@ -121,13 +123,15 @@ class SnapshotTaker:
             self._device_copies.close()
         self._copier = self._device_copies = self._landing = None
 
-    def _take_guarded(self, step: int, *, due: bool, checkpoint: bool, last: bool) -> SnapshotTaken | None:
+    def _take_guarded(
+        self, step: int, *, due: bool, checkpoint: bool, replica: bool, last: bool
+    ) -> SnapshotTaken | None:
         if self.refusal:
             self.skipped_total += due
             return None
         try:
             if due:
-                return self._take(step, checkpoint=checkpoint, last=last)
+                return self._take(step, checkpoint=checkpoint, replica=replica, last=last)
             self._measure()
         except TypeError as error:
             self.refusal = str(error)
@@ -143,7 +147,7 @@ class SnapshotTaker:
         image = self.capture()
         self._fitting_grant(self._prepare(image))
 
-    def _take(self, step: int, *, checkpoint: bool, last: bool) -> SnapshotTaken | None:
+    def _take(self, step: int, *, checkpoint: bool, replica: bool, last: bool) -> SnapshotTaken | None:
         started_s = time.monotonic()
         self._measured = True
         # One snapshot at a time. Its slot could otherwise be chosen again while the device still copies into it.
@@ -165,6 +169,7 @@ class SnapshotTaker:
         if index is None or (grant.on_disk and not persist):
             return None
         taken = SnapshotTaken(step=step, slot=index, persist=persist, bytes=meta.layout.data_bytes + len(meta.encode()))
+        taken.replica = replica and not grant.on_disk and may_pin_replica([s.header for s in grant.slots], index)
         left = self._copy(grant, taken, image, meta)
         if left and self._late is not None and len(grant.slots) >= _LATE_SLOTS:
             self._copy_late(left, taken, started_s, functools.partial(_commit, grant, meta, taken), self._late)
@@ -246,7 +251,9 @@ class SnapshotTaker:
 
 
 def _commit(grant: GrantedSlots, meta: LaidOutMeta, taken: SnapshotTaken) -> None:
-    grant.slots[taken.slot].commit(meta, data_bytes=meta.layout.data_bytes, persist=taken.persist)
+    grant.slots[taken.slot].commit(
+        meta, data_bytes=meta.layout.data_bytes, persist=taken.persist, replica=taken.replica
+    )
 
 
 class _Copier:
@@ -264,31 +271,6 @@ class _Copier:
         if index not in self._tensors:
             self._tensors[index] = SlotTensors(self._grant.slots[index], self._layout.entries)
         return self._tensors[index]
-
-
-def choose_slot(headers: Sequence[Header], *, restored: Sequence[bool], generation: int) -> int | None:
-    """Return the slot to write next, the oldest that is neither pinned nor the newest complete snapshot, or None.
-
-    The newest snapshot is the last one of this generation. Before its first one, it is the snapshot that was restored,
-    else the one of the latest step. ``restored`` marks the slot from which this rank started.
-
-    With two slots, one of them pinned, this is the newest one after all. The pinned snapshot is complete, and all ranks
-    can fall back to it.
-    """
-
-    def age(index: int) -> tuple[bool, bool, bool, int, int]:
-        header = headers[index]
-        # A torn copy is worth nothing, so it counts as the oldest. An older generation may have come to a later step,
-        # but since then the run has started again from an earlier one.
-        complete = header.state is SlotState.COMPLETE
-        own = header.generation == generation
-        return complete, own, restored[index] and not own, header.generation, header.step
-
-    by_age = sorted(range(len(headers)), key=age)
-    other_is_pinned = len(headers) == LEAST_SLOTS and all(headers[index].persist for index in by_age[:-1])
-    if headers[by_age[-1]].state is SlotState.COMPLETE and not other_is_pinned:
-        by_age.pop()
-    return next((index for index in by_age if not headers[index].persist), None)
 
 
 def _is_due(step: int, every: int) -> bool:
