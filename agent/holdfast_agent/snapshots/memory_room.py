@@ -24,7 +24,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class MemoryRefusal:
+class NoRoom:
     """The reason why snapshots are not kept in memory."""
 
     reason: str
@@ -67,7 +67,7 @@ def cgroup_free_bytes(cgroup: Path, top: Path) -> int | None:
     return min(free, default=None)
 
 
-def size_text(nbytes: int) -> str:
+def sized(nbytes: int) -> str:
     """Return a size for people."""
     return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast_agent.snapshots.memory_room import MemoryRefusal, memory_room, size_text
+from holdfast_agent.snapshots.memory_room import NoRoom, memory_room, sized
 from holdfast_agent.snapshots.rank_slots import (
     RankSlot,
     SlotAllocation,
@@ -42,7 +42,7 @@ class SnapshotMemory:
         self._memory = shm_directory / f"holdfast-{os.geteuid()}-{run}@{node}"
         self._disk = disk_directory / node
         self._files: dict[int, list[RankSlot]] = {}
-        self._refusal: MemoryRefusal | None = None
+        self._refusal: NoRoom | None = None
         self._lock = threading.RLock()
 
     @property
@@ -71,19 +71,16 @@ class SnapshotMemory:
             for files in self._files.values():
                 files.sort(key=lambda file: file.number)
             if any(files[-1].path.parent == self._disk for files in self._files.values()):
-                self._refusal = MemoryRefusal(
-                    f"memory was too small for snapshots before: the slots are in {self._disk}"
-                )
+                self._refusal = NoRoom(f"memory was too small for snapshots before: the slots are in {self._disk}")
 
     def grant(
         self, rank: int, bytes_per_slot: int, ranks_on_node: int, slots: int = LEAST_SLOTS, *, extra: int = 0
     ) -> SlotAllocation:
         """Return ``slots`` of at least ``bytes_per_slot`` for ``rank``: those it has, or new ones if they are small.
 
-        A rank with too few slots gets more if there is room. It gets ``extra`` ones only if there is room for those of
-        all ranks of the node. Old slots with a complete snapshot stay readable until :meth:`keep_only` drops them, or
-        until a later call finds two complete snapshots in the new slots. A refusal is for now: the caller may ask
-        again.
+        A rank with too few slots gets more if there is room, and ``extra`` ones if all ranks of the node can have them.
+        Old slots with a complete snapshot stay readable until :meth:`keep_only` drops them, or until a later call finds
+        two complete snapshots in the new slots. A refusal is for now: the caller may ask again.
         """
         nbytes = -(-max(bytes_per_slot, DATA_OFFSET) // mmap.PAGESIZE) * mmap.PAGESIZE
         try:
@@ -165,7 +162,7 @@ class SnapshotMemory:
         """Discard all snapshots except those of ``step``, and those of older steps that are pinned; -1 discards all.
 
         A pinned snapshot belongs to a checkpoint that is being written. It stays valid unless the run goes back to an
-        earlier step. A replica snapshot that is being made is given up: its slot is released. Call this before the next
+        earlier step. Slots are released from replica snapshots, which nobody makes any more. Call this before the next
         generation starts, while no rank is alive.
 
         A slot that was removed or damaged from outside is forgotten: its rank then gets a new one.
@@ -179,7 +176,7 @@ class SnapshotMemory:
                     if header is None or not (header.step == step or (header.persist and header.step < step)):
                         with Slot(file.path) as slot:
                             slot.invalidate()
-                    elif header.replica:
+                    else:
                         release_replica_pin(file.path)
                 self._drop_retired(rank)
 
@@ -194,7 +191,7 @@ class SnapshotMemory:
             self._files = {}
 
     def _answer(self, paths: list[Path], problem: str = "") -> SlotAllocation:
-        refusal = self._refusal or MemoryRefusal("")
+        refusal = self._refusal or NoRoom("")
         return SlotAllocation(
             paths=tuple(paths),
             on_disk=self.on_disk,
@@ -203,7 +200,7 @@ class SnapshotMemory:
             reason="; ".join(filter(None, [refusal.reason, problem])),
         )
 
-    def _allocate_in_memory(self, rank: int, nbytes: int, ranks_on_node: int, slots: int) -> MemoryRefusal | None:
+    def _allocate_in_memory(self, rank: int, nbytes: int, ranks_on_node: int, slots: int) -> NoRoom | None:
         """Create slots in memory if there is room for all ranks that still need some."""
         ranks_with_slots = len(self._files.keys() - {rank})
         needed = max(ranks_on_node - ranks_with_slots, 1) * slots * nbytes
@@ -212,15 +209,15 @@ class SnapshotMemory:
             room = memory_room(self.shm_directory)
             free = room.free_bytes
             if needed > free:
-                reason = f"snapshots need {size_text(needed)} in {self.shm_directory}, but {room.limit} has only "
-                return MemoryRefusal(reason + f"{size_text(free)} to spare: {room.fix}", needed, free)
+                reason = f"snapshots need {sized(needed)} in {self.shm_directory}, but {room.limit} has only "
+                return NoRoom(reason + f"{sized(free)} to spare: {room.fix}", needed, free)
             make_private(self._memory)
             self._allocate(rank, self._memory, nbytes, slots)
         except OSError as error:
             if error.errno in _SHORTAGES:
                 raise
             reason = f"snapshots cannot be kept in {self.shm_directory} ({error}): set --shm-directory to another one"
-            return MemoryRefusal(reason, needed, free)
+            return NoRoom(reason, needed, free)
         return None
 
     def _missing_slots(self, ranks_on_node: int, wanted: int) -> int:
@@ -230,10 +227,7 @@ class SnapshotMemory:
         return sum(max(wanted - count, 0) for count in held) + unknown * wanted
 
     def _add_slots(self, rank: int, wanted: int, room_for: int = 0) -> None:
-        """Create a rank's missing slots in memory, if ``room_for`` slots fit, or these ones.
-
-        Without them the rank has to wait for its copies, or makes no replica snapshots.
-        """
+        """Create the slots that a rank lacks, if memory has room for them, and for ``room_for`` slots in all."""
         current = self._current(rank)
         missing, nbytes = wanted - len(current), current[0].nbytes
         if missing <= 0 or current[0].path.parent != self._memory:
@@ -252,9 +246,7 @@ class SnapshotMemory:
             status = os.statvfs(self._disk)
             free = status.f_bavail * status.f_frsize
             if needed > free:
-                return (
-                    f"{self._disk} needs {size_text(needed)} for them and has only {size_text(free)}: free space there"
-                )
+                return f"{self._disk} needs {sized(needed)} for them and has only {sized(free)}: free space there"
             self._allocate(rank, self._disk, nbytes, LEAST_SLOTS)
         except OSError as error:
             return f"{self._disk} cannot hold them either ({error})"
