@@ -43,6 +43,10 @@ class AgentOptions:
     checkpoint_full_every: int
     """Every N-th checkpoint can be read alone; those between are stored as differences from it."""
     checkpoint_compression: Compression
+    topology: str = ""
+    """Failure domain of the node, such as its rack; empty: the node is one of its own."""
+    replica_address: str = ""
+    """HOST[:PORT] at which other nodes reach this one for replica snapshots; empty: the agent finds it."""
     system_root: Path = Path("/")
     """Root of the file system with the driver's devices and files, and the kernel's log."""
     checkpoint_staging: Path | None = None

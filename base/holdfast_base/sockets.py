@@ -1,14 +1,18 @@
-"""Creates unix sockets that only one service and only this user can use, and sockets on a port."""
+"""Creates unix sockets that only one service and only this user can use, and sockets on a port; finds addresses."""
 
 import os
+import re
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 _CREDENTIALS = struct.Struct("3i")
+_ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<host>[A-Za-z0-9._-]{1,253}))(?::(?P<port>[0-9]{1,5}))?")
+_LAST_PORT = 65_535
 
 
 @dataclass(frozen=True)
@@ -70,3 +74,30 @@ def listen(address: str, port: int, backlog: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST[:PORT]``, in which an IPv6 address has brackets; port 0 without one.
+
+    Raises ValueError, which says how to write it.
+    """
+    match = _ADDRESS.fullmatch(text)
+    port = int(match["port"] or 0) if match else 0
+    if match is None or port > _LAST_PORT:
+        raise ValueError(f"{text[:80]!r} is no address: use HOST, HOST:PORT or [IPV6]:PORT")
+    return match["v6"] or match["host"], port
+
+
+def address_towards(url: str) -> str:
+    """Return the address of the route to a server. Nothing is sent: a socket for datagrams only chooses the route."""
+    first = urlsplit(f"//{urlsplit(url).netloc.rpartition('@')[2].split(',')[0]}")
+    if not first.hostname:
+        return "localhost"  # over a unix socket, all nodes are on this machine
+    try:
+        found = socket.getaddrinfo(first.hostname, 6379, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as route:
+            route.connect(address)
+            return str(route.getsockname()[0])
+    except OSError:
+        return "localhost"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_base.sockets import claimed
+from holdfast_base.sockets import claimed, split_address
 
 
 @pytest.fixture
@@ -46,3 +46,22 @@ def test_a_path_that_is_too_long_is_named(tmp_path: Path) -> None:
     path = tmp_path / ("long" * 30)
     with pytest.raises(OSError, match="--control"):
         claimed(path, "--control").__enter__()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("node-7", ("node-7", 0)),
+        ("10.0.0.7:9200", ("10.0.0.7", 9200)),
+        ("[fd00::7]", ("fd00::7", 0)),
+        ("[fd00::7]:65535", ("fd00::7", 65_535)),
+    ],
+)
+def test_an_address_is_split_into_host_and_port(text: str, found: tuple[str, int]) -> None:
+    assert split_address(text) == found
+
+
+@pytest.mark.parametrize("text", ["", ":7", "a:", "a:b", "a:65536", "fd00::7", "[fd00::7", "tcp://a:1", "a b", "a@b:1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="use HOST, HOST:PORT or"):
+        split_address(text)

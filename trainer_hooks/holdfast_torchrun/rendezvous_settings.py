@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from holdfast_base.redis_client import check_url
+from holdfast_base.sockets import address_towards
 from holdfast_proto import keys, run_files
 from holdfast_proto.run_key import RunKey, RunKeyError, RunKeyFile
 
@@ -116,23 +116,8 @@ def find_address(settings: RendezvousSettings) -> str:
     try:
         socket.getaddrinfo(name, None)
     except OSError:
-        return _address_towards(settings.endpoint)
+        return address_towards(settings.endpoint)
     return name
-
-
-def _address_towards(endpoint: str) -> str:
-    """Return the address of the route to a server. Nothing is sent: a socket for datagrams only chooses the route."""
-    first = urlsplit(f"//{urlsplit(endpoint).netloc.rpartition('@')[2].split(',')[0]}")
-    if not first.hostname:
-        return "localhost"  # over a unix socket, all nodes are on this machine
-    try:
-        found = socket.getaddrinfo(first.hostname, 6379, type=socket.SOCK_DGRAM)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as route:
-            route.connect(address)
-            return str(route.getsockname()[0])
-    except OSError:
-        return "localhost"
 
 
 def _checked_endpoint(endpoint: str, *, is_alone: bool) -> str:

@@ -110,6 +110,7 @@ def setting_option(setting: Setting, command: str) -> OptionInfo:
         metavar=setting.metavar,
         min=setting.least,
         max=setting.most,
+        show_default=setting.unset or True,
         rich_help_panel=setting.section.title(),
     )
     return option

@@ -90,7 +90,7 @@ def _without_state(flags: ObserveFlags) -> dict[str, Any]:
             if field in flags.given:
                 raise SettingsError(f"{setting.shown} has no effect without --restore, which saves the ranks' state")
             settings[field] = setting.default
-    return {**settings, "checkpoint_every": 0, "snapshot_every": 0}
+    return {**settings, "checkpoint_every": 0, "snapshot_every": 0, "replicate_every_s": 0.0}
 
 
 def _node(resolved: Resolved, flags: ObserveFlags) -> str | None:

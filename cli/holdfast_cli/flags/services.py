@@ -64,6 +64,8 @@ class AgentFlags:
     )
     checkpoint_staging: Annotated[Path | None, _as_setting("checkpoint_staging")] = None
     shm_directory: Annotated[Path, _as_setting("shm_directory")] = RunSettings.shm_directory
+    topology: Annotated[str | None, _as_setting("topology")] = None
+    replica_address: Annotated[str | None, _as_setting("replica_address")] = None
     redis: _Redis
     redis_password_file: _RedisPasswordFile = None
     run_key_file: _RunKeyFile = None

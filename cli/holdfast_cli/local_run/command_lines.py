@@ -55,6 +55,10 @@ def agent_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) -
     }
     if options.checkpoint_staging is not None:
         arguments["--checkpoint-staging"] = options.checkpoint_staging
+    if options.topology is not None:
+        arguments["--topology"] = options.topology
+    if options.replica_address is not None:
+        arguments["--replica-address"] = options.replica_address
     ignored = [number for number in PREEMPTION_WARNINGS if number not in options.preemption_warnings]
     return [
         *HOLDFAST,

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast_base.server_tls import TlsError, console_tls
+from holdfast_base.sockets import split_address
 from holdfast_checkpoint.store.locations import is_url
 from holdfast_cli.checkpoints.location import primary_location, secondary_location
 from holdfast_cli.errors import SettingsError
@@ -39,6 +40,19 @@ def check_console_hosts(hosts: Iterable[str]) -> None:
         scheme, _, place = host.lower().rpartition("://")
         if scheme not in ("", "http", "https") or not _is_host(place.removesuffix("/"), with_port=bool(scheme)):
             raise SettingsError(f"--console-host {host}: use NAME, http://NAME or https://NAME, without a path")
+
+
+def check_replica_place(topology: str | None, address: str | None) -> None:
+    """Raise SettingsError unless a node can have this failure domain and this address. None: it is not set."""
+    if topology is not None and not keys.RUN_NAME.fullmatch(topology):
+        raise SettingsError(
+            f"--topology {topology[:80]!r}: use 1 to 63 letters, digits, '.', '_' or '-', starting with a letter or"
+            " digit"
+        )
+    try:
+        split_address(address or "localhost")
+    except ValueError as error:
+        raise SettingsError(f"--replica-address: {error}") from None
 
 
 def check_console_tls(certificate: Path | None, key: Path | None, client_authority: Path | None) -> None:
@@ -82,6 +96,7 @@ class LocalRunOptions(RunSettings):
             check_guarded(self.guard, f"--guard {self.guard}")
         for problem in self._wrong_locations():
             raise SettingsError(problem)
+        check_replica_place(self.topology, self.replica_address)
         check_notify(self)
         check_console_hosts(self.console_hosts)
         check_console_tls(self.console_cert_file, self.console_key_file, self.console_client_ca)

@@ -48,6 +48,8 @@ def run_spec(
         versions=_versions(),
         auto=options.auto,
         restores=options.restore,
+        replicate_every_s=options.replicate_every_s if nodes > 1 else 0.0,  # one node has no partner
+        replica_bytes_per_s=options.replica_mb_per_s * 1e6,
     )
     return from_json(words, spec)  # it knows the names of all values of enumerations
 

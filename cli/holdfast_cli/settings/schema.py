@@ -186,6 +186,26 @@ class RunSettings:
         Path("/dev/shm"), "snapshots.shm_directory", "--shm-directory FOLDER", by="run observe"
     )
     """Memory file system for snapshots."""
+    replicate_every_s: float = setting(
+        10.0, "snapshots.replicate_every_s", "--replicate-every SECONDS", by="publish observe", least=0, most=86_400
+    )
+    """Seconds between two copies of all snapshots on partner nodes. 0: none. One node has no partner."""
+    replica_mb_per_s: float = setting(
+        250.0, "snapshots.replica_mb_per_s", "--replica-mb-per-s MB", by="publish observe", least=0, most=100_000
+    )
+    """Megabytes per second that a node sends to its partner. 0: no limit."""
+    topology: str | None = setting(
+        None, "snapshots.topology", "--topology DOMAIN", by="observe", unset="each node is one of its own"
+    )
+    """Failure domain of this node, such as its rack: the partner is in another one."""
+    replica_address: str | None = setting(
+        None,
+        "snapshots.replica_address",
+        "--replica-address HOST[:PORT]",
+        by="observe",
+        unset="--address of the agent, or that from which it reaches Redis; any free port",
+    )
+    """Address at which other nodes reach this one for replica snapshots."""
 
     preset: PresetName = setting(PresetName.DEFAULT, "detection.preset", "--preset", by=EVERYWHERE)
     """Shortest silence that is reported. fast: 1 s; default: 5 s; patient: 60 s."""

@@ -9,6 +9,7 @@ from holdfast_agent.main import main
 from holdfast_base.processes import name_process
 from holdfast_cli.errors import SettingsError
 from holdfast_cli.flags.services import AgentFlags
+from holdfast_cli.local_run.run_options import check_replica_place
 from holdfast_cli.local_run.store import check_url
 from holdfast_cli.settings.schema import RunSettings
 from holdfast_proto.keys import check_run_name
@@ -22,6 +23,7 @@ def agent(flags: AgentFlags) -> None:
         check_run_name(flags.run)
     except ValueError as error:
         raise SettingsError(f"--run: {error}") from None
+    check_replica_place(flags.topology, flags.replica_address)
     warnings = RunSettings(stop_on_sigusr1=flags.stop_on_sigusr1, stop_on_sigusr2=flags.stop_on_sigusr2)
     options = AgentOptions(
         run=flags.run,
@@ -34,6 +36,8 @@ def agent(flags: AgentFlags) -> None:
         runtime_directory=flags.runtime_directory.absolute(),
         shm_directory=flags.shm_directory.absolute(),
         address=flags.address,
+        topology=flags.topology or "",
+        replica_address=flags.replica_address or "",
         metrics_address=flags.metrics_address,
         metrics_config=flags.metrics_config and flags.metrics_config.absolute(),
         metrics_port=flags.metrics_port,
