@@ -22,8 +22,8 @@ from holdfast_agent.node import Node
 from holdfast_agent.node_metrics import AgentCollector
 from holdfast_agent.processes import agent_record
 from holdfast_agent.processes.rank_command import launcher_problem, start_problem, torch_problem
-from holdfast_agent.replicas.replica_service import open_replicas
 from holdfast_agent.rank_supervisor import RankSupervisor, end_marked, sweep
+from holdfast_agent.replicas.replica_service import open_replicas
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_base import metrics_server, processes, redis_client
@@ -101,11 +101,9 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     saved = agent_record.load(options.record)
     spec = await _find_spec(link, saved, options)
     memory = SnapshotMemory(options.shm_directory, run_files.slots(options.directory), spec.run, options.node)
-    staging = options.checkpoint_staging or options.node_directory / "checkpoints"
-    location = spec.checkpoint_directory
-    if not is_url(location):
-        location = str(options.directory.joinpath(location))
+    location = _location(options, spec)
     bandwidth = Bandwidth(spec.checkpoint_upload_bytes_per_s)
+    staging = options.checkpoint_staging or options.node_directory / "checkpoints"
     place = open_checkpoints(location, staging, spec.checkpoints_kept, bandwidth, run=spec.run)
     known = KnownCheckpoints(location, options.node_directory / "known-checkpoints.json")
     takes_over = saved is not None and saved.instance == spec.instance
@@ -157,6 +155,12 @@ def _link(options: AgentOptions) -> StoreLink:
     outage = StoreOutage(log, options.store_url, "the agent tries again; ranks that train continue")
     client = redis_client.connect(options.store_url, options.store_password_file)
     return StoreLink(client, options.run, options.node, outage, RunKeyFile(options.run_key, options.run))
+
+
+def _location(options: AgentOptions, spec: store.RunSpec) -> str:
+    """Return the URL of the checkpoints, or their folder with its absolute path."""
+    location = spec.checkpoint_directory
+    return location if is_url(location) else str(options.directory.joinpath(location))
 
 
 def _expect_startable(spec: store.RunSpec, node: str) -> None:

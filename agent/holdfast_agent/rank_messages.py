@@ -24,7 +24,7 @@ class RankMessages:
         self._node = node
         self._memory = checkpoints.memory
         self._saver = checkpoints.saver
-        self._replicator = checkpoints.replicas and checkpoints.replicas.replicator
+        self._replicator = checkpoints.replicator
         self._emit = emit
         self._deaf_until_s = 0.0
         """Time until which a launcher is not heard."""

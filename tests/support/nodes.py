@@ -61,7 +61,7 @@ class RecordedNode(Node):
         self.memory, self.inventory = checkpoints.memory, checkpoints.inventory
         self.saver, self.restorer = checkpoints.saver, checkpoints.restorer
         self.link = link
-        self.messages = RankMessages(self, self.memory, self.saver, link.emit)
+        self.messages = RankMessages(self, checkpoints, link.emit)
 
     def supervisor(self) -> RankSupervisor:
         """The supervisor of its processes."""

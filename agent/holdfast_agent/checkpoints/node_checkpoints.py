@@ -9,6 +9,7 @@ from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
 from holdfast_agent.checkpoints.restorer import CheckpointRestorer, StartingPoint
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.replicas.replica_service import ReplicaService
+from holdfast_agent.replicas.replicator import Replicator
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_base.processes import AgentError
 from holdfast_checkpoint.checkpoint_errors import CheckpointError
@@ -25,6 +26,11 @@ class NodeCheckpoints:
     restorer: CheckpointRestorer
     replicas: ReplicaService | None = None
     """None: the node makes and takes no replica snapshots."""
+
+    @property
+    def replicator(self) -> Replicator | None:
+        """What makes replica snapshots; None: nothing does."""
+        return None if self.replicas is None else self.replicas.replicator
 
     async def starting_point(
         self, start: store.StartGeneration, ranks: Sequence[int], generation: int

@@ -46,7 +46,7 @@ class CommandRunner:
         self._node = node
         self._supervisor = supervisor
         self._saver = checkpoints.saver
-        self._replicator = checkpoints.replicas and checkpoints.replicas.replicator
+        self._replicator = checkpoints.replicator
         self._emit = emit
         self._on_state = on_state
         self._injector = FaultCommands(node, emit)

@@ -23,6 +23,7 @@ class HeldShard:
     digest: str
     """Digest of the index."""
     base: Base | None
+    nbytes: int
 
 
 class HeldShards:
@@ -81,6 +82,11 @@ class HeldShards:
         stay |= {(base.step, rank) for step, rank in stay if (base := self._shards[step, rank].base) is not None}
         return self._shards.keys() - stay
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.nbytes for shard in self._shards.values())
+
     def steps(self) -> set[int]:
         """Return the steps of all shards."""
         return {step for step, _ in self._shards}
@@ -99,7 +105,7 @@ class HeldShards:
 
     def add(self, index: ShardIndex) -> None:
         """Count a complete shard."""
-        shard = HeldShard(index.generation, index.world_size, index.digest, index.base)
+        shard = HeldShard(index.generation, index.world_size, index.digest, index.base, index.shard_bytes)
         self._shards = {**self._shards, (index.step, index.rank): shard}
         if index.base is not None:
             self._built[index.base.step, index.rank] += 1

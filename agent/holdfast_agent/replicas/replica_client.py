@@ -28,8 +28,8 @@ def send(
     *,
     bandwidth: Bandwidth,
     stop: threading.Event,
-) -> None:
-    """Send a shard to the node at ``address``, and return once it is verified there.
+) -> int:
+    """Send a shard to the node at ``address``, and return the bytes sent once it is verified there.
 
     If that node lacks what the shard builds on, this is sent first. Raises ReplicaError, also after ``stop`` is set.
     """
@@ -38,8 +38,11 @@ def send(
         if stop.wait(bandwidth.take_s(nbytes)):
             raise ReplicaError(f"the exchange with {address} was stopped")
 
+    sent_bytes = 0
+
     def put(index: ShardIndex) -> int | None:
         """Send a shard. Return the step of the one that is needed first."""
+        nonlocal sent_bytes
         with store.opened(index) as file:
             wire.send(ReplicaRequest(put=file_message(index)))
             answer = wire.receive_answer()
@@ -48,16 +51,18 @@ def send(
             if not answer.held:
                 wire.send_file(file, index.shard_bytes, pause)
                 wire.receive_answer()
+                sent_bytes += index.shard_bytes
         return None
 
     index = _find(store, rank, step)
     with _connected(address, seal, stop) as wire:
         if put(index) is None:
-            return
+            return sent_bytes
         if index.base is not None:
             put(_find(store, rank, index.base.step))
         if put(index) is not None:
             raise ReplicaError(f"{address} lacks the base of the replica snapshot of rank {rank}, which it was sent")
+    return sent_bytes
 
 
 def fetch(

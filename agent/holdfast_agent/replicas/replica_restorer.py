@@ -40,7 +40,8 @@ class ReplicaRestorer:
         # No rank runs now, so the workers need not yield to anybody.
         workers = CheckpointWorkers(max(1, min(len(ranks), len(os.sched_getaffinity(0)))), background=False)
         try:
-            unpacked = await asyncio.gather(*(self._unpack(workers, rank, start, generation, len(ranks)) for rank in ranks))
+            jobs = [self._unpack(workers, rank, start, generation, len(ranks)) for rank in ranks]
+            unpacked = await asyncio.gather(*jobs)
         finally:
             await asyncio.to_thread(workers.close)
         return StartingPoint(dict(zip(ranks, unpacked, strict=True)))
@@ -48,12 +49,12 @@ class ReplicaRestorer:
     async def _find(self, rank: int, start: store.StartGeneration, holders: Mapping[int, str]) -> None:
         """Bring the replica snapshot of a rank to this node, unless it is here."""
         step, generation = start.step, start.replica_generation
-        if self._replicas.find(rank, step, generation) is not None:
+        if await asyncio.to_thread(self._replicas.find, rank, step, generation) is not None:
             return
         if rank not in holders:
             raise AgentError(f"no node is known that holds a replica snapshot of rank {rank}, step {step}")
         try:
-            await asyncio.to_thread(fetch, holders[rank], self._seal, self._replicas, rank, step, generation)
+            await asyncio.to_thread(fetch, holders[rank], self._seal, self._replicas, rank, step, generation=generation)
         except ReplicaError as error:
             raise AgentError(f"the replica snapshot of rank {rank}, step {step}, cannot be fetched: {error}") from error
 
@@ -61,7 +62,7 @@ class ReplicaRestorer:
         self, workers: CheckpointWorkers, rank: int, start: store.StartGeneration, generation: int, ranks_on_node: int
     ) -> Path:
         """Unpack the replica snapshot of a rank, and return the slot. A damaged one is never used again."""
-        index = self._replicas.find(rank, start.step, start.replica_generation)
+        index = await asyncio.to_thread(self._replicas.find, rank, start.step, start.replica_generation)
         if index is None:
             raise AgentError(f"the replica snapshot of rank {rank}, step {start.step}, has been dropped")
         grant = await asyncio.to_thread(self._memory.grant, rank, slot_bytes_needed(index), ranks_on_node)

@@ -103,6 +103,11 @@ class ReplicaStore:
         """Return which shards of a world of this size are complete, by step and generation, ascending."""
         return self._held.by_step(world_size)
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all shards."""
+        return self._held.nbytes
+
     def find(self, rank: int, step: int, generation: int | None = None) -> ShardIndex | None:
         """Return the index of a shard; None without one. A damaged index is dropped with its shard."""
         shard = self._held.get(step, rank)
@@ -209,6 +214,16 @@ class ReplicaStore:
         reserve = min(_RESERVE_BYTES, status.f_blocks * status.f_frsize // _RESERVE_PART)
         return max(memory_room(self._shm_directory).free_bytes - reserve - self._promised_bytes, 0)
 
+    def check_room(self, nbytes: int) -> None:
+        """Raise ReplicaError if there is no room for ``nbytes``, or OSError."""
+        free_bytes = self.room_bytes()
+        if nbytes > free_bytes:
+            room = memory_room(self._shm_directory)
+            raise ReplicaError(
+                f"no room for a replica snapshot of {nbytes} bytes: {room.limit} has {free_bytes} bytes for them:"
+                f" {room.fix}"
+            )
+
     def remove_all(self) -> None:
         """Remove all shards and their folder."""
         with self._lock:
@@ -219,13 +234,7 @@ class ReplicaStore:
     def _promised(self, nbytes: int) -> Iterator[None]:
         """Set memory aside for a shard that is being received."""
         with self._lock:
-            free_bytes = self.room_bytes()
-            if nbytes > free_bytes:
-                room = memory_room(self._shm_directory)
-                raise ReplicaError(
-                    f"no room for a replica snapshot of {nbytes} bytes: {room.limit} has {free_bytes} bytes for them:"
-                    f" {room.fix}"
-                )
+            self.check_room(nbytes)
             self._promised_bytes += nbytes
         try:
             yield

@@ -194,9 +194,7 @@ class Replicator:
         if slot is None:
             raise SnapshotError(f"the snapshot of step {step} is not in its slot any more")
         header = self._memory.header(slot)
-        needed, room = header.data_bytes if header is not None else 0, self._replicas.room_bytes()
-        if needed > room:  # a slot may be needed later, and comes first
-            raise ReplicaError(f"it needs {needed} bytes of {self._replicas.shm_directory}, which has {room} to spare")
+        self._replicas.check_room(header.data_bytes if header is not None else 0)
         directory = self._replicas.directory(step)
         await self._workers.run(
             "write_replica",
@@ -207,13 +205,21 @@ class Replicator:
             base_step=self._replicas.base_for(rank, target.world_size, MOST_DIFFERENCES),
             compression=self._compression,
         )
-        await asyncio.to_thread(lambda: self._replicas.note(load_index(directory, rank)))
+        if not await asyncio.to_thread(lambda: self._replicas.note(load_index(directory, rank))):
+            raise ReplicaError("what it builds on has been dropped meanwhile")
 
     async def _send(self, target: _Target, rank: int) -> None:
         """Send a rank's replica snapshot, and note it once all ranks' are there."""
         command = target.command
         transfer = partial(
-            send, command.address, self._seal, self._replicas, rank, command.step, self._bandwidth, target.stopped
+            send,
+            command.address,
+            self._seal,
+            self._replicas,
+            rank,
+            command.step,
+            bandwidth=self._bandwidth,
+            stop=target.stopped,
         )
         for attempt in range(1, _TRIES + 1):
             try:
@@ -237,4 +243,3 @@ class Replicator:
         self.give_up()
         self._senders.shutdown(wait=False, cancel_futures=True)
         self._workers.close()
-
