@@ -91,8 +91,9 @@ The restart
     ``holdfast_agent/rank_supervisor.py`` kills the ranks. None must survive: one rank of an old generation in a new
     group would train on the wrong state.
 19. A node that is lost is replaced by a spare here (``lifecycle.replace_lost``). Then ``recovery/new_generation.py``
-    asks ``checkpointing/restore_point.py`` for the newest state that *all* ranks can have: a snapshot in memory, else a
-    checkpoint, else the seed. Never the seed if there are checkpoints that cannot be read just now.
+    asks ``checkpointing/restore_point.py`` for the newest state that *all* ranks can have: a snapshot in memory, a
+    replica snapshot (``checkpointing/replicas.py``), else a checkpoint, else the seed. Never the seed if there are
+    checkpoints that cannot be read just now.
 20. ``StartGeneration`` goes out. The warm parent (``holdfast_agent/processes/warm_parent.py``) forks the ranks, whose
     imports are done. ``holdfast_hooks/restore/starting_point.py`` puts the state back, and training repeats the steps
     since.

@@ -249,6 +249,23 @@ class Suspicion:
     """Whether a verdict has confirmed it. It then lasts until the ranks move."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Replication:
+    """Replica snapshots of one step that the nodes were told to make: see replicas.py."""
+
+    step: int
+    generation: int
+    began_unix_s: float
+    sent_unix_s: float
+    """Unix time of the newest command, which may be a repetition."""
+    looked_unix_s: float
+    """Unix time at which the states of all nodes were last looked at."""
+    is_over: bool = False
+    """Whether all nodes have them, or a node will have none."""
+    complete_step: int | None = None
+    """Newest step of which every rank's snapshot is on two nodes; None: there is none."""
+
+
 @dataclass(frozen=True)
 class Launch:
     """Processes that a launcher has started together on one node of an observed run."""
@@ -358,6 +375,8 @@ class CoreState:
     """Node of an observed run whose launcher has ended in this generation -> exit code, as in a shell."""
     live_requests: Mapping[str, LiveRequest] = field(default_factory=dict)
     """Requests for stacks and profiles that are not answered yet, by id."""
+    replication: Replication | None = None
+    """Newest replica snapshots that this leader has asked for."""
     watched: tuple[SeenStretch, ...] = ()
     """What the ranks were seen to do since the newest step in the account of the run's time."""
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.simulation.story_world import StoryWorld, tick_s
+from tests.support.replica_nodes import offer, replicate
 
 Command = Callable[[StoryWorld, Sequence[str], Mapping[str, str]], None]
 
@@ -26,7 +27,7 @@ _LOST_PEER = "Traceback\nRuntimeError: [gloo/transport/tcp/pair.cc:553] Connecti
 
 def begin(options: Mapping[str, str]) -> StoryWorld:
     """Return the world that the command ``run`` asks for, before its first tick."""
-    return StoryWorld(
+    world = StoryWorld(
         nodes=int(options.get("nodes", "1")),
         ranks_per_node=int(options.get("ranks", "4")),
         mode=_MODES[options.get("mode", "act")],
@@ -34,6 +35,11 @@ def begin(options: Mapping[str, str]) -> StoryWorld:
         checkpoints=_numbers(options.get("checkpoints", "")),
         restart_patience=float(options.get("patience", "1")),
     )
+    if "replicate_every" in options:
+        world.spec.replicate_every_s, world.spec.snapshot_every = float(options["replicate_every"]), 5
+        for node in world.node_states.values():
+            offer(node)
+    return world
 
 
 def train(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
@@ -158,6 +164,13 @@ def spare(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None
     world.node_states[words[0]] = store.NodeState(
         run="r", node=words[0], ready=True, stopped=True, instance="i", checkpoints=world.checkpoints
     )
+    if world.spec.replicate_every_s:
+        offer(world.node_states[words[0]])
+
+
+def replicated(world: StoryWorld, _words: Sequence[str], _: Mapping[str, str]) -> None:
+    """replicated: all nodes have made the replica snapshots that were commanded, and their partners have them."""
+    replicate(world)
 
 
 def leader_lost(world: StoryWorld, _words: Sequence[str], _: Mapping[str, str]) -> None:
@@ -206,7 +219,7 @@ COMMANDS: dict[str, Command] = {
     command.__name__: command
     for command in (
         train, wait, until, phase, hang, rank, moves, stop_all, resume, leave, stack, group, channel, call, end,
-        lose_peer, lose_node, spare,
+        lose_peer, lose_node, spare, replicated,
         leader_lost, store_emptied, committed, cannot_start, unreadable, nonfinite,
     )
 }  # fmt: skip

@@ -6,7 +6,12 @@ from holdfast_core.model import Action, CheckpointAnswered, CoreState, DetectorF
 from holdfast_core.naming import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 
-_SOURCES = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}
+_SOURCES = {
+    store.SOURCE_SEED: "the seed",
+    store.SOURCE_MEMORY: "memory",
+    store.SOURCE_REPLICA: "replica snapshots",
+    store.SOURCE_CHECKPOINT: "a checkpoint",
+}
 
 
 def lines(before: CoreState, after: CoreState, actions: Iterable[Action]) -> Iterator[str]:
@@ -62,6 +67,8 @@ def _command_text(command: store.NodeCommand) -> str:
             stacks = f", stacks of ranks {list(gather.stack_ranks)}" if gather.stack_ranks else ""
             recorders = ", flight recorders" if gather.flight_recorder else ""
             return f"gather evidence for {gather.incident or 'the suspicion'}{stacks}{recorders}"
+        case "replicate":
+            return f"replicate step {command.replicate.step}"
         case "persist_snapshot" | "keep_checkpoint" | "take_checkpoint":
             return f"{kind.replace('_', ' ')} of step {getattr(command, kind).step}"
         case _:

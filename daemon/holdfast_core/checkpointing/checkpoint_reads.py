@@ -36,6 +36,8 @@ def may_be_unreadable(tick: Tick) -> bool:
 def failure(tick: Tick) -> str:
     """Return why the newest generation could not read its checkpoint; empty: no node reports that."""
     generation = tick.record.generation
+    if tick.record.source == store.SOURCE_REPLICA:
+        return ""  # the next start is from another state, and waits for nothing
     return next(
         (
             node.failure

@@ -4,8 +4,9 @@ History comes before step: only the checkpoints of nodes that know the newest hi
 it yet would offer steps of a line of training that the run has left.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -20,6 +21,8 @@ class RestorePoint:
     """History that begins here, because newer checkpoints of the present one are undone; None: that one continues."""
     passed_over: frozenset[int] = frozenset()
     """Steps of newer checkpoints that are damaged or unreadable."""
+    replica_generation: int = 0
+    """With SOURCE_REPLICA: generation in which the snapshots were taken."""
 
 
 def choose(
@@ -28,11 +31,14 @@ def choose(
     unreadable: Iterable[int],
     now: float = 0.0,
     bad_from: int | None = None,
+    *,
+    replicas_before: int | None = None,
 ) -> RestorePoint | None:
-    """Return the newest restore point: snapshots in the nodes' memory, else a checkpoint, else the seed.
+    """Return the newest restore point: snapshots in memory, replica snapshots, a checkpoint, else the seed.
 
-    Of a snapshot and a checkpoint of the same step the snapshot is taken: it needs no unpacking. States from step
-    ``bad_from`` on are taken only if there is no earlier one. None if there are checkpoints and none can be used: the
+    Of one step, a snapshot in memory comes first, because it needs no unpacking; then a replica snapshot, because
+    every node has most of it. States from step ``bad_from`` on are taken only if there is no earlier one. Replica
+    snapshots from step ``replicas_before`` on are never taken. None if there are checkpoints and none can be used: the
     seed is for runs that have none.
     """
     history = present_history(nodes)
@@ -40,21 +46,40 @@ def choose(
     damaged = {step for node in present for step in node.damaged_checkpoints}
     there = {step for node in present for step in node.checkpoints} | damaged
     whole = there - damaged - set(unreadable)
-    in_memory, on_disk = newest_common_snapshot(nodes, world_size), max(whole, default=-1)
+    replicas = {
+        one for one in complete_replicas(nodes, world_size) if replicas_before is None or one[0] < replicas_before
+    }
+    found = _newest(nodes, world_size, replicas, whole)
     if bad_from is not None:
-        good_in_memory = newest_common_snapshot(nodes, world_size, bad_from)
-        good_on_disk = max((step for step in whole if step < bad_from), default=-1)
-        if max(good_in_memory, good_on_disk) >= 0:
-            in_memory, on_disk = good_in_memory, good_on_disk
-    step = max(in_memory, on_disk)
+        good_replicas = {one for one in replicas if one[0] < bad_from}
+        good = _newest(nodes, world_size, good_replicas, {step for step in whole if step < bad_from}, bad_from)
+        found = good if good.step >= 0 else found
+    step = found.step
     if step < 0:
         return None if there else RestorePoint(store.SOURCE_SEED, -1)
     begun = None
     if any(newer > step for newer in there):
         begun = store.History(number=max(history, 1) + 1, parent=max(history, 1), parent_step=step, since_unix_s=now)
-    source = store.SOURCE_MEMORY if in_memory >= on_disk else store.SOURCE_CHECKPOINT
     passed_over = frozenset(newer for newer in there & {*damaged, *unreadable} if newer > step)
-    return RestorePoint(source, step, begun, passed_over)
+    return replace(found, history=begun, passed_over=passed_over)
+
+
+def _newest(
+    nodes: Mapping[str, store.NodeState],
+    world_size: int,
+    replicas: Iterable[tuple[int, int]],
+    checkpoints: Iterable[int],
+    before_step: int | None = None,
+) -> RestorePoint:
+    """Return the newest state of all kinds; its step is -1 if there is none."""
+    replica_step, replica_generation = max(replicas, default=(-1, 0))
+    # Of equal steps, max() takes the first.
+    kinds = (
+        RestorePoint(store.SOURCE_MEMORY, newest_common_snapshot(nodes, world_size, before_step)),
+        RestorePoint(store.SOURCE_REPLICA, replica_step, replica_generation=replica_generation),
+        RestorePoint(store.SOURCE_CHECKPOINT, max(checkpoints, default=-1)),
+    )
+    return max(kinds, key=lambda point: point.step)
 
 
 def present_history(nodes: Mapping[str, store.NodeState]) -> int:
@@ -71,3 +96,22 @@ def newest_common_snapshot(
         return -1
     common = set.intersection(*held.values())
     return max((step for step in common if before_step is None or step < before_step), default=-1)
+
+
+def complete_replicas(
+    nodes: Mapping[str, store.NodeState], world_size: int, *, copies: int = 1
+) -> frozenset[tuple[int, int]]:
+    """Return step and generation of all sets of replica snapshots of which each rank's is on ``copies`` nodes.
+
+    Snapshots of one step that two generations have taken do not belong together.
+    """
+    held: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+    for node in nodes.values():
+        here: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        for one in node.replicas.held:
+            here[one.step, one.generation].update(one.ranks)
+        for known, ranks in here.items():
+            held[known].update(ranks)
+    return frozenset(
+        known for known, holders in held.items() if all(holders[rank] >= copies for rank in range(world_size))
+    )

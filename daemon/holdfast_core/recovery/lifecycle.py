@@ -6,7 +6,7 @@ from itertools import takewhile
 
 from holdfast_core import detection, incidents
 from holdfast_core.accounting import ledger
-from holdfast_core.checkpointing import checkpoint_commands, checkpoint_reads, unused_state
+from holdfast_core.checkpointing import checkpoint_commands, checkpoint_reads, replicas, unused_state
 from holdfast_core.model import counted
 from holdfast_core.naming import incident_number, kind_name
 from holdfast_core.recovery import (
@@ -121,6 +121,7 @@ def running(tick: Tick) -> None:
         leaving.begin(tick)
     elif judged_in == store.RUN_PHASE_RUNNING:
         checkpoint_commands.command_by_time(tick)
+        replicas.command(tick)
 
 
 def gathering(tick: Tick) -> None:
@@ -176,7 +177,7 @@ def stopping(tick: Tick) -> None:
             new_generation.begin(tick)
         return
     # Restarts for uncertain signs are counted apart: they never fail a run that may only be slow.
-    stuck = _restarts_without_progress(record)
+    stuck = _restarts_without_progress(tick)
     limit = tick.state.spec.restarts_without_progress
     if stuck > limit:
         reason = _why_given_up(tick, limit)
@@ -202,8 +203,11 @@ def _has_obeyed(node: store.NodeState, generation: int) -> bool:
     return generation in (node.generation, node.failed_generation) or (node.ready and not node.generation)
 
 
-def _restarts_without_progress(record: store.CoordinatorState) -> int:
+def _restarts_without_progress(tick: Tick) -> int:
     """Return how many restarts in a row for certain signs have followed on one that brought no new step."""
+    record = tick.record
+    if replicas.see_failed_start(tick):  # not counted: the next start is from an older state
+        return record.restarts_without_progress
     if has_progressed(record):
         return 0
     return record.restarts_without_progress + (not record.restart_is_uncertain)

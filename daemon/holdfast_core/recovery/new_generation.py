@@ -1,13 +1,21 @@
 """The beginning of a generation: from which state it starts, and what is forgotten of the one before."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast_core import detection, incidents
 from holdfast_core.accounting import ledger
-from holdfast_core.checkpointing import checkpoint_failures, checkpoint_reads, proven_steps, restore_point
+from holdfast_core.checkpointing import checkpoint_failures, checkpoint_reads, proven_steps, replicas, restore_point
 from holdfast_core.recovery import standstills
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
+
+_WHERE = {
+    store.SOURCE_SEED: "the seed",
+    store.SOURCE_MEMORY: "memory",
+    store.SOURCE_REPLICA: "replica snapshots",
+    store.SOURCE_CHECKPOINT: "a checkpoint",
+}
 
 
 def begin(tick: Tick) -> None:
@@ -16,13 +24,21 @@ def begin(tick: Tick) -> None:
     standstills.drop(tick, "another generation begins")
     record = tick.record
     bad_from = proven_steps.bad_from(tick)
-    point = restore_point.choose(tick.state.members, tick.world_size, record.unreadable_checkpoints, tick.now, bad_from)
+    unusable = record.unusable_replica if record.HasField("unusable_replica") else None
+    point = restore_point.choose(
+        tick.state.members,
+        tick.world_size,
+        record.unreadable_checkpoints,
+        tick.now,
+        bad_from,
+        replicas_before=unusable,
+    )
     if point is None:
         checkpoint_reads.refuse_damaged(tick)
         return
     if point.history is not None:
         _begin_history(tick, point.history)
-    of_checkpoints = max((node.checkpoint_generation for node in tick.state.nodes.values()), default=0)
+    of_states = max((_newest_number(node) for node in tick.state.nodes.values()), default=0)
     # Without a state of ours, the script may have restored one of its own. The hooks then count its steps from 0.
     may_count_anew = tick.state.spec.auto and not tick.observes
     counts_anew = may_count_anew and point.source == store.SOURCE_SEED and record.generation > 0
@@ -30,8 +46,9 @@ def begin(tick: Tick) -> None:
     is_begun = tick.observes and record.source == store.SOURCE_UNSPECIFIED
     world_size = tick.world_size  # the nodes of an observed run show it under the number before
     with tick.edit_record() as edited:
-        edited.generation = max(record.generation + (not is_begun), of_checkpoints + 1)
+        edited.generation = max(record.generation + (not is_begun), of_states + 1)
         edited.source = point.source
+        edited.replica_generation = point.replica_generation
         edited.resumed_step = point.step
         edited.step_at_restart = record.newest_step
         edited.newest_step = -1 if counts_anew else max(record.newest_step, point.step)
@@ -39,9 +56,8 @@ def begin(tick: Tick) -> None:
     proven_steps.begin_generation(tick)
     tick.enter(store.RUN_PHASE_STARTING)
     forget(tick, after_step=point.step)
-    where = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}
     after = "" if point.step < 0 else f" after step {point.step}"
-    where_from = "what the script itself restores" if tick.record.counts_anew else where[point.source]
+    where_from = "what the script itself restores" if tick.record.counts_anew else _WHERE[point.source]
     if not record.failed_reads:  # else this is one of many attempts to read a checkpoint, and one line is enough
         start = f"generation {tick.record.generation} starts from {where_from}{after}"
         if bad_from is not None and point.step < bad_from:
@@ -55,6 +71,7 @@ def send_start(tick: Tick, nodes: list[str], world_size: int) -> None:
     """Have nodes start their ranks of the present generation, or give its state to ranks that wait for it."""
     record, per_node = tick.record, tick.state.spec.ranks_per_node
     first_rank = {name: index * per_node for index, name in enumerate(record.nodes)}
+    holders = _holders(tick, nodes, first_rank) if record.source == store.SOURCE_REPLICA else {}
 
     def command(node: str) -> store.NodeCommand:
         start = store.StartGeneration(
@@ -65,6 +82,8 @@ def send_start(tick: Tick, nodes: list[str], world_size: int) -> None:
             source=record.source,
             step=record.resumed_step,
             history=record.history if record.HasField("history") else None,
+            replica_generation=record.replica_generation,
+            replica_holders=holders.get(node),
         )
         if tick.observes:  # the node knows which of the launcher's ranks it has
             start.first_rank = start.ranks = 0
@@ -72,6 +91,15 @@ def send_start(tick: Tick, nodes: list[str], world_size: int) -> None:
         return store.NodeCommand(start=start)
 
     tick.send(nodes, command)
+
+
+def _holders(tick: Tick, nodes: list[str], first_rank: Mapping[str, int]) -> dict[str, list[store.ReplicaHolder]]:
+    per_node, members = tick.state.spec.ranks_per_node, tick.state.members
+    if tick.observes:
+        here = {name: [rank.rank for rank in members[name].ranks] for name in nodes if name in members}
+    else:
+        here = {name: [*range(first_rank[name], first_rank[name] + per_node)] for name in nodes}
+    return replicas.holders(tick, here)
 
 
 def forget(tick: Tick, after_step: int) -> None:
@@ -93,6 +121,11 @@ def forget(tick: Tick, after_step: int) -> None:
     )
     ledger.begin_generation(tick)
     detection.restart(tick, after_step)
+
+
+def _newest_number(node: store.NodeState) -> int:
+    """Return the newest generation of which a node has a state that a start can use. No number is used twice."""
+    return max(node.checkpoint_generation, *(one.generation for one in node.replicas.held), 0)
 
 
 def _begin_history(tick: Tick, history: store.History) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from holdfast_core import incidents
 from holdfast_core.accounting import ledger
-from holdfast_core.checkpointing import checkpoint_reads
+from holdfast_core.checkpointing import checkpoint_reads, replicas
 from holdfast_core.model import Action, CoreState, Launch, Send
 from holdfast_core.naming import STOPPED_BY_OPERATOR
 from holdfast_core.recovery import hang_aborts, new_generation
@@ -209,6 +209,10 @@ def _is_due(tick: Tick) -> bool:
 
 def _choose_again(tick: Tick, reason: str) -> None:
     """Choose another state, or the same one later: a node could not prepare the one that was chosen."""
+    if replicas.see_failed_start(tick):
+        incidents.add_line_to_open(tick, f"generation {tick.record.generation} could not start: {reason}")
+        new_generation.begin(tick)
+        return
     if checkpoint_reads.may_be_unreadable(tick):
         return
     unread = checkpoint_reads.failure(tick)

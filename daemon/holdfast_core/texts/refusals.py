@@ -23,7 +23,7 @@ def launcher(verdict: store.Verdict) -> str:
 
 def unused(source: int, step: int, *, any_attached: bool) -> str:
     """Return that a run has ended without the state of ``step``, and what to do."""
-    state = f"the {'snapshot' if source == store.SOURCE_MEMORY else 'checkpoint'} of step {step}"
+    state = f"the {'checkpoint' if source == store.SOURCE_CHECKPOINT else 'snapshot'} of step {step}"
     if any_attached:
         what, missing = f"no rank restored {state}, and none began a step", "hooks.restore()"
     else:
