@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from holdfast_base.metric_family import MetricFamily
 from holdfast_core.accounting.latencies import Latencies
 from holdfast_core.accounting.ledger import goodput_ratio, settled_time_use
+from holdfast_core.checkpointing.replicas import complete_step
 from holdfast_core.detectors.speed.data_share import SLOW_DATA
 from holdfast_core.model import CoreState, present_step
 from holdfast_core.reading.rank_health import STALLED_S, StallRule, present_parts
@@ -73,6 +74,7 @@ _SINGLE: tuple[tuple[MetricFamily, Callable[[CoreState], float | None]], ...] = 
     (of_run.PRODUCTIVE_TIME, lambda state: state.totals.productive_s),
     (of_run.RUN_CHECKPOINT_LAST_SUCCESS, lambda state: state.totals.last_checkpoint_unix_s),
     (of_run.RUN_CHECKPOINT_INTERVAL, _checkpoint_interval_s),
+    (of_run.REPLICA_STEP, complete_step),
     (of_run.COMMANDS_REFUSED, lambda state: state.totals.refused_commands),
 )
 """Families with one sample for each run, and its value; None: there is no such number yet."""

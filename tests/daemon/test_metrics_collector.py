@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from dashboards.catalogue import CATALOGUE, differences
 from holdfast_base.redis_client import connect
+from holdfast_core.model import Replication
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
@@ -279,3 +281,11 @@ async def test_an_unreachable_store_shows(folder: Path, world: World) -> None:
     assert samples(text, "holdfast_store_up") == {(): 0}
     assert samples(text, "holdfast_store_operations_total") == {(): 10}
     assert samples(text, "holdfast_store_failures_total") == {(): 3}
+
+
+def test_the_newest_replica_snapshot_has_no_sample_while_there_is_none(tmp_path: Path) -> None:
+    world = running()
+    assert samples(led(tmp_path, world), "holdfast_replica_step") == {}
+    made = Replication(step=9, generation=1, began_unix_s=0.0, sent_unix_s=0.0, looked_unix_s=0.0, complete_step=4)
+    world.state = replace(world.state, replication=made)
+    assert list(samples(led(tmp_path, world), "holdfast_replica_step").values()) == [4.0]

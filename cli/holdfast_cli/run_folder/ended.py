@@ -51,6 +51,7 @@ def as_left(status: RunStatus, *, observed: bool) -> RunStatus:
     if not has_ended(left):
         left.phase, left.outcome = RUN_PHASE_FAILED, STOPPED_BY_OPERATOR
     left.newest_snapshot = -1  # snapshots were in memory
+    left.ClearField("newest_replica")
     for rank in left.ranks:
         if rank.life != LIFE_EXITED:
             rank.life, rank.pid, rank.process_state, rank.stalled_s = LIFE_EXITED, 0, "", 0.0

@@ -124,6 +124,7 @@ def kept_line(status: RunStatus) -> str:
     """Return what is saved and what has happened, in numbers."""
     parts = [
         f"snapshot {_saved(status.newest_snapshot)}",
+        *([f"replica snapshot {_saved(status.newest_replica)}"] if status.HasField("newest_replica") else []),
         f"checkpoint {_saved(status.newest_checkpoint)}",
         f"restarts {status.restarts}",
         f"incidents {status.incidents}",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast_core.accounting.ledger import time_use
+from holdfast_core.checkpointing.replicas import complete_step
 from holdfast_core.checkpointing.restore_point import newest_common_snapshot
 from holdfast_core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_core.model import CoreState, committed_steps, present_step, ranks_of
@@ -39,6 +40,7 @@ def status_of(
         newest_checkpoint=max(checkpoints, default=-1),
         checkpoints=checkpoints,
         newest_snapshot=newest_common_snapshot(state.members, state.world_size),
+        newest_replica=complete_step(state),
         incidents=max(record.incident_count, len(state.incidents)),
         restarts=record.restarts_total,
         loss_spikes=int(state.totals.anomalies.get("spike", 0)),

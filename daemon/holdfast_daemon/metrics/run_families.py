@@ -183,6 +183,11 @@ RUN_CHECKPOINT_INTERVAL = gauge(
     "Longest time that should pass between two checkpoints, by steps at the newest step's pace or by minutes; 0 when "
     "none are scheduled.",
 )
+REPLICA_STEP = gauge(
+    "replica_step",
+    "run",
+    "Newest step of which every rank's snapshot is on two nodes. Absent while there is none.",
+)
 
 # The leader's own work for the run, and its losses.
 

@@ -17,9 +17,11 @@ from tests.support.statuses import healthy, killed, with_incident
 def test_a_stopped_run_has_no_rank_no_snapshot_and_no_open_incident() -> None:
     running = with_incident(killed(3))
     running.newest_step = 43  # seen after the ranks were
+    running.newest_replica = 39
     left = as_left(running, observed=False)
     assert has_ended(left)
     assert (left.newest_snapshot, left.newest_checkpoint) == (-1, 39)
+    assert not left.HasField("newest_replica")
     assert {rank.life for rank in left.ranks} == {store.LIFE_EXITED}
     assert [(rank.step, rank.phase) for rank in left.ranks[:3]] == [(43, PHASE_UNSPECIFIED)] * 3
     assert [rank.HasField("exit") for rank in left.ranks] == [False, False, False, True]

@@ -34,6 +34,12 @@ def test_the_header_shows_state_step_loss_and_throughput() -> None:
     assert "snapshot of step 41 · checkpoint of step 39 · restarts 0 · incidents 0 · loss spikes 0" in text
 
 
+def test_the_header_shows_the_newest_replica_snapshot_if_there_is_one() -> None:
+    status = healthy()
+    status.newest_replica = 39
+    assert "snapshot of step 41 · replica snapshot of step 39 · checkpoint of step 39" in draw(status)
+
+
 def test_the_header_shows_the_goodput_and_the_two_largest_losses() -> None:
     status = healthy()
     assert "goodput" not in draw(status)

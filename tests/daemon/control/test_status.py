@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_core.model import StopRequest
+from holdfast_core.model import Replication, StopRequest
 from holdfast_daemon.control.status import status_of
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import OWN_TIME_SOURCE_HOST, OWN_TIME_SOURCE_NONE
@@ -228,3 +228,17 @@ def test_a_search_lists_the_ranks_of_a_node_and_counts_those_of_the_whole_run() 
     seen = status_of(world.state, world.now, store_up=True, request=GetStatusRequest(most_ranks=1, search="node2"))
     assert ([rank.rank for rank in seen.ranks], seen.matching_ranks) == ([4], 2)
     assert dict(seen.rank_counts) == {"running": 8}
+
+
+def test_replica_snapshots_are_shown_while_the_generation_that_has_made_them_runs() -> None:
+    world = trained()
+    made = Replication(step=9, generation=1, began_unix_s=0.0, sent_unix_s=0.0, looked_unix_s=0.0, complete_step=4)
+    seen = {
+        generation: status_of(
+            replace(world.state, replication=replace(made, generation=generation)), world.now, store_up=True
+        )
+        for generation in (0, 1)
+    }
+    assert seen[1].newest_replica == 4
+    assert not seen[0].HasField("newest_replica")
+    assert not status(world).HasField("newest_replica")

@@ -20,6 +20,13 @@ def good_node() -> store.NodeState:
         checkpoints=[4, 9],
         reported_unix_s=1.7e9,
         instance="i",
+        replicas=store.NodeReplicas(
+            address="10.0.0.1:7000",
+            failure_domain="rack-1",
+            held=[store.HeldReplicas(step=4, generation=3, ranks=[0, 1, 2])],
+            wanted_step=9,
+            replicated_step=4,
+        ),
     )
     for number in (0, 1):
         groups = [common.GroupProgress(group="0", member_runs=[0, 1, 4], enqueued=7, completed=6, description="world")]
@@ -76,6 +83,14 @@ BAD_NODES = [
     ("instance", "x" * 300),
     ("failure", "x" * (2**20 + 1)),
     ("world_size", 2**30),
+    ("replicas.address", "a\nb"),
+    ("replicas.failure_domain", "x" * 300),
+    ("replicas.held", [store.HeldReplicas()] * 65),
+    ("replicas.held.0.step", -2),
+    ("replicas.held.0.generation", HUGE),
+    ("replicas.held.0.ranks", [0] * 8193),
+    ("replicas.wanted_step", -2),
+    ("replicas.replicated_step", HUGE),
     ("ranks.1.rank", 0),
     ("ranks.1.rank", 4),
     ("ranks.0.life", UNKNOWN),

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast_core.accounting.ledger import time_use
+from holdfast_core.checkpointing.replicas import complete_step
 from holdfast_core.model import CoreState, Logged, Telemetry, committed_steps, present_step
 from holdfast_core.naming import run_phase_text, time_left_s
 from holdfast_core.reading.attention import is_training, open_incident, tokens_per_s, urgent_incident
@@ -91,6 +92,7 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         "newest_step": present_step(state),
         "newest_checkpoint": max(committed, default=-1),
         "newest_snapshot": table.newest_snapshot,
+        "newest_replica": complete_step(state),
         "outcome": record.outcome,
         "deadline_s": None if record.phase in ENDED else _deadline_s(state),
         "attention": attention(state, now),
@@ -230,6 +232,7 @@ def _details_unknown(run: WatchedRun, now: float) -> Frame:
         "logged": [],
         "rank_counts": dict.fromkeys(("starting", "running", "exited", "stalled"), 0),
         **dict.fromkeys(("newest_step", "newest_checkpoint", "newest_snapshot"), -1),
+        "newest_replica": None,
         "outcome": "",
         "deadline_s": None,
         "attention": None,

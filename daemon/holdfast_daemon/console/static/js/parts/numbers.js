@@ -23,6 +23,7 @@ export function Numbers({ frame }) {
     ["Learned deadline", frame.deadline_s > 0 ? duration(frame.deadline_s) : null],
     ["Newest checkpoint", step(frame.newest_checkpoint)],
     ["Newest snapshot in memory", step(frame.newest_snapshot)],
+    ["Newest replica snapshot", step(frame.newest_replica)],
     ["Restarts", whole(frame.restarts)],
     ["Generation", whole(frame.generation)],
     ["Ranks", rankWords(frame)],
