@@ -24,6 +24,12 @@ class HeldShard:
     """Digest of the index."""
     base: Base | None
     nbytes: int
+    """Bytes of the shard file."""
+
+    @classmethod
+    def of(cls, index: ShardIndex) -> "HeldShard":
+        """Return what is kept of an index. This takes a while: it is encoded once more."""
+        return cls(index.generation, index.world_size, index.digest, index.base, index.shard_bytes)
 
 
 class HeldShards:
@@ -42,17 +48,17 @@ class HeldShards:
         """Return what is known of a shard."""
         return self._shards.get((step, rank))
 
-    def has(self, index: ShardIndex) -> bool:
-        """Return whether this very shard is here."""
-        shard = self.get(index.step, index.rank)
-        return shard is not None and shard.digest == index.digest
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.nbytes for shard in self._shards.values())
 
-    def has_base(self, index: ShardIndex) -> bool:
-        """Return whether the shard that this one builds on is here, if there is one."""
-        if index.base is None:
+    def has_base(self, base: Base | None, rank: int) -> bool:
+        """Return whether the shard that one of ``rank`` builds on is here, if there is one."""
+        if base is None:
             return True
-        base = self.get(index.base.step, index.rank)
-        return base is not None and base.digest == index.base.index_digest and base.base is None
+        shard = self.get(base.step, rank)
+        return shard is not None and shard.digest == base.index_digest and shard.base is None
 
     def by_step(self, world_size: int) -> list[store_pb2.HeldReplicas]:
         """Return the shards of a world of this size by step and generation, ascending."""
@@ -82,11 +88,6 @@ class HeldShards:
         stay |= {(base.step, rank) for step, rank in stay if (base := self._shards[step, rank].base) is not None}
         return self._shards.keys() - stay
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all shards."""
-        return sum(shard.nbytes for shard in self._shards.values())
-
     def steps(self) -> set[int]:
         """Return the steps of all shards."""
         return {step for step, _ in self._shards}
@@ -103,12 +104,11 @@ class HeldShards:
             if key[1] == rank and shard.base is not None and shard.base.step == step
         }
 
-    def add(self, index: ShardIndex) -> None:
+    def add(self, step: int, rank: int, shard: HeldShard) -> None:
         """Count a complete shard."""
-        shard = HeldShard(index.generation, index.world_size, index.digest, index.base, index.shard_bytes)
-        self._shards = {**self._shards, (index.step, index.rank): shard}
-        if index.base is not None:
-            self._built[index.base.step, index.rank] += 1
+        self._shards = {**self._shards, (step, rank): shard}
+        if shard.base is not None:
+            self._built[shard.base.step, rank] += 1
 
     def remove(self, keys: Collection[Key]) -> None:
         """Count these no longer."""

@@ -29,20 +29,21 @@ def send(
     bandwidth: Bandwidth,
     stop: threading.Event,
 ) -> int:
-    """Send a shard to the node at ``address``, and return the bytes sent once it is verified there.
+    """Send a shard to the node at ``address``, and return the bytes that went out once it is verified there.
 
     If that node lacks what the shard builds on, this is sent first. Raises ReplicaError, also after ``stop`` is set.
     """
 
+    sent_bytes = 0
+
     def pause(nbytes: int) -> None:
+        nonlocal sent_bytes
+        sent_bytes += nbytes
         if stop.wait(bandwidth.take_s(nbytes)):
             raise ReplicaError(f"the exchange with {address} was stopped")
 
-    sent_bytes = 0
-
     def put(index: ShardIndex) -> int | None:
         """Send a shard. Return the step of the one that is needed first."""
-        nonlocal sent_bytes
         with store.opened(index) as file:
             wire.send(ReplicaRequest(put=file_message(index)))
             answer = wire.receive_answer()
@@ -51,7 +52,6 @@ def send(
             if not answer.held:
                 wire.send_file(file, index.shard_bytes, pause)
                 wire.receive_answer()
-                sent_bytes += index.shard_bytes
         return None
 
     index = _find(store, rank, step)
@@ -60,9 +60,9 @@ def send(
             return sent_bytes
         if index.base is not None:
             put(_find(store, rank, index.base.step))
-        if put(index) is not None:
-            raise ReplicaError(f"{address} lacks the base of the replica snapshot of rank {rank}, which it was sent")
-    return sent_bytes
+        if put(index) is None:
+            return sent_bytes
+        raise ReplicaError(f"{address} lacks the base of the replica snapshot of rank {rank}, which it was sent")
 
 
 def fetch(

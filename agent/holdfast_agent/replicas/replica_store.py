@@ -5,18 +5,21 @@ there. A shard that is a difference counts only while the full one that it build
 """
 
 import contextlib
+import itertools
 import logging
 import os
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
-from holdfast_agent.replicas.held_shards import HeldShards, Key
+from holdfast_agent.replicas.held_shards import HeldShard, HeldShards, Key
 from holdfast_agent.replicas.replica_exchange import ReplicaError
 from holdfast_agent.snapshots.memory_room import memory_room
 from holdfast_agent.snapshots.rank_slots import is_private, make_private
+from holdfast_base.processes import lower_priority
 from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnreadable, read_errors, write_errors
 from holdfast_checkpoint.format.durable import NewFile, make_directory, remove_file, write_file
 from holdfast_checkpoint.format.shard_file import ShardFile
@@ -37,21 +40,25 @@ _log = logging.getLogger(__name__)
 _RESERVE_BYTES = 1 << 30
 _RESERVE_PART = 10
 """Replica snapshots leave this memory, or one N-th of the file system if that is less, to the slots of ranks."""
+_OLD = "old."
+"""Begin of the names of what is to be removed."""
 
 
 class ReplicaStore:
     """The replica snapshots of one run on this node. Safe to call from several threads.
 
-    :meth:`held` and :meth:`base_for` read memory alone and never wait. All other methods read or change files: call
-    them in a thread. ``root`` is a folder in the node's folder of slots, of which only the last part need exist.
+    Methods that read whole files or indexes are too slow for an event loop: :meth:`adopt`, :meth:`add`, :meth:`opened`,
+    :meth:`remove_all`, :meth:`find` and :meth:`note`. ``root`` is a folder in the node's folder of slots.
     """
 
     def __init__(self, root: Path, shm_directory: Path, run: str) -> None:
         self.run = run
-        self._root = root
         self._shm_directory = shm_directory
+        self._root = root
         self._held = HeldShards()
         self._promised_bytes = 0
+        self._numbers = itertools.count()
+        self._remover = ThreadPoolExecutor(1, "replica-remover", initializer=lower_priority)
         self._lock = threading.RLock()
         """Is held while files appear or vanish, and not while they are received or read."""
 
@@ -67,9 +74,11 @@ class ReplicaStore:
             self._held = HeldShards()
             if not is_private(self._root):
                 return
+            for path in self._root.glob(f"{_OLD}*"):
+                _remove(path)
             # A base is of an earlier step than what builds on it.
-            for step, folder in sorted((step_of(path.name), path) for path in self._step_folders()):
-                kept = {path.name for index in self._sound(folder, step or 0) for path in _files(folder, index.rank)}
+            for step, folder in self._step_folders():
+                kept = {path.name for index in self._sound(folder, step) for path in _files(folder, index.rank)}
                 for path in folder.iterdir():
                     if path.name not in kept:
                         remove_file(path)
@@ -82,21 +91,22 @@ class ReplicaStore:
                 index = load_index_file(path)
                 with ShardFile(shard_path(folder, index.rank)) as file:
                     file.check_extent(index)
-                is_here = path == index_path(folder, index.rank) and index.step == step
-                if is_here and index.run == self.run and self._held.has_base(index):
-                    self._held.add(index)
+                is_here = (path, step, self.run) == (index_path(folder, index.rank), index.step, index.run)
+                if is_here and self.has_base(index):
+                    self._held.add(step, index.rank, HeldShard.of(index))
                     yield index
 
     def note(self, index: ShardIndex) -> bool:
         """Count a shard that was written here, and return whether it is complete. Without its base it is removed."""
+        shard = HeldShard.of(index)
         with self._lock:
             if not index_path(step_directory(self._root, index.step), index.rank).exists():
                 return False  # the run has gone back meanwhile
-            self._forget_older(index)
-            if not self._held.has_base(index):
+            self._forget_older(index.step, index.rank, shard)
+            if not self.has_base(index):
                 self._remove_files([(index.step, index.rank)])
                 return False
-            self._held.add(index)
+            self._held.add(index.step, index.rank, shard)
             return True
 
     def held(self, world_size: int) -> list[store_pb2.HeldReplicas]:
@@ -124,17 +134,15 @@ class ReplicaStore:
 
     def has(self, index: ShardIndex) -> bool:
         """Return whether this very shard is here."""
-        return self._held.has(index)
+        shard = self._held.get(index.step, index.rank)
+        return shard is not None and shard.digest == index.digest
 
     def has_base(self, index: ShardIndex) -> bool:
         """Return whether the shard that this one builds on is here, if there is one."""
-        return self._held.has_base(index)
+        return self._held.has_base(index.base, index.rank)
 
     def base_for(self, rank: int, world_size: int, most_differences: int) -> int | None:
-        """Return the step of the shard that the next one of ``rank`` can build on; None: write a full one.
-
-        It is the newest full one, unless ``most_differences`` were built on it.
-        """
+        """Return the step of the newest full shard of a rank; None if ``most_differences`` were built on it already."""
         return self._held.base_for(rank, world_size, most_differences)
 
     @contextlib.contextmanager
@@ -178,17 +186,18 @@ class ReplicaStore:
             raise ReplicaError(f"{what} is not stored: {error}") from error
 
     def _publish(self, new: NewFile, index: ShardIndex) -> None:
+        shard, encoded = HeldShard.of(index), index.encode()
         with self._lock:
             older = self._held.get(index.step, index.rank)
             if older is not None and older.generation > index.generation:
                 raise CheckpointError(f"it is here of generation {older.generation}, later than {index.generation}")
             if not self.has_base(index):
                 raise CheckpointError("what it builds on is gone")
-            self._forget_older(index)
-            remove_file(index_path(new.target.parent, index.rank))
+            self._forget_older(index.step, index.rank, shard)
+            self._remove_files([(index.step, index.rank)])
             new.publish()
-            write_file(index_path(new.target.parent, index.rank), index.encode())
-            self._held.add(index)
+            write_file(index_path(new.target.parent, index.rank), encoded)
+            self._held.add(index.step, index.rank, shard)
 
     def keep(self, kept_step: int | None, wanted_step: int) -> None:
         """Drop the shards of all steps but ``kept_step``, those from ``wanted_step`` on, and what these build on."""
@@ -216,18 +225,16 @@ class ReplicaStore:
 
     def check_room(self, nbytes: int) -> None:
         """Raise ReplicaError if there is no room for ``nbytes``, or OSError."""
-        free_bytes = self.room_bytes()
+        room, free_bytes = memory_room(self._shm_directory), self.room_bytes()
         if nbytes > free_bytes:
-            room = memory_room(self._shm_directory)
-            raise ReplicaError(
-                f"no room for a replica snapshot of {nbytes} bytes: {room.limit} has {free_bytes} bytes for them:"
-                f" {room.fix}"
-            )
+            problem = f"no room for a replica snapshot of {nbytes} bytes: {room.limit} has {free_bytes} bytes for them"
+            raise ReplicaError(f"{problem}: {room.fix}")
 
     def remove_all(self) -> None:
         """Remove all shards and their folder."""
         with self._lock:
             self._held = HeldShards()
+            self._remover.submit(int).result()  # what it removes would be in the way
             shutil.rmtree(self._root, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -242,11 +249,11 @@ class ReplicaStore:
             with self._lock:
                 self._promised_bytes -= nbytes
 
-    def _forget_older(self, index: ShardIndex) -> None:
-        """Drop what builds on an earlier shard of this rank and step, which this one is to replace."""
-        if not self._held.has(index):
-            self._remove(self._held.built_on(index.step, index.rank))
-        self._held.remove([(index.step, index.rank)])
+    def _forget_older(self, step: int, rank: int, shard: HeldShard) -> None:
+        """Drop what builds on an earlier shard of this rank and step, which another one is to replace."""
+        if self._held.get(step, rank) != shard:
+            self._remove(self._held.built_on(step, rank))
+            self._held.remove([(step, rank)])
 
     def _drop_damaged(self, rank: int, step: int, digest: str, error: CheckpointError) -> None:
         with self._lock:
@@ -261,23 +268,31 @@ class ReplicaStore:
 
     def _remove_files(self, keys: Collection[Key]) -> None:
         for step, rank in keys:
-            folder = step_directory(self._root, step)
-            for path in _files(folder, rank):
-                with contextlib.suppress(OSError):  # what stays is not counted any more
-                    remove_file(path)
-            with contextlib.suppress(OSError):  # it is not empty
-                folder.rmdir()
+            for path in _files(step_directory(self._root, step), rank):
+                self._discard(path)
 
-    def _step_folders(self) -> Iterator[Path]:
-        with contextlib.suppress(OSError):  # there are none
-            yield from (path for path in self._root.iterdir() if step_of(path.name) is not None)
+    def _step_folders(self) -> list[tuple[int, Path]]:
+        """Return the folders by their steps, ascending."""
+        return sorted((step, path) for path in self._root.glob("*") if (step := step_of(path.name)) is not None)
 
     def _remove_folders(self, is_old: Callable[[int], bool]) -> None:
         """Remove folders with all that is in them. Whoever writes into one then fails, and leaves nothing behind."""
-        for folder in self._step_folders():
-            step = step_of(folder.name)
-            if step is not None and is_old(step):
-                shutil.rmtree(folder, ignore_errors=True)
+        for step, folder in self._step_folders():
+            if is_old(step):
+                self._discard(folder)
+
+    def _discard(self, path: Path) -> None:
+        """Move a file or a folder out of the way, and let a thread remove it: to free memory takes a while."""
+        old = self._root / f"{_OLD}{os.getpid()}.{next(self._numbers)}"
+        with contextlib.suppress(OSError):  # it is gone
+            path.rename(old)
+            self._remover.submit(_remove, old)
+
+
+def _remove(path: Path) -> None:
+    remove = shutil.rmtree if path.is_dir() else Path.unlink
+    with contextlib.suppress(OSError):
+        remove(path)
 
 
 def _files(folder: Path, rank: int) -> tuple[Path, Path]:

@@ -60,8 +60,14 @@ class Node:
         return {(one.step, one.generation): list(one.ranks) for one in self.store.held(WORLD)}
 
     def files(self) -> list[str]:
-        """Return all files of the store."""
+        """Return all files of the store, once what is dropped is removed."""
+        self.store._remover.submit(int).result()
         return sorted(str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file())
+
+    def steps(self) -> list[int]:
+        """Return the steps whose folders have files, and check that nothing else is there."""
+        names = {Path(name).parts[0] for name in self.files()}
+        return sorted(int(name.removeprefix("step-")) for name in names)
 
     def shard(self, rank: int, step: int) -> Path:
         return shard_path(self.store.directory(step), rank)
@@ -82,9 +88,9 @@ class Node:
         assert contents(slot) == tensors(rank, step)
         slot.unlink()
 
-    def send(self, port: int, rank: int, step: int, *, seal: Seal = SEAL, bandwidth: Bandwidth | None = None) -> None:
+    def send(self, port: int, rank: int, step: int, *, seal: Seal = SEAL, bandwidth: Bandwidth | None = None) -> int:
         limit = bandwidth or Bandwidth()
-        send(f"127.0.0.1:{port}", seal, self.store, rank, step, bandwidth=limit, stop=threading.Event())
+        return send(f"127.0.0.1:{port}", seal, self.store, rank, step, bandwidth=limit, stop=threading.Event())
 
     def fetch(self, port: int, rank: int, step: int, *, generation: int = 1) -> None:
         fetch(f"127.0.0.1:{port}", SEAL, self.store, rank, step, generation=generation)

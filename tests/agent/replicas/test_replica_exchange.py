@@ -75,11 +75,12 @@ def test_a_shard_that_is_there_costs_no_transfer(node: Node, port: int) -> None:
     assert bandwidth.taken == []
 
 
-def test_bytes_go_out_in_pieces_within_the_bandwidth(node: Node, port: int) -> None:
+def test_bytes_go_out_in_pieces_within_the_bandwidth(node: Node, partner: Node, port: int) -> None:
     index = node.save(0, 10)
     bandwidth = Unlimited()
-    node.send(port, 0, 10, bandwidth=bandwidth)
+    assert node.send(port, 0, 10, bandwidth=bandwidth) == index.shard_bytes
     assert sum(bandwidth.taken) == index.shard_bytes
+    assert partner.store.held_bytes == index.shard_bytes
     assert bandwidth.taken[:3] == [PIECE_BYTES] * 3
     assert len(bandwidth.taken) == 4
 
