@@ -328,6 +328,17 @@ def test_a_replica_is_a_command_of_its_own(agent: Any, make_slots: Any) -> None:
     assert [(one.step, one.persist, one.replica) for one in taken] == [(1, False, True), (2, True, False)]
 
 
+def test_with_slots_on_disk_a_rank_refuses_replicas_and_no_checkpoints(agent: Any, make_slots: Any) -> None:
+    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
+        _steps = started(hooks, 1)
+        (request,) = agent.wait_until(lambda: agent.of("slot_request"))
+        agent.grant(make_slots(nbytes=request.bytes_per_slot), on_disk=True)
+        for number, replica in enumerate((True, False)):
+            agent.command(RankCommand(id=number, generation=2, snapshot_at=SnapshotAt(step=50, replica=replica)))
+        acks = agent.wait_until(lambda: found if len(found := agent.of("ack")) == 2 else [])
+    assert [(ack.accepted, ack.detail) for ack in acks] == [(False, "the slots of this rank are on disk"), (True, "")]
+
+
 def snapshots_of(agent: Any) -> list[Any]:
     return [snapshot for report in agent.of("report") for snapshot in report.snapshots]
 
