@@ -135,6 +135,30 @@ class ObservedCluster:
         for node in range(1, self.net.size):
             self.observe(node, *self.torchrun(node, *arguments, steps=steps))
 
+    def meet(self, script: Path, steps: str, **settings: str) -> None:
+        """Start a torchrun on each node that meets the others in Redis. One of them is a spare.
+
+        ``settings``: flags of ``holdfast observe``.
+        """
+        key = run_key(self.folder, RUN)
+        RunKeyFile(key, RUN).make()
+        common = {"preset": "fast", "console": "false", "directory": str(self.folder), "run_key_file": str(key)}
+        common["checkpoints"] = str(self.folder / "checkpoints")
+        for node in range(1, self.net.size):
+            conf = {**common, **settings, "node": name_of(node)}
+            words = [
+                *TORCHRUN, "--nnodes", f"{self.net.size - 2}:{self.net.size - 1}", "--max-restarts", "3",
+                "--nproc-per-node", str(self.ranks_per_node), "--rdzv-backend", "holdfast", "--rdzv-id", RUN,
+                "--rdzv-endpoint", f"redis://{self.net.address(0, Link.CONTROL)}:6379",
+                "--rdzv-conf", ",".join(f"{name}={value}" for name, value in conf.items()),
+                "--local-addr", self.net.address(node, Link.DATA), str(script), str(self.folder), steps,
+            ]  # fmt: skip
+            self._start(node, words)
+
+    def ranks_of(self, node: int) -> list[int]:
+        """Return the ranks that the agent of a node reports."""
+        return [rank.rank for state in self.states() if state.node == name_of(node) for rank in state.ranks]
+
     def log(self, node: int) -> str:
         """Return what the observation of a node has printed, with the launcher's output."""
         return (self.folder / f"observe-{node}.log").read_text()

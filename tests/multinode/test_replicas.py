@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_core.checkpointing.restore_point import complete_replicas
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, SOURCE_REPLICA, VERDICT_KIND_LOST_NODE
 from tests.multinode.cluster import PATIENCE_S, RANKS_PER_NODE, TRAINER, Cluster, cluster
 from tests.multinode.network import Link
+from tests.multinode.observed_cluster import observed_cluster
+from tests.support.local_runs import wait_for
 
 pytestmark = pytest.mark.system
 
@@ -51,4 +54,26 @@ def test_a_spare_continues_from_the_partners_memory_to_the_same_bits(tmp_path: P
         run.hurry()
         run.until(lambda status: status.phase == RUN_PHASE_FINISHED, "the end")
         assert [run.processes[f"agent-{node}"].wait(PATIENCE_S) for node in (1, 3)] == [0, 0]
+        assert (folder / "weights-0").read_bytes() == expected
+
+
+def test_torchruns_spare_continues_from_the_partners_memory_to_the_same_bits(tmp_path: Path) -> None:
+    expected = undisturbed_weights(tmp_path / "plain")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with observed_cluster(folder, nodes=3, ranks_per_node=RANKS_PER_NODE) as run:
+        run.meet(TRAINER, str(STEPS), snapshot_every="1", checkpoint_every="0", replicate_every="0.5")
+
+        def complete() -> list[tuple[int, int]]:
+            return list(complete_replicas({node.node: node for node in run.states()}, WORLD_SIZE, copies=2))
+
+        held = wait_for(complete, "replica snapshots of all ranks")
+        lost = next(number for number in (1, 2, 3) if 2 in run.ranks_of(number))
+        run.lose(lost)  # no connection tells the other ranks
+        run.until_step(max(step for step, _ in held) + 1, generation=2)
+        (folder / "hurry").touch()
+        codes = {node: process.wait(PATIENCE_S) for node, process in run.processes.items() if node != lost}
+        assert set(codes.values()) == {0}, run.log(1)
+        story = [action.what for incident in run.incidents() for action in incident.actions]
+        assert any(line.startswith("generation 2 starts from replica snapshots after step ") for line in story), story
         assert (folder / "weights-0").read_bytes() == expected

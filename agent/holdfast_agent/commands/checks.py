@@ -14,7 +14,7 @@ MOST_RANKS_OF_NODE = 4096
 HARMLESS = ("gather_evidence", "take_stacks", "take_profile", "finish")
 """Commands that are also carried out on a node whose ranks another launcher has started."""
 
-OF_STATE = ("start", "take_checkpoint", "persist_snapshot", "keep_checkpoint", "prove_checkpoint")
+OF_STATE = ("start", "take_checkpoint", "persist_snapshot", "keep_checkpoint", "prove_checkpoint", "replicate")
 """Commands that are carried out on such a node only if Holdfast saves and restores the state of its ranks."""
 
 REPEATED = "it was given before the newest command that was carried out: it is repeated"

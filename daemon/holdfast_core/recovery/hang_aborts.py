@@ -30,21 +30,31 @@ def decide(tick: Tick) -> None:
     """
     incident = incidents.open_one(tick)
     if incident is not None and incident.verdict.kind not in HANGS:
-        tick.enter(store.RUN_PHASE_STOPPING)
+        if incident.verdict.kind == store.VERDICT_KIND_LOST_NODE and tick.state.ends_hung_ranks:
+            _abort(tick, incident, culprits=[])
+        else:
+            tick.enter(store.RUN_PHASE_STOPPING)
         return
     finding = _present_hang(tick)
     is_same = incident is not None and finding is not None and standstills.same(incident.verdict, finding.verdict)
     if incident is None or finding is None or not is_same or not standstills.judge(tick, finding).is_due:
         _withdraw(tick, incident)
         return
-    culprits = standstills.of_culprits(tick, finding.verdict)
-    abort = store.HangAbort(
-        ranks=culprits or standstills.stand_in(tick), sent_unix_s=tick.now, without_culprit=not culprits
-    )
     repeats = uncertain_restarts(tick.record) + 1
     with tick.edit_record() as record:
         record.uncertain_restarts = repeats
         record.step_at_restart = max(record.step_at_restart, record.newest_step)
+    _abort(tick, incident, standstills.of_culprits(tick, finding.verdict))
+
+
+def _abort(tick: Tick, incident: store.Incident, culprits: list[store.EndedRank]) -> None:
+    """End the culprits. Without one that can be ended, end a rank that waits.
+
+    Ranks that wait for those of a lost node notice nothing themselves: a node without power closes no connection.
+    """
+    abort = store.HangAbort(
+        ranks=culprits or standstills.stand_in(tick), sent_unix_s=tick.now, without_culprit=not culprits
+    )
     with incidents.edit(tick, incident) as edited:
         edited.abort.CopyFrom(abort)
         edited.actions.add(unix_s=tick.now, what=hangs.ended(abort))

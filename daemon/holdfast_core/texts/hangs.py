@@ -112,7 +112,7 @@ def ended(abort: store.HangAbort) -> str:
     who = ", ".join(f"rank {rank.rank} (process {rank.pid} on {rank.node})" for rank in abort.ranks)
     line = f"ends {who}, so that the launcher ends or restarts the run"
     if abort.without_culprit:
-        return f"{line}: no rank is known to be the cause, and the end of any rank does that"
+        return f"{line}: no rank that can be ended is known to be the cause, and the end of any rank does that"
     return line
 
 
