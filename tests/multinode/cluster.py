@@ -53,7 +53,7 @@ class Cluster:
     uses_object_store: bool = False
     """Whether checkpoints are in an object store at node 0, all that nodes share. Otherwise they share a folder."""
     replicate_every_s: float = 0.0
-    """With it, each step has a snapshot, and there are no checkpoints but the last one."""
+    checkpoint_every: int = CHECKPOINT_EVERY
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     _mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Value in the environment of every process of this cluster."""
@@ -103,7 +103,7 @@ class Cluster:
         how = ["--run", RUN, "--nodes", "2", "--ranks-per-node", str(RANKS_PER_NODE), "--preset", "fast"]
         how += ["--directory", str(self.folder)]
         states = ["--snapshot-every", "1", "--replicate-every", str(self.replicate_every_s)]
-        states += ["--checkpoint-every", str(0 if self.replicate_every_s else CHECKPOINT_EVERY)]
+        states += ["--checkpoint-every", str(self.checkpoint_every)]
         where = ["--checkpoints", str(self.folder / "checkpoints")]
         if self.uses_object_store:
             where = ["--checkpoints", f"s3://{BUCKET}/{RUN}", "--checkpoints-secondary", str(self.second_place)]

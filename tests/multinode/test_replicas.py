@@ -1,14 +1,22 @@
 """Replica snapshots between real nodes: a lost node costs a few steps, and no bit."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from holdfast_agent.snapshots.rank_slots import find_slots, read_header
 from holdfast_core.checkpointing.restore_point import complete_replicas
-from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, SOURCE_REPLICA, VERDICT_KIND_LOST_NODE
+from holdfast_proto.snapshot import SlotState
+from holdfast_proto.v1.store_pb2 import (
+    RUN_PHASE_FINISHED,
+    SOURCE_CHECKPOINT,
+    SOURCE_REPLICA,
+    VERDICT_KIND_LOST_NODE,
+)
 from tests.multinode.cluster import PATIENCE_S, RANKS_PER_NODE, TRAINER, Cluster, cluster
 from tests.multinode.network import Link
 from tests.multinode.observed_cluster import observed_cluster
@@ -31,9 +39,32 @@ def undisturbed_weights(folder: Path) -> bytes:
     return (folder / "weights-0").read_bytes()
 
 
-def shard_of(run: Cluster, node: int, rank: int, step: int) -> Path:
-    """Return the path of a replica snapshot in the memory of a node."""
-    return next(run.memory.glob(f"holdfast-*@node-{node}/replicas/step-{step:08}/rank-{rank:05}.shard"))
+def memory_of(run: Cluster, node: int) -> Path:
+    """Return the folder in memory of a node's agent."""
+    return next(run.memory.glob(f"holdfast-*@node-{node}"))
+
+
+def newest_snapshot(run: Cluster, node: int) -> int:
+    """Return the newest step of which all ranks of a node have a complete snapshot in their slots."""
+    steps: dict[int, int] = {}
+    for slot in find_slots(memory_of(run, node)):
+        header = read_header(slot.path)
+        if header is not None and header.state is SlotState.COMPLETE:
+            steps[slot.rank] = max(header.step, steps.get(slot.rank, -1))
+    return min(steps.values(), default=-1)
+
+
+def newest_step(run: Cluster) -> int:
+    return max(finished.step for finished in run.journal())
+
+
+def damage(shard: Path) -> None:
+    """Flip a bit of a file."""
+    with shard.open("r+b") as file:
+        file.seek(shard.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
 
 
 @pytest.mark.gate
@@ -41,7 +72,7 @@ def test_a_spare_continues_from_the_partners_memory_to_the_same_bits(tmp_path: P
     expected = undisturbed_weights(tmp_path / "plain")
     folder = tmp_path / "run"
     folder.mkdir()
-    with cluster(folder, nodes=4, steps=STEPS, replicate_every_s=0.5) as run:
+    with cluster(folder, nodes=4, steps=STEPS, replicate_every_s=0.5, checkpoint_every=0) as run:
         step = run.until(lambda status: status.newest_replica > 10, "replica snapshots of all ranks").newest_replica
         run.start_agent(3)
         run.net.cut(2, Link.CONTROL, Link.DATA)
@@ -55,6 +86,40 @@ def test_a_spare_continues_from_the_partners_memory_to_the_same_bits(tmp_path: P
         run.until(lambda status: status.phase == RUN_PHASE_FINISHED, "the end")
         assert [run.processes[f"agent-{node}"].wait(PATIENCE_S) for node in (1, 3)] == [0, 0]
         assert (folder / "weights-0").read_bytes() == expected
+
+
+def test_a_damaged_replica_snapshot_is_never_used(tmp_path: Path) -> None:
+    expected = undisturbed_weights(tmp_path / "plain")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with cluster(folder, nodes=4, steps=STEPS, replicate_every_s=0.5, checkpoint_every=40) as run:
+        run.until(lambda status: status.newest_replica > 41 and status.newest_checkpoint == 39, "both")
+        run.start_agent(3)
+        run.net.cut(2, Link.CONTROL, Link.DATA)
+        for shard in memory_of(run, 1).glob("replicas/step-*/rank-00002.shard"):  # those that only node 1 still has
+            damage(shard)
+        incident = run.until_recovered()
+        assert (incident.source, incident.resumed_step) == (SOURCE_CHECKPOINT, 39)
+        story = [action.what for action in incident.actions]
+        assert any("rank 2" in line and "does not match its digest" in line for line in story), story
+        run.hurry()
+        run.until(lambda status: status.phase == RUN_PHASE_FINISHED, "the end")
+        assert [run.processes[f"agent-{node}"].wait(PATIENCE_S) for node in (1, 3)] == [0, 0]
+        assert (folder / "weights-0").read_bytes() == expected
+
+
+def test_a_partner_that_does_not_answer_costs_training_nothing(tmp_path: Path) -> None:
+    with cluster(tmp_path, nodes=3, steps=STEPS * 10, replicate_every_s=0.5, checkpoint_every=0) as run:
+        run.until(lambda status: status.newest_replica > 0, "replica snapshots of all ranks")
+        partner = run.processes["agent-2"].pid
+        os.kill(partner, signal.SIGSTOP)
+        stopped_at = newest_step(run)
+        wait_for(lambda: newest_step(run) > stopped_at + 40, "steps next to a partner that does not answer")
+        reached = newest_step(run)
+        wait_for(lambda: newest_snapshot(run, 1) >= reached, "snapshots of these steps")  # no slot stays pinned
+        os.kill(partner, signal.SIGCONT)
+        status = run.until(lambda status: status.newest_replica > reached, "replica snapshots of later steps")
+        assert (status.incidents, status.generation) == (0, 1)
 
 
 def test_torchruns_spare_continues_from_the_partners_memory_to_the_same_bits(tmp_path: Path) -> None:

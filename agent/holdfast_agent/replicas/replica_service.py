@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from holdfast_agent.agent_options import AgentOptions
 from holdfast_agent.processes.containment import Errors
@@ -11,7 +10,7 @@ from holdfast_agent.replicas.replica_server import ReplicaServer
 from holdfast_agent.replicas.replica_store import ReplicaStore
 from holdfast_agent.replicas.replicator import Replicator
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
-from holdfast_base.sockets import address_towards
+from holdfast_base.sockets import address_towards, split_address
 from holdfast_checkpoint.store.object_store import Bandwidth
 from holdfast_proto.run_key import RunKeyError, RunKeyFile
 from holdfast_proto.v1 import store_pb2 as store
@@ -94,6 +93,5 @@ def open_replicas(
 def _place(options: AgentOptions) -> tuple[str, int]:
     """Return the host and the port at which the other nodes reach this one; port 0: any free one."""
     if options.replica_address:
-        named = urlsplit(f"//{options.replica_address}")
-        return named.hostname or "", named.port or 0
+        return split_address(options.replica_address)
     return (address_towards(options.store_url) if options.address == _LOCAL else options.address), 0
