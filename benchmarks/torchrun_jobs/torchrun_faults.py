@@ -128,7 +128,8 @@ def _holdfast_job(folder: Path) -> Iterator[Job]:
         try:
             _wait(lambda: answers(url, None))
             conf = f"node={{node}},run_key_file={key},checkpoints={folder}/checkpoints,snapshot_every=1"
-            conf += ",checkpoint_every=20,replicate_every=1,preset=fast,restart_patience=0.1,directory=runs,console=false"
+            conf += ",checkpoint_every=20,replicate_every=1,preset=fast,restart_patience=0.1"
+            conf += ",directory=runs,console=false"
             where = (f"--rdzv-endpoint={url}", "--rdzv-id=bench", f"--rdzv-conf={conf}")
             job = Job(folder, ("--rdzv-backend=holdfast", "--nnodes=2:3", *where))
             yield job

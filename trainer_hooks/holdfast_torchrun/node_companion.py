@@ -72,6 +72,9 @@ def observe_command(settings: RendezvousSettings) -> list[str]:
         flags["--redis-password-file"] = settings.password_file
     if not settings.is_alone:
         flags["--node"], flags["--run-key-file"] = settings.node, settings.key_file
+        if settings.local_address:
+            is_v6 = ":" in settings.local_address
+            flags["--replica-address"] = f"[{settings.local_address}]" if is_v6 else settings.local_address
     flags.update(settings.flags)
     words = [word for flag, value in flags.items() for word in _words(flag, str(value))]
     # -P keeps the current folder off the module path, as in all components.

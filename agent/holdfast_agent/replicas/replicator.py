@@ -96,6 +96,7 @@ class Replicator:
         self._senders = ThreadPoolExecutor(1, "replica-sender", initializer=lower_priority)
         self._target: _Target | None = None
         self._replicated_step: int | None = None
+        self._is_failing = False
 
     def begin(self, command: store.Replicate, ranks: Collection[int], world_size: int) -> bool:
         """Give up what is not done of the step before, drop what is no longer needed, and wait for the ranks.
@@ -126,7 +127,9 @@ class Replicator:
         target = self._target
         if target is None or target.command.step != step or target.failed:
             return
-        log.warning("there is no replica snapshot of step %d: %s", step, reason)
+        if not self._is_failing:  # it may be the same for every step, and one line is enough
+            log.warning("there are no replica snapshots of step %d: %s", step, reason)
+        self._is_failing = True
         self.counters.failures += 1
         target.failed = True
         target.stopped.set()
@@ -236,7 +239,9 @@ class Replicator:
             return
         target.sent.add(rank)
         if target.sent == target.ranks:
-            self._replicated_step = command.step
+            if self._is_failing:
+                log.info("there are replica snapshots again, of step %d", command.step)
+            self._replicated_step, self._is_failing = command.step, False
 
     def close(self) -> None:
         """End everything. What is not sent by now is lost."""

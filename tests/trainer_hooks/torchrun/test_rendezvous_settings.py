@@ -1,5 +1,6 @@
 """What the rendezvous takes from torchrun's arguments, and what it refuses."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,13 @@ def test_what_is_neither_ours_nor_torchs_is_a_flag_of_observe() -> None:
     words = observe_command(found)
     assert words[-3:] == ["--snapshot-every", "5", "--no-console"]
     assert words[words.index("--node") + 1] == "a"
+    assert "--replica-address" not in words
+
+
+@pytest.mark.parametrize(("local", "shown"), [("10.0.0.7", "10.0.0.7"), ("fd00::7", "[fd00::7]")])
+def test_the_address_of_a_node_is_also_that_of_its_replica_snapshots(local: str, shown: str) -> None:
+    words = observe_command(dataclasses.replace(settings(), local_address=local))
+    assert words[words.index("--replica-address") + 1] == shown
 
 
 def test_one_node_needs_neither_a_name_nor_a_server() -> None:
