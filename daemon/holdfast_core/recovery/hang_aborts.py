@@ -3,6 +3,8 @@
 The way is that of a restart: patience, then evidence, then the end. But the run is judged once more after the evidence
 has been gathered, and only the culprits are ended. What happens next is up to the launcher. It is noted in the
 incident. Until the launcher has done something, the ranks are not judged: they end because of this.
+
+If Holdfast restores the state, a rank that waits for those of a lost node is ended in the same way.
 """
 
 from collections.abc import Iterable
@@ -21,6 +23,7 @@ REACTION_PATIENCE_S = 60.0
 """Time for a launcher to react to the end of a rank. torchrun gives the other ranks 30 s to end."""
 
 _MOVED = "no rank is ended: the run has moved, or the evidence shows another cause"
+_NOT_LOST = "no rank is ended: the node is back, or the ranks that waited for it have moved"
 
 
 def decide(tick: Tick) -> None:
@@ -30,14 +33,16 @@ def decide(tick: Tick) -> None:
     """
     incident = incidents.open_one(tick)
     if incident is not None and incident.verdict.kind not in HANGS:
-        if incident.verdict.kind == store.VERDICT_KIND_LOST_NODE and tick.state.ends_hung_ranks:
-            _abort(tick, incident, culprits=[])
-        else:
-            tick.enter(store.RUN_PHASE_STOPPING)
+        _decide_on_loss(tick, incident)
         return
-    finding = _present_hang(tick)
-    is_same = incident is not None and finding is not None and standstills.same(incident.verdict, finding.verdict)
-    if incident is None or finding is None or not is_same or not standstills.judge(tick, finding).is_due:
+    finding = _present_cause(tick)
+    if (
+        incident is None
+        or finding is None
+        or not standstills.is_one(finding)
+        or not standstills.same(incident.verdict, finding.verdict)
+        or not standstills.judge(tick, finding).is_due
+    ):
         _withdraw(tick, incident)
         return
     repeats = uncertain_restarts(tick.record) + 1
@@ -47,11 +52,24 @@ def decide(tick: Tick) -> None:
     _abort(tick, incident, standstills.of_culprits(tick, finding.verdict))
 
 
-def _abort(tick: Tick, incident: store.Incident, culprits: list[store.EndedRank]) -> None:
-    """End the culprits. Without one that can be ended, end a rank that waits.
+def _decide_on_loss(tick: Tick, incident: store.Incident) -> None:
+    """End a rank that waits for those of a lost node, if it is still lost. After a death, ranks end by themselves.
 
-    Ranks that wait for those of a lost node notice nothing themselves: a node without power closes no connection.
+    Ranks that wait for those of a lost node notice nothing: a node without power closes no connection.
     """
+    may_end = incident.verdict.kind == store.VERDICT_KIND_LOST_NODE and tick.state.ends_hung_ranks
+    if not may_end or standstills.is_any_ending(tick) or not standstills.stand_in(tick):
+        tick.enter(store.RUN_PHASE_STOPPING)
+        return
+    finding = _present_cause(tick)
+    if finding is None or not standstills.same(incident.verdict, finding.verdict):
+        _withdraw(tick, incident)
+    else:
+        _abort(tick, incident, culprits=[])
+
+
+def _abort(tick: Tick, incident: store.Incident, culprits: list[store.EndedRank]) -> None:
+    """End the culprits. Without one that can be ended, end a rank that waits."""
     abort = store.HangAbort(
         ranks=culprits or standstills.stand_in(tick), sent_unix_s=tick.now, without_culprit=not culprits
     )
@@ -148,17 +166,21 @@ def _have_ended(tick: Tick) -> bool:
     return bool(tick.ranks) and all(rank.HasField("exit") for rank in tick.ranks.values())
 
 
-def _present_hang(tick: Tick) -> Finding | None:
-    """Return what explains that the run stands still now, if that is a hang and nothing else."""
+def _present_cause(tick: Tick) -> Finding | None:
+    """Return what explains that the run stands still now, if anything does."""
     view = detection.view_of(tick)
     found = (one for name in tick.state.detectors for one in detection.ask(tick, name, view) if one.stops_the_run)
-    first = next(found, None)
-    return first if first is not None and standstills.is_one(first) else None
+    return next(found, None)
 
 
 def _withdraw(tick: Tick, incident: store.Incident | None) -> None:
-    """Watch on: the standstill may end by itself, or be judged again."""
-    if incident is not None:
+    """Watch on: the standstill may end by itself, or be judged again. So may a node be lost again."""
+    if incident is not None and incident.verdict.kind == store.VERDICT_KIND_LOST_NODE:
+        with incidents.edit(tick, incident) as edited:
+            edited.ClearField("abort")
+        incidents.close(tick, store.INCIDENT_STATE_RESOLVED, _NOT_LOST)
+        tick.forget(incidents.reported_key(incident.verdict.kind, incident.verdict.culprits))
+    elif incident is not None:
         is_news = tick.once("an abort was withdrawn")
         with incidents.edit(tick, incident) as edited:
             edited.state = store.INCIDENT_STATE_STANDSTILL

@@ -109,7 +109,7 @@ def report(tick: Tick, finding: Finding) -> store.Incident | None:
             return None  # it says that nobody is known to be missing. That is no news beside a rank that is named
         if not same(current.verdict, verdict) and tick.once(f"standstill {verdict.kind} {list(verdict.culprits)}"):
             says_more = verdict.culprits or verdict.HasField("mismatch") or not current.verdict.culprits
-            if says_more and not _is_any_ending(tick):
+            if says_more and not is_any_ending(tick):
                 _supersede(tick, current, verdict)
             else:  # ranks that give up waiting look as if they had not come
                 incidents.add_line(tick, current, f"also seen: {verdict.message}")
@@ -152,7 +152,7 @@ def settle(tick: Tick, *, is_seen: bool) -> None:
     current = present(tick)
     if current is None or is_seen or view_of(tick).late:
         return  # ranks are late although no detector has found anything in this tick: none of them has moved
-    if _is_any_ending(tick):
+    if is_any_ending(tick):
         return  # a rank has failed, or is about to end: that none is late any more is no movement
     lasted_s = max(0.0, tick.now - current.last_progress_unix_s)
     _know(tick, current.verdict, lasted_s)
@@ -161,7 +161,8 @@ def settle(tick: Tick, *, is_seen: bool) -> None:
         record.standstill_incident = ""
 
 
-def _is_any_ending(tick: Tick) -> bool:
+def is_any_ending(tick: Tick) -> bool:
+    """Return whether a rank has failed, or is about to end."""
     return tick.state.first_exit_unix_s > 0.0 or any(rank.dying for rank in tick.ranks.values())
 
 

@@ -17,7 +17,7 @@ def edited(**changes: object) -> store.HangAbort:
 def test_which_ranks_are_ended() -> None:
     said = "ends rank 1 (process 40 on a), rank 5 (process 44 on b), so that the launcher ends or restarts the run"
     assert hangs.ended(ABORT) == said
-    why = "no rank is known to be the cause, and the end of any rank does that"
+    why = "no rank that can be ended is known to be the cause, and the end of any rank does that"
     assert hangs.ended(edited(without_culprit=True)) == f"{said}: {why}"
 
 
