@@ -199,13 +199,16 @@ class Replicator:
         header = self._memory.header(slot)
         self._replicas.check_room(header.data_bytes if header is not None else 0)
         directory = self._replicas.directory(step)
+        base_step = self._replicas.base_for(rank, target.world_size, MOST_DIFFERENCES)
+        if base_step is not None and base_step >= step:
+            base_step = None  # this step was named before, and its shard is about to be replaced
         await self._workers.run(
             "write_replica",
             directory=directory,
             slot=str(slot),
             run=self._run,
             world_size=target.world_size,
-            base_step=self._replicas.base_for(rank, target.world_size, MOST_DIFFERENCES),
+            base_step=base_step,
             compression=self._compression,
         )
         if not await asyncio.to_thread(lambda: self._replicas.note(load_index(directory, rank))):
@@ -225,6 +228,8 @@ class Replicator:
             stop=target.stopped,
         )
         for attempt in range(1, _TRIES + 1):
+            if target.stopped.is_set():
+                return
             try:
                 self.counters.sent_bytes += await asyncio.get_running_loop().run_in_executor(self._senders, transfer)
                 break

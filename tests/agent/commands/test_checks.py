@@ -41,6 +41,7 @@ def evidence(**names: Any) -> dict[str, store.GatherEvidence]:
         evidence(incident="run-0001-0002"),
         evidence(suspicion="0001-0002", ras_pids=[70, 71]),
         {"take_checkpoint": store.TakeCheckpoint(step=12)},
+        {"replicate": store.Replicate(step=12, partner="b", address="b:7000", kept_step=6)},
         {"keep_checkpoint": store.KeepCheckpoint(step=0)},
         {"persist_snapshot": store.PersistSnapshot(step=3)},
         {"leave": store.LeaveAt(step=-1)},
@@ -82,6 +83,7 @@ def test_what_a_leader_sends_is_carried_out(kind: dict[str, Any]) -> None:
         (evidence(suspicion="a\0b"), "an id has"),
         (evidence(incident="x" * 4000), "an id has"),
         ({"take_checkpoint": store.TakeCheckpoint(step=-2)}, "step is -2"),
+        ({"replicate": store.Replicate(step=-2)}, "step is -2"),
         ({"persist_snapshot": store.PersistSnapshot(step=2**62)}, "step"),
         ({"leave": store.LeaveAt(step=-(2**63))}, "step"),
         ({"finish": store.FinishRun(patience_s=float("nan"))}, "patience"),
@@ -115,6 +117,14 @@ def test_a_command_that_does_not_fit_the_node_is_refused(known: dict[str, Any], 
 def test_the_end_of_a_run_is_never_too_old_for_a_node_and_evidence_harms_no_foreign_rank() -> None:
     assert reason(command(finish=store.FinishRun()), generation=3, observes=True) == ""
     assert reason(command(**evidence(incident="a")), observes=True) == ""
+
+
+def test_replica_snapshots_are_made_of_ranks_of_another_launcher_only_if_they_are_restored() -> None:
+    given = command(replicate=store.Replicate(step=12, partner="b", address="b:7000"))
+    observed = store.RunSpec(run="run", instance="i", nodes=2)
+    assert "another launcher has started its ranks" in reason(given, observed, observes=True)
+    observed.restores = True
+    assert reason(given, observed, observes=True) == ""
 
 
 def test_a_command_for_another_instance_of_the_run_is_refused() -> None:
