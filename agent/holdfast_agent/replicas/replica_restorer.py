@@ -12,7 +12,7 @@ from holdfast_agent.replicas.replica_exchange import ReplicaError
 from holdfast_agent.replicas.replica_store import ReplicaStore
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_base.processes import AgentError
-from holdfast_checkpoint.checkpoint_errors import CheckpointError
+from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnreadable
 from holdfast_checkpoint.format.shard_index import slot_bytes_needed
 from holdfast_proto.run_key import Seal
 from holdfast_proto.snapshot import SnapshotError
@@ -77,6 +77,7 @@ class ReplicaRestorer:
                 generation=generation,
             )
         except (CheckpointError, SnapshotError) as error:
-            self._replicas.drop(rank, start.step)
+            if isinstance(error, CheckpointUnreadable):  # else it may be sound: workers end when one of them fails
+                self._replicas.drop(rank, start.step)
             raise AgentError(f"the replica snapshot of rank {rank} cannot be used: {error}") from error
         return grant.paths[0]

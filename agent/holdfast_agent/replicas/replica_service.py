@@ -11,8 +11,9 @@ from holdfast_agent.replicas.replica_store import ReplicaStore
 from holdfast_agent.replicas.replicator import Replicator
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_base.sockets import address_towards, split_address
+from holdfast_base.text import reason_of
 from holdfast_checkpoint.store.object_store import Bandwidth
-from holdfast_proto.run_key import RunKeyError, RunKeyFile
+from holdfast_proto.run_key import RunKeyFile
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
@@ -72,9 +73,14 @@ def open_replicas(
     try:
         seal = RunKeyFile(options.run_key, spec.run).read().seal_of(spec.instance)
         host, port = _place(options)
+    except ValueError as error:  # a RunKeyError, too
+        log.error("no replica snapshots: %s", error)
+        return None
+    try:
         server = ReplicaServer(replicas, seal, host, port)
-    except (OSError, RunKeyError) as error:
-        log.error("no replica snapshots: %s: set --replica-address to an address of this node", error)
+    except (OSError, UnicodeError) as error:  # the second one: a host whose name cannot be one
+        why = f"{host}:{port} cannot be used: {reason_of(error)}"
+        log.error("no replica snapshots: %s: set --replica-address to an address of this node", why)
         return None
     replicator = Replicator(
         replicas,
@@ -91,7 +97,7 @@ def open_replicas(
 
 
 def _place(options: AgentOptions) -> tuple[str, int]:
-    """Return the host and the port at which the other nodes reach this one; port 0: any free one."""
+    """Return the host and the port at which the other nodes reach this one; port 0: any free one. Raises ValueError."""
     if options.replica_address:
         return split_address(options.replica_address)
     return (address_towards(options.store_url) if options.address == _LOCAL else options.address), 0
