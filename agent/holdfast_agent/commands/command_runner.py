@@ -211,8 +211,10 @@ class CommandRunner:
             return
         generation = node.generation
         reason = await self._ask_for_snapshots(session.SnapshotAt(step=command.step, replica=True))
-        if reason or node.generation != generation:
-            replicator.fail(command.step, reason or "another generation has begun")
+        if node.generation != generation:
+            return  # it forgets this step, and may name the same one
+        if reason:
+            replicator.fail(command.step, reason)
             return
         steps = lambda: {rank.rank: rank.progress.step for rank in node.ranks.values()}  # noqa: E731
         await replicator.await_ranks(command.step, steps)

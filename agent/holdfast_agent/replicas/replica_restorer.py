@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from holdfast_agent.checkpoints.restorer import StartingPoint
@@ -35,7 +37,11 @@ class ReplicaRestorer:
         Raises AgentError if one is missing or damaged. What is in the slots stays until all are here.
         """
         holders = {holder.rank: holder.address for holder in start.replica_holders}
-        await asyncio.gather(*(self._find(rank, start, holders) for rank in ranks))
+        stop = threading.Event()
+        try:
+            await asyncio.gather(*(self._find(rank, start, holders, stop) for rank in ranks))
+        finally:
+            stop.set()  # the others need not go on if one fails, or if the agent ends
         self._memory.keep_only(-1)
         # No rank runs now, so the workers need not yield to anybody.
         workers = CheckpointWorkers(max(1, min(len(ranks), len(os.sched_getaffinity(0)))), background=False)
@@ -46,15 +52,18 @@ class ReplicaRestorer:
             await asyncio.to_thread(workers.close)
         return StartingPoint(dict(zip(ranks, unpacked, strict=True)))
 
-    async def _find(self, rank: int, start: store.StartGeneration, holders: Mapping[int, str]) -> None:
+    async def _find(
+        self, rank: int, start: store.StartGeneration, holders: Mapping[int, str], stop: threading.Event
+    ) -> None:
         """Bring the replica snapshot of a rank to this node, unless it is here."""
         step, generation = start.step, start.replica_generation
         if await asyncio.to_thread(self._replicas.find, rank, step, generation) is not None:
             return
         if rank not in holders:
             raise AgentError(f"no node is known that holds a replica snapshot of rank {rank}, step {step}")
+        bring = partial(fetch, holders[rank], self._seal, self._replicas, rank, step, generation=generation, stop=stop)
         try:
-            await asyncio.to_thread(fetch, holders[rank], self._seal, self._replicas, rank, step, generation=generation)
+            await asyncio.to_thread(bring)
         except ReplicaError as error:
             raise AgentError(f"the replica snapshot of rank {rank}, step {step}, cannot be fetched: {error}") from error
 

@@ -18,7 +18,7 @@ from holdfast_proto.v1 import store_pb2 as store
 from tests.agent.commands.test_command_runner import GENERATION, Desk
 from tests.support.answering_rank import answering
 from tests.support.coroutines import until
-from tests.support.nodes import RUN
+from tests.support.nodes import RUN, begin
 from tests.support.run_keys import seal_of, write_key
 from tests.support.snapshots import Snapshots
 
@@ -121,6 +121,30 @@ async def test_a_rank_that_takes_no_part_fails_the_step_and_no_slot_stays_pinned
     assert (desk.said, desk.service.replicator.counters.failures) == ((STEP, True, -1), 1)
     assert f"there is no replica snapshot of step {STEP}: {reason}" in caplog.text
     assert desk.reported == []
+
+
+async def test_a_late_refusal_does_not_fail_the_same_step_of_the_next_generation(replica_desk: ReplicaDesk) -> None:
+    desk = replica_desk
+    asked = list(desk.node.ranks.values())
+    for rank in asked:
+        rank.channel.outbox = asyncio.Queue()
+    await desk.replicate()
+    await until(lambda: desk.unacknowledged == WORLD, "both are asked")
+    desk.service.begin_generation(-1)
+    begin(desk.node, GENERATION + 1, {0: 1, 1: 1})
+    first, second = desk.node.ranks.values()
+    async with answering(desk.node, first), answering(desk.node, second):
+        named = store.Replicate(step=STEP, partner="b", address="127.0.0.1:1")
+        await desk.give(generation=GENERATION + 1, replicate=named)
+        await until(lambda: desk.said[0] == STEP and not desk.unacknowledged, "both are asked again")
+        for rank in asked:
+            message = await rank.channel.outbox.get()  # type: ignore[union-attr]
+            assert message is not None
+            rank.channel.acknowledge(session.CommandAck(id=message.command.id, accepted=False, detail="it ends"))
+        await until(lambda: desk.commands._jobs.running == 1, "the old command is done, the new one waits")
+        assert desk.said == (STEP, False, -1)
+        desk.service.replicator.forget()
+        await until(lambda: not desk.commands._jobs.running, "nobody waits")
 
 
 async def test_a_node_that_makes_none_ignores_the_command(folder: Path) -> None:

@@ -17,6 +17,7 @@ from holdfast_base.processes import AgentError
 from holdfast_proto.v1 import store_pb2 as store
 from tests.agent.replicas.conftest import WORLD, Node, tensors
 from tests.checkpoint.conftest import contents
+from tests.support.coroutines import PATIENCE_S
 from tests.support.nodes import RUN, RecordedNode, make_node
 from tests.support.run_keys import seal_of, write_key
 
@@ -156,6 +157,23 @@ async def test_a_shard_that_nobody_holds_and_one_of_another_generation_are_missi
     starting.address = f"127.0.0.1:{free_port()}"
     with pytest.raises(AgentError, match=r"rank 1, step 20, cannot be fetched: .*cannot be reached"):
         await starting.start(20, 1)
+    assert starting.steps() == [[7], [7]]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_start_that_fails_or_ends_leaves_no_fetch_behind(is_cancelled: bool, starting: Starting) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        starting.address = f"127.0.0.1:{silent.getsockname()[1]}"
+        task = asyncio.create_task(starting.start(20, *((0, 1) if is_cancelled else (0,))))
+        connection, _ = await asyncio.to_thread(silent.accept)
+        with connection:
+            if is_cancelled:
+                task.cancel()
+            with pytest.raises(asyncio.CancelledError if is_cancelled else AgentError):
+                await task
+            connection.settimeout(PATIENCE_S)
+            while await asyncio.to_thread(connection.recv, 1 << 10):
+                pass  # it closes the connection
     assert starting.steps() == [[7], [7]]
 
 
