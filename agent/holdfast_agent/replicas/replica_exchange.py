@@ -50,6 +50,8 @@ _TOS_LOWER_EFFORT = 1 << 2
 """DSCP 1: networks that know it serve all other traffic first (RFC 8622)."""
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 4}
 """Seconds, seconds and a number: a node that is gone is noticed within 35 s."""
+_UNHEARD_MS = 35_000
+"""The same for bytes that the other side has not confirmed: while there are any, the kernel sends no keepalives."""
 
 _checker = new_checker(MOST_RANKS)
 
@@ -258,5 +260,5 @@ def _tune(connection: socket.socket) -> None:
         connection.setsockopt(*marking, _TOS_LOWER_EFFORT)
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEPALIVE.items():
+        for option, value in {**_KEEPALIVE, socket.TCP_USER_TIMEOUT: _UNHEARD_MS}.items():
             connection.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -41,7 +41,7 @@ class ReplicaRestorer:
         try:
             await asyncio.gather(*(self._find(rank, start, holders, stop) for rank in ranks))
         finally:
-            stop.set()  # the others need not go on if one fails, or if the agent ends
+            stop.set()  # threads outlive a start that fails or is given up, and the agent waits for them
         self._memory.keep_only(-1)
         # No rank runs now, so the workers need not yield to anybody.
         workers = CheckpointWorkers(max(1, min(len(ranks), len(os.sched_getaffinity(0)))), background=False)
