@@ -7,6 +7,7 @@ free.
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 
@@ -28,7 +29,9 @@ from holdfast_proto.v1.replica_pb2 import ReplicaAnswer, ReplicaFile, ReplicaReq
 _log = logging.getLogger(__name__)
 
 _MOST_CONNECTIONS = 4
-"""Most connections at once. Others wait until one ends."""
+"""Most connections that are served at once. Others have greeted, and wait for their answer until one ends."""
+_MOST_STRANGERS = 32
+"""Most connections at once that have not shown the run's key yet. They must not keep out those that have it."""
 _BACKLOG = 64
 _PAUSE_S = 1.0
 """Time until the next try if this process is out of descriptors or threads."""
@@ -49,6 +52,7 @@ class ReplicaServer:
         self._seal = seal
         self._stop = threading.Event()
         self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)
         self._logged: set[str] = set()
         self._listener = listen(host, port, _BACKLOG)
         self._listener.setblocking(True)  # it is one thread's own
@@ -57,33 +61,40 @@ class ReplicaServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Accept no more connections, and end the present ones. It takes a second or two."""
+        """Accept no more connections, and end the present ones. It takes a second or two, and nothing again."""
+        if self._stop.is_set():
+            return
         self._stop.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # this wakes accept()
         self._thread.join()
         self._listener.close()
+        deadline_s = time.monotonic() + _CLOSE_S
         for _ in range(_MOST_CONNECTIONS):
-            self._free.acquire(timeout=_CLOSE_S)
+            self._free.acquire(timeout=max(0.0, deadline_s - time.monotonic()))
 
     def _accept(self) -> None:
         lower_priority()
         while not self._stop.is_set():
-            self._free.acquire()
+            self._strangers.acquire()
             try:
                 connection, (host, *_) = self._listener.accept()
                 threading.Thread(target=self._serve, args=(connection, host), name="replica", daemon=True).start()
             except (OSError, RuntimeError):
-                self._free.release()
+                self._strangers.release()
                 self._stop.wait(_PAUSE_S)
 
     def _serve(self, connection: socket.socket, host: str) -> None:
         lower_priority()
         try:
             with ReplicaWire(connection, self._seal, host, is_server=True, stop=self._stop) as wire:
-                wire.greet()
-                while True:
-                    self._answer(wire, wire.receive(ReplicaRequest))
+                try:
+                    wire.greet()
+                finally:
+                    self._strangers.release()
+                with self._free:
+                    while True:
+                        self._answer(wire, wire.receive(ReplicaRequest))
         except PeerEndedError:
             pass  # it has all that it wanted
         except ReplicaError as error:
@@ -91,8 +102,6 @@ class ReplicaServer:
                 self._log(f"a connection for replica snapshots has failed: {error}")
         except Exception:  # noqa: BLE001 - one connection must not end the others
             _log.exception("a connection for replica snapshots has failed")
-        finally:
-            self._free.release()
 
     def _log(self, line: str) -> None:
         """Log a line once: a scanner of ports may come again and again."""

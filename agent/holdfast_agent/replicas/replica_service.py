@@ -67,9 +67,9 @@ def open_replicas(
     Without it, the run trains, and a lost node costs the steps since the last checkpoint.
     """
     saves = bool(spec.command) or spec.restores
+    replicas = ReplicaStore(memory.replica_directory, options.shm_directory, spec.run)
     if not (saves and spec.nodes > 1 and spec.snapshot_every and spec.replicate_every_s):
         return None
-    replicas = ReplicaStore(memory.directory / "replicas", options.shm_directory, spec.run)
     try:
         seal = RunKeyFile(options.run_key, spec.run).read().seal_of(spec.instance)
         host, port = _place(options)

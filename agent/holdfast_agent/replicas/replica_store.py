@@ -72,7 +72,7 @@ class ReplicaStore:
         """Take over what an earlier agent of this node has left, without files that are partial or unreadable."""
         with self._lock:
             self._held = HeldShards()
-            if not is_private(self._root):
+            if not (is_private(self._root.parent) and is_private(self._root)):
                 return
             for path in self._root.glob(f"{_OLD}*"):
                 _remove(path)
@@ -158,9 +158,8 @@ class ReplicaStore:
                 file = path.open("rb", buffering=0)
         except CheckpointError as error:
             self._drop_damaged(index.rank, index.step, index.digest, error)
-            raise ReplicaError(
-                f"the replica snapshot of rank {index.rank} and step {index.step} is dropped: {error}"
-            ) from error
+            what = f"the replica snapshot of rank {index.rank} and step {index.step}"
+            raise ReplicaError(f"{what} is dropped: {error}") from error
         with file:
             yield file
 
@@ -235,7 +234,8 @@ class ReplicaStore:
         with self._lock:
             self._held = HeldShards()
             self._remover.submit(int).result()  # what it removes would be in the way
-            shutil.rmtree(self._root, ignore_errors=True)
+            if is_private(self._root.parent):  # else another user may have put a link to something in its place
+                shutil.rmtree(self._root, ignore_errors=True)
 
     @contextlib.contextmanager
     def _promised(self, nbytes: int) -> Iterator[None]:

@@ -4,6 +4,7 @@ import errno
 import logging
 import mmap
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,9 +47,9 @@ class SnapshotMemory:
         self._lock = threading.RLock()
 
     @property
-    def directory(self) -> Path:
-        """Directory in memory that belongs to this node and run alone."""
-        return self._memory
+    def replica_directory(self) -> Path:
+        """Directory in memory for replica snapshots."""
+        return self._memory / "replicas"
 
     @property
     def on_disk(self) -> bool:
@@ -181,11 +182,16 @@ class SnapshotMemory:
                 self._drop_retired(rank)
 
     def remove_all(self) -> None:
-        """Remove all slots of this run and node, known or not, and their directories."""
+        """Remove all slots of this run and node, known or not, their directories, and all replica snapshots there.
+
+        An agent of another start, which makes none, must not leave them for one that would take them for its own.
+        """
         with self._lock:
             for file in self._existing():
                 file.path.unlink(missing_ok=True)
             for directory in self._directories():
+                if directory == self._memory:
+                    shutil.rmtree(self.replica_directory, ignore_errors=True)
                 if not any(directory.iterdir()):
                     directory.rmdir()
             self._files = {}

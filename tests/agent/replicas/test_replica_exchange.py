@@ -1,11 +1,11 @@
 import dataclasses
 import socket
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 
-from holdfast_agent.replicas import replica_store
+from holdfast_agent.replicas import replica_server, replica_store
 from holdfast_agent.replicas.replica_client import fetch, send
 from holdfast_agent.replicas.replica_exchange import (
     PIECE_BYTES,
@@ -19,7 +19,7 @@ from holdfast_agent.snapshots.memory_room import Room
 from holdfast_checkpoint.format.shard_index import ShardIndex
 from holdfast_checkpoint.store.object_store import Bandwidth
 from holdfast_proto.run_key import Seal
-from holdfast_proto.v1.replica_pb2 import ReplicaAnswer, ReplicaFile, ReplicaRequest
+from holdfast_proto.v1.replica_pb2 import ReplicaAnswer, ReplicaFile, ReplicaRequest, WantedReplica
 from tests.agent.replicas.conftest import SEAL, Node, Proxy
 
 
@@ -213,6 +213,27 @@ def test_absurd_sizes_are_refused_before_they_cost_memory(
     assert (partner.held(), partner.files()) == ({}, [])
 
 
+def test_one_that_comes_while_all_others_are_served_waits_for_its_answer(node: Node, partner: Node, port: int) -> None:
+    """A node with many ranks fetches all their shards at once, and each may take minutes."""
+    partner.save(1, 10)
+    with ExitStack() as others:
+        for _ in range(replica_server._MOST_CONNECTIONS):
+            connection = socket.create_connection(("127.0.0.1", port))
+            others.enter_context(ReplicaWire(connection, SEAL, "partner", is_server=False)).greet()
+        with ReplicaWire(socket.create_connection(("127.0.0.1", port)), SEAL, "partner", is_server=False) as wire:
+            wire.greet()
+            wire.send(ReplicaRequest(get=WantedReplica(rank=1, step=10, generation=1)))
+            others.close()
+            assert [file.rank for file in wire.receive(ReplicaAnswer).files] == [1]
+
+
+def test_strangers_that_say_nothing_keep_nobody_out(port: int) -> None:
+    with ExitStack() as strangers:
+        for _ in range(3 * replica_server._MOST_CONNECTIONS):
+            strangers.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert "does not know the request" in ask(port, ReplicaRequest())[0].problem
+
+
 def altered(of: ShardIndex, **fields: object) -> ReplicaFile:
     file = file_message(of)
     for name, value in fields.items():
@@ -236,7 +257,8 @@ def test_announcements_that_make_no_sense_are_refused(node: Node, partner: Node,
     assert partner.held() == {}
 
 
-def test_a_server_that_closes_ends_its_connections(partner: Node) -> None:
+def test_a_server_that_closes_ends_its_connections(partner: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_server, "_CLOSE_S", 3600.0)
     server = ReplicaServer(partner.store, SEAL, "127.0.0.1")
     address = ("127.0.0.1", server.port)
     with ReplicaWire(socket.create_connection(address), SEAL, "partner", is_server=False) as wire:
@@ -244,5 +266,6 @@ def test_a_server_that_closes_ends_its_connections(partner: Node) -> None:
         server.close()
         with pytest.raises(ReplicaError):
             wire.receive(ReplicaAnswer)
+    server.close()  # again: there is nothing to wait for
     with pytest.raises(ReplicaError, match="cannot be reached: Connection refused"):
         partner.fetch(server.port, 0, 1)
