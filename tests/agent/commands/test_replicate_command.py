@@ -119,7 +119,7 @@ async def test_a_rank_that_takes_no_part_fails_the_step_and_no_slot_stays_pinned
         await until(lambda: desk.said[1], "it has failed")
         await until(lambda: of_first and not desk.pinned(), "the other rank has its slot back")
     assert (desk.said, desk.service.replicator.counters.failures) == ((STEP, True, -1), 1)
-    assert f"there is no replica snapshot of step {STEP}: {reason}" in caplog.text
+    assert f"there are no replica snapshots of step {STEP}: {reason}" in caplog.text
     assert desk.reported == []
 
 

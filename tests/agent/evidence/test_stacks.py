@@ -34,7 +34,7 @@ WAYS_TO_HANG = {
     "sleep": "import time\nprint(flush=True)\ntime.sleep(600)",
     "pipe": "import os\nown, other = os.pipe()\nprint(flush=True)\nos.read(own, 1)",
     "process": "import subprocess\n"
-    "child = subprocess.Popen(['cat'], stdin=-1, stdout=-3)\nprint(flush=True)\nchild.wait(500)",
+    "child = subprocess.Popen(['cat'], stdin=-1, stdout=-3)\nprint(flush=True)\nchild.wait()",
 }
 
 Start = Callable[[str], Rank]
@@ -51,7 +51,14 @@ def start() -> Iterator[Start]:
         assert process.stdout is not None
         process.stdout.readline()
         state = "R" if way == "user_code" else "S"
-        wait_until(lambda: processes.process_state(process.pid) == state, f"the rank hangs: {way}")
+        sleeps = [""]
+
+        def hangs() -> bool:
+            # On a busy machine it may sleep for a moment before the call in which it stays.
+            sleeps.append(sleeps_of(process.pid))
+            return processes.process_state(process.pid) == state and (state == "R" or sleeps[-1] == sleeps[-2])
+
+        wait_until(hangs, f"the rank hangs: {way}")
         return Rank(4, 1, 0, process.pid, processes.start_ticks(process.pid), device="cpu")
 
     yield begin
@@ -65,6 +72,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "NATIVE_PATIENCE_S", 60.0)
     monkeypatch.setattr(stacks, "PLAIN_PATIENCE_S", 60.0)
     monkeypatch.setattr(stacks, "_LOOK_PATIENCE_S", 60.0)
+
+
+def sleeps_of(pid: int) -> str:
+    """Return how often a process has begun to sleep."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line for line in lines if line.startswith("voluntary_ctxt_switches"))
 
 
 async def taken(rank: Rank, folder: Path, *, may_pause: bool = True) -> StackSummary:

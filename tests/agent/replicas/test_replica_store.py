@@ -1,21 +1,14 @@
 import dataclasses
-from pathlib import Path
 
 import pytest
 
-from holdfast_agent.processes.containment import Errors
 from holdfast_agent.replicas import replica_store
 from holdfast_agent.replicas.replica_exchange import ReplicaError
-from holdfast_agent.replicas.replica_service import open_replicas
 from holdfast_agent.replicas.replica_store import ReplicaStore
 from holdfast_agent.snapshots.memory_room import Room
-from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.format.durable import NewFile
 from holdfast_checkpoint.format.shard_index import index_path
-from holdfast_proto.v1.store_pb2 import RunSpec
 from tests.agent.replicas.conftest import WORLD, Node
-from tests.support.nodes import agent_options
-from tests.support.snapshots import RUN
 
 
 def test_shards_are_reported_by_step_and_generation(node: Node) -> None:
@@ -141,17 +134,6 @@ def test_nothing_to_take_over_is_no_error(node: Node) -> None:
     node.store.remove_all()
     assert (node.held(), node.root.exists()) == ({}, False)
     node.store.adopt()
-
-
-def test_a_node_that_takes_no_replica_snapshots_removes_what_an_earlier_agent_left(node: Node, tmp_path: Path) -> None:
-    node.save(0, 10)
-    memory = SnapshotMemory(node.shm, tmp_path / "slots", RUN, "node")
-    left = node.root.parent.rename(memory.directory) / "replicas"
-    spec = RunSpec(run=RUN, command=["train"], nodes=2, snapshot_every=1, replicate_every_s=0.0)
-    options = agent_options(tmp_path, tmp_path, shm_directory=node.shm)
-    assert left.exists()
-    assert open_replicas(options, spec, memory, Errors()) is None
-    assert not left.exists()
 
 
 def test_a_folder_of_another_user_or_behind_a_link_is_left_alone(node: Node) -> None:

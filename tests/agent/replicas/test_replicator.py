@@ -186,7 +186,7 @@ def test_a_rank_that_works_on_a_later_step_without_a_report_fails_the_step(
 
     run()
     assert maker.said == {"wanted_step": 10, "failed": True}
-    assert "no replica snapshot of step 10: ranks [1] have not taken its snapshot" in caplog.text
+    assert "no replica snapshots of step 10: ranks [1] have not taken its snapshot" in caplog.text
 
 
 def test_nobody_waits_for_ranks_once_another_step_is_named(maker: Maker) -> None:
@@ -222,7 +222,7 @@ def test_a_partner_that_cannot_be_reached_is_tried_again_and_then_the_step_has_f
     assert (maker.counted, maker.pinned, node.held()) == ((2, 1), [], {(10, 1): [0, 1]})
     assert "Connection refused" in caplog.text
     assert caplog.text.count("sent again") >= 4
-    assert caplog.text.count("there is no replica snapshot") == 1
+    assert caplog.text.count("there are no replica snapshots") == 1
 
 
 async def test_a_later_step_keeps_the_complete_one_and_drops_older_ones(maker: Maker, node: Node) -> None:

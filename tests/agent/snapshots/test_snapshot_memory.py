@@ -360,6 +360,8 @@ def test_end_removes_this_nodes_slots_and_no_others(scarce: None, memory: Snapsh
     kept = neighbour.grant(1, 8 * KIB, ranks_on_node=1).paths
     memory.grant(0, 8 * KIB, ranks_on_node=1)
     memory.grant(0, 64 * KIB, ranks_on_node=8)
+    (memory.replica_directory / "step-00000007").mkdir(parents=True)
+    (memory.replica_directory / "step-00000007" / "rank-00000.shard").touch()  # left by an agent that made some
     new_memory(tmp_path).remove_all()
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
     assert [path.name for path in (tmp_path / "shm").iterdir()] == [f"holdfast-{os.geteuid()}-run@node-b"]

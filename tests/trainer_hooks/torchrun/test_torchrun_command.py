@@ -167,7 +167,7 @@ def test_two_nodes_come_back_together_and_a_spare_takes_the_place_of_a_lost_node
 
     def start(node: str) -> Job:
         place = f"checkpoints={jobs.folder}/checkpoints,snapshot_every=1,checkpoint_every=5,directory={node}"
-        conf = f"--rdzv-conf=node={node},run_key_file={key},{place},preset=fast"
+        conf = f"--rdzv-conf=node={node},run_key_file={key},{place},preset=fast,replicate_every=0"
         words = ["--nnodes=2:3", "--rdzv-id=pair", f"--rdzv-endpoint={store_server.url}", conf]
         return jobs.start(node, *words, *script(jobs, victim=0))
 
