@@ -30,14 +30,14 @@ class ReplicaService:
     server: ReplicaServer
     replicator: Replicator
     restorer: ReplicaRestorer
-    host: str
+    address: str
+    """Host and port at which other nodes reach this one."""
     failure_domain: str
 
     def state(self, world_size: int) -> store.NodeReplicas:
         """Return what the node's state says of them. ``world_size``: those of worlds of another size do not count."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
         message = store.NodeReplicas(
-            address=f"{host}:{self.server.port}",
+            address=self.address,
             failure_domain=self.failure_domain,
             held=self.replicas.held(world_size),
         )
@@ -82,18 +82,20 @@ def open_replicas(
         why = f"{host}:{port} cannot be used: {reason_of(error)}"
         log.error("no replica snapshots: %s: set --replica-address to an address of this node", why)
         return None
+    address = f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}"
     replicator = Replicator(
         replicas,
         memory,
         seal,
         errors,
         run=spec.run,
+        address=address,
         bandwidth=Bandwidth(spec.replica_bytes_per_s),
         compression=options.checkpoint_compression,
         writers=spec.ranks_per_node,
     )
     restorer = ReplicaRestorer(replicas, memory, seal)
-    return ReplicaService(replicas, server, replicator, restorer, host, options.topology)
+    return ReplicaService(replicas, server, replicator, restorer, address, options.topology)
 
 
 def _place(options: AgentOptions) -> tuple[str, int]:

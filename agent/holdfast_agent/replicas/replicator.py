@@ -78,6 +78,7 @@ class Replicator:
         errors: Errors,
         *,
         run: str,
+        address: str,
         bandwidth: Bandwidth,
         compression: Compression,
         writers: int,
@@ -87,6 +88,7 @@ class Replicator:
         self._memory = memory
         self._seal = seal
         self._run = run
+        self._address = address
         self._bandwidth = bandwidth
         self._compression = compression
         self._jobs = BackgroundJobs(errors, "replicas")
@@ -101,7 +103,7 @@ class Replicator:
     def begin(self, command: store.Replicate, ranks: Collection[int], world_size: int) -> bool:
         """Give up what is not done of the step before, drop what is no longer needed, and wait for the ranks.
 
-        Return False if that step is named again.
+        Return False if that step is named again, or if its partner is this node itself.
         """
         if self._target is not None and self._target.command.step == command.step:
             return False
@@ -109,7 +111,9 @@ class Replicator:
         self._target = _Target(command, frozenset(ranks), world_size)
         kept_step = command.kept_step if command.HasField("kept_step") else None
         self._replicas.keep(kept_step, command.step)
-        return True
+        if command.address == self._address:  # else what is sent comes back here, and counts as a second copy
+            self.fail(command.step, f"{command.partner} has the address of this node, {self._address}, too")
+        return not self._target.failed
 
     def give_up(self) -> None:
         """Stop making and sending: another step is named, or another generation begins."""

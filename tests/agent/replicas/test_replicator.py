@@ -58,8 +58,12 @@ class Maker:
             self.memory.grant(rank, 4 << 20, len(RANKS), 3)
         self.replicator = Replicator(
             node.store, self.memory, SEAL, self.errors,
-            run=RUN, bandwidth=Bandwidth(), compression=Compression.ALWAYS, writers=2,
+            run=RUN, address=OWN_ADDRESS, bandwidth=Bandwidth(), compression=Compression.ALWAYS, writers=2,
         )  # fmt: skip
+
+    def name_itself(self, step: int) -> bool:
+        """Name a step with the node's own address as that of its partner."""
+        return self.replicator.begin(store.Replicate(step=step, partner="b", address=OWN_ADDRESS), RANKS, WORLD)
 
     def name(self, step: int, *, port: int | None = None, kept_step: int | None = None) -> bool:
         """Name a step, as the leader does."""
