@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from holdfast_core import incidents
 from holdfast_core.accounting import phase_watch
+from holdfast_core.checkpointing import replicas
 from holdfast_core.detectors.speed.memory_creep import BLOCKS
 from holdfast_core.model import Action, Observation
 from holdfast_daemon.clock import Clock
@@ -45,6 +46,7 @@ VARY = {
     r"\.watched": 2 * phase_watch.MOST_STRETCHES,
     r"\._marks": 2 * 128,
     r"\.witness_words": 2 * 8,
+    r"\.record\.line\.starts": 2 * replicas.STARTS_KEPT,
     r"\._busy_s": 2 * 16,
     r"\._blocks": 2 * BLOCKS,
     r"\.least_bytes": 2 * (BLOCKS + 1) * 10_000,

@@ -20,6 +20,9 @@ from holdfast_proto.run_key import Seal
 from holdfast_proto.snapshot import SnapshotError
 from holdfast_proto.v1 import store_pb2 as store
 
+_TRIES = 3
+_PAUSE_S = 1.0
+
 
 class ReplicaRestorer:
     """Fetches, verifies and unpacks replica snapshots before the ranks of a generation start."""
@@ -28,6 +31,8 @@ class ReplicaRestorer:
         self._replicas = replicas
         self._memory = memory
         self._seal = seal
+        self.failed_generation = 0
+        """Newest generation whose replica snapshots could not be loaded; 0: none."""
 
     async def starting_point(
         self, start: store.StartGeneration, ranks: Sequence[int], generation: int
@@ -36,6 +41,15 @@ class ReplicaRestorer:
 
         Raises AgentError if one is missing or damaged. What is in the slots stays until all are here.
         """
+        try:
+            return await self._starting_point(start, ranks, generation)
+        except AgentError:
+            self.failed_generation = generation
+            raise
+
+    async def _starting_point(
+        self, start: store.StartGeneration, ranks: Sequence[int], generation: int
+    ) -> StartingPoint:
         holders = {holder.rank: holder.address for holder in start.replica_holders}
         stop = threading.Event()
         try:
@@ -62,10 +76,17 @@ class ReplicaRestorer:
         if rank not in holders:
             raise AgentError(f"no node is known that holds a replica snapshot of rank {rank}, step {step}")
         bring = partial(fetch, holders[rank], self._seal, self._replicas, rank, step, generation=generation, stop=stop)
-        try:
-            await asyncio.to_thread(bring)
-        except ReplicaError as error:
-            raise AgentError(f"the replica snapshot of rank {rank}, step {step}, cannot be fetched: {error}") from error
+        reasons: list[ReplicaError] = []
+        while len(reasons) < _TRIES and not stop.is_set():
+            try:
+                await asyncio.to_thread(bring)
+                return
+            except ReplicaError as error:
+                reasons.append(error)
+            if len(reasons) < _TRIES:
+                await asyncio.sleep(_PAUSE_S)  # the holder may be busy: its ranks have just ended
+        first = reasons[0] if reasons else "the start is given up"
+        raise AgentError(f"the replica snapshot of rank {rank}, step {step}, cannot be fetched: {first}")
 
     async def _unpack(
         self, workers: CheckpointWorkers, rank: int, start: store.StartGeneration, generation: int, ranks_on_node: int

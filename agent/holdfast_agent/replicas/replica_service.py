@@ -40,6 +40,7 @@ class ReplicaService:
             address=self.address,
             failure_domain=self.failure_domain,
             held=self.replicas.held(world_size),
+            unusable_generation=self.restorer.failed_generation,
         )
         self.replicator.describe(message)
         return message

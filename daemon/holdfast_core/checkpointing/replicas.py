@@ -15,6 +15,8 @@ from holdfast_core.recovery.ending import RESEND_S
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
+STARTS_KEPT = 8
+"""Starts of generations that are remembered: replica snapshots from before them are never used."""
 LOOK_S = 1.0
 """Pause between two looks at all nodes. A node's state comes once a second, and there may be thousands of nodes."""
 
@@ -60,14 +62,46 @@ def complete_step(state: CoreState) -> int | None:
     return replication.complete_step if replication is not None and is_present else None
 
 
+def usable(tick: Tick, copies: int = 1) -> set[tuple[int, int]]:
+    """Return step and generation of the sets from which a generation can start: each rank's is on ``copies`` nodes."""
+    record = tick.record
+    before = record.unusable_replica if record.HasField("unusable_replica") else None
+    whole = complete_replicas(tick.state.members, tick.world_size, copies=copies)
+    return {one for one in whole if is_in_line(record, *one) and (before is None or one[0] < before)}
+
+
+def note_start(record: store.CoordinatorState) -> None:
+    """Note in the line of states that the record's generation begins after its resumed step."""
+    line = record.line
+    if not line.starts:
+        line.since_generation = max(record.generation, 1) - 1
+    later = [start for start in line.starts if start.step < record.resumed_step]
+    later.append(store.LineStart(generation=record.generation, step=record.resumed_step))
+    for start in later[:-STARTS_KEPT]:
+        line.since_generation = start.generation
+    del line.starts[:]
+    line.starts.extend(later[-STARTS_KEPT:])
+
+
+def is_in_line(record: store.CoordinatorState, step: int, generation: int) -> bool:
+    """Return whether no later generation has begun before a state that this one has reached.
+
+    A node that had no part in such a start, because it was lost, did not drop the state. It may come back with it.
+    """
+    if generation >= record.generation:
+        return True
+    is_known = bool(record.line.starts) and generation >= record.line.since_generation
+    return is_known and all(step <= start.step for start in record.line.starts if start.generation > generation)
+
+
 def see_failed_start(tick: Tick) -> bool:
     """Note that a node could not load the replica snapshots from which the newest generation was to start.
 
     Return whether that is so. These, and newer ones, are not used again until other ones are complete.
     """
     record = tick.record
-    failed = (node.failed_generation == record.generation for node in tick.state.nodes.values())
-    if record.source != store.SOURCE_REPLICA or not any(failed):
+    could_not = any(_could_not_load(node, record.generation) for node in tick.state.nodes.values())
+    if record.source != store.SOURCE_REPLICA or not could_not:
         return False
     if not record.HasField("unusable_replica") or record.unusable_replica > record.resumed_step:
         with tick.edit_record() as edited:
@@ -138,9 +172,17 @@ def _complete_step(tick: Tick, last: Replication | None) -> int | None:
 
 
 def _newest(tick: Tick, copies: int) -> int | None:
-    unusable = tick.record.unusable_replica if tick.record.HasField("unusable_replica") else None
-    whole = complete_replicas(tick.state.members, tick.world_size, copies=copies)
-    return max((step for step, _ in whole if unusable is None or step < unusable), default=None)
+    return max((step for step, _ in usable(tick, copies)), default=None)
+
+
+def _could_not_load(node: store.NodeState, generation: int) -> bool:
+    """Return whether a generation has failed on a node because of its replica snapshots, and for no other reason.
+
+    A node without them cannot load any.
+    """
+    if node.failed_generation != generation:
+        return False
+    return not node.HasField("replicas") or node.replicas.unusable_generation == generation
 
 
 def _step(tick: Tick, members: Sequence[store.NodeState]) -> int | None:
@@ -172,6 +214,11 @@ def _follow(tick: Tick, members: Sequence[store.NodeState], current: Replication
         if not is_over:
             _send(tick, current, [node.node for node in behind])
     elif not behind and all(node.replicas.replicated_step == step for node in members):
+        # What counts is what the partners show: two nodes may be known by one address.
+        if (step, current.generation) not in complete_replicas(tick.state.members, tick.world_size, copies=2):
+            is_over = tick.now - current.sent_unix_s > tick.state.spec.replicate_every_s + RESEND_S
+            tick.state = replace(tick.state, replication=replace(current, is_over=is_over))
+            return
         current = replace(current, is_over=True, complete_step=step)
         if tick.record.HasField("unusable_replica"):  # these take the place of what could not be loaded
             with tick.edit_record() as record:

@@ -5,7 +5,7 @@ it yet would offer steps of a line of training that the run has left.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from holdfast_proto.v1 import store_pb2 as store
@@ -32,23 +32,21 @@ def choose(
     now: float = 0.0,
     bad_from: int | None = None,
     *,
-    replicas_before: int | None = None,
+    replicas: Collection[tuple[int, int]] = (),
 ) -> RestorePoint | None:
     """Return the newest restore point: snapshots in memory, replica snapshots, a checkpoint, else the seed.
 
     Of one step, a snapshot in memory comes first, because it needs no unpacking; then a replica snapshot, because
-    every node has most of it. States from step ``bad_from`` on are taken only if there is no earlier one. Replica
-    snapshots from step ``replicas_before`` on are never taken. None if there are checkpoints and none can be used: the
-    seed is for runs that have none.
+    every node has most of it. States from step ``bad_from`` on are taken only if there is no earlier one. None if there
+    are checkpoints and none can be used: the seed is for runs that have none.
+
+    ``replicas``: step and generation of the sets of replica snapshots that can be used.
     """
     history = present_history(nodes)
     present = [node for node in nodes.values() if node.history == history]
     damaged = {step for node in present for step in node.damaged_checkpoints}
     there = {step for node in present for step in node.checkpoints} | damaged
     whole = there - damaged - set(unreadable)
-    replicas = {
-        one for one in complete_replicas(nodes, world_size) if replicas_before is None or one[0] < replicas_before
-    }
     found = _newest(nodes, world_size, replicas, whole)
     if bad_from is not None:
         good_replicas = {one for one in replicas if one[0] < bad_from}

@@ -24,14 +24,13 @@ def begin(tick: Tick) -> None:
     standstills.drop(tick, "another generation begins")
     record = tick.record
     bad_from = proven_steps.bad_from(tick)
-    unusable = record.unusable_replica if record.HasField("unusable_replica") else None
     point = restore_point.choose(
         tick.state.members,
         tick.world_size,
         record.unreadable_checkpoints,
         tick.now,
         bad_from,
-        replicas_before=unusable,
+        replicas=replicas.usable(tick),
     )
     if point is None:
         checkpoint_reads.refuse_damaged(tick)
@@ -50,6 +49,7 @@ def begin(tick: Tick) -> None:
         edited.source = point.source
         edited.replica_generation = point.replica_generation
         edited.resumed_step = point.step
+        replicas.note_start(edited)
         edited.step_at_restart = record.newest_step
         edited.newest_step = -1 if counts_anew else max(record.newest_step, point.step)
         edited.counts_anew = counts_anew

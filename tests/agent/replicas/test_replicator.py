@@ -24,6 +24,7 @@ from tests.support.snapshots import RUN
 from tests.support.virtual_time import on_virtual_time
 
 RANKS = (0, 1)
+OWN_ADDRESS = "0.0.0.0:5000"
 
 
 class OneWorker:
@@ -309,3 +310,11 @@ async def test_an_end_of_the_agent_while_a_snapshot_is_written_is_no_error(
     maker.take(0, 10)
     await until(lambda: maker.is_idle, "it has ended")
     assert (sum(maker.errors.unexpected.values()), maker.pinned, partner.held()) == (0, [], {})
+
+
+async def test_a_node_is_never_its_own_partner(maker: Maker, caplog: pytest.LogCaptureFixture) -> None:
+    """All nodes may have been given such an address: what they send would come back, and count as a second copy."""
+    for step in (10, 20):
+        assert not maker.name_itself(step)
+        assert maker.said == {"wanted_step": step, "failed": True}
+    assert caplog.text.count(f"b has the address of this node, {OWN_ADDRESS}, too") == 1

@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast_core.checkpointing.replicas import STARTS_KEPT, is_in_line, note_start
 from holdfast_core.checkpointing.restore_point import RestorePoint, choose, complete_replicas
 from holdfast_core.texts.refusals import unused
 from holdfast_proto.v1 import store_pb2 as store
@@ -34,9 +35,6 @@ def test_a_set_is_complete_when_every_rank_of_one_generation_is_held() -> None:
     assert complete_replicas(nodes, 3, copies=2) == {(9, 1)}
 
 
-REPLICA = held(20, 0, 1, generation=3)
-
-
 @pytest.mark.parametrize(
     ("memory", "checkpoints", "source", "step"),
     [
@@ -50,7 +48,8 @@ REPLICA = held(20, 0, 1, generation=3)
 def test_the_newest_state_is_taken_and_of_one_step_the_one_that_is_loaded_fastest(
     memory: list[int], checkpoints: list[int], source: int, step: int
 ) -> None:
-    point = choose({"a": node(REPLICA, memory={0: memory, 1: memory}, checkpoints=checkpoints)}, 2, [])
+    nodes = {"a": node(memory={0: memory, 1: memory}, checkpoints=checkpoints)}
+    point = choose(nodes, 2, [], replicas=[(20, 3)])
     assert point is not None
     assert (point.source, point.step) == (source, step)
     assert point.replica_generation == (3 if source == store.SOURCE_REPLICA else 0)
@@ -58,30 +57,48 @@ def test_the_newest_state_is_taken_and_of_one_step_the_one_that_is_loaded_fastes
 
 
 def test_the_replica_snapshots_of_the_newest_generation_are_taken() -> None:
-    point = choose({"a": node(held(20, 0, 1, generation=2), REPLICA)}, 2, [])
+    point = choose({}, 2, [], replicas=[(20, 2), (20, 3)])
     assert point is not None
     assert point.replica_generation == 3
 
 
 def test_states_that_may_be_bad_are_left_unused_if_there_is_an_earlier_one() -> None:
-    nodes = {"a": node(held(10, 0, 1, generation=2), REPLICA, memory={0: [25], 1: [25]}, checkpoints=[5])}
-    point = choose(nodes, 2, [], bad_from=15)
+    nodes = {"a": node(memory={0: [25], 1: [25]}, checkpoints=[5])}
+    point = choose(nodes, 2, [], bad_from=15, replicas=[(10, 2), (20, 3)])
     assert point == RestorePoint(store.SOURCE_REPLICA, 10, replica_generation=2)
-    assert choose({"a": node(REPLICA)}, 2, [], bad_from=15) == RestorePoint(
-        store.SOURCE_REPLICA, 20, replica_generation=3
-    )
+    point = choose({}, 2, [], bad_from=15, replicas=[(20, 3)])
+    assert point == RestorePoint(store.SOURCE_REPLICA, 20, replica_generation=3)
 
 
-@pytest.mark.parametrize(("before", "step"), [(21, 20), (20, 10), (10, 5)])
-def test_replica_snapshots_that_could_not_be_loaded_and_newer_ones_are_passed_over(before: int, step: int) -> None:
-    nodes = {"a": node(held(10, 0, 1), REPLICA, checkpoints=[5])}
-    point = choose(nodes, 2, [], replicas_before=before)
-    assert point is not None
-    assert point.step == step
+def with_starts(*starts: tuple[int, int], record: store.CoordinatorState | None = None) -> store.CoordinatorState:
+    """Return the record of a run whose generations have begun after these steps."""
+    made = record or store.CoordinatorState()
+    for generation, step in starts:
+        made.generation, made.resumed_step = generation, step
+        note_start(made)
+    return made
+
+
+def test_a_state_that_was_undone_is_not_used_even_if_a_lost_node_brings_it_back() -> None:
+    record = with_starts((1, -1), (2, 59), (3, 16), (4, 40))  # the third has gone back
+    in_line = [(16, 1), (10, 2), (16, 2), (40, 3), (99, 4)]
+    undone = [(59, 1), (17, 2), (41, 3)]
+    assert [one for one in in_line + undone if is_in_line(record, *one)] == in_line
+
+
+def test_nothing_from_before_a_lost_record_and_nothing_very_old_is_used() -> None:
+    record = store.CoordinatorState(generation=5)  # a leader that has found the store emptied
+    assert is_in_line(record, 50, 5) and not is_in_line(record, 50, 4)
+    with_starts((6, 50), record=record)
+    assert is_in_line(record, 50, 5) and not is_in_line(record, 51, 5) and not is_in_line(record, 50, 4)
+    with_starts(*((generation, 10 * generation) for generation in range(7, 8 + STARTS_KEPT)), record=record)
+    assert len(record.line.starts) == STARTS_KEPT
+    assert not is_in_line(record, 50, 5)
+    assert is_in_line(record, 80, record.line.since_generation)
 
 
 def test_a_start_from_before_a_damaged_checkpoint_begins_a_history() -> None:
-    point = choose({"a": node(REPLICA, checkpoints=[10, 30], history=1)}, 2, [30], 5.0)
+    point = choose({"a": node(checkpoints=[10, 30], history=1)}, 2, [30], 5.0, replicas=[(20, 3)])
     assert point is not None
     assert (point.source, point.step, point.passed_over) == (store.SOURCE_REPLICA, 20, frozenset({30}))
     assert point.history == store.History(number=2, parent=1, parent_step=20, since_unix_s=5.0)
@@ -141,6 +158,7 @@ def test_replica_snapshots_that_cannot_be_loaded_never_end_the_run_but_lead_to_o
         del spare.ranks[:]
         spare.stopped = True
         spare.failed_generation, spare.failure = world.state.record.generation, "rank 4: damaged on node0"
+        spare.replicas.unusable_generation = spare.failed_generation
         restart(world)
     assert tried == sorted({one.step for one in world.node_states["node0"].replicas.held}, reverse=True)
     assert (source, world.state.record.resumed_step) == (store.SOURCE_CHECKPOINT, 0)
@@ -148,6 +166,18 @@ def test_replica_snapshots_that_cannot_be_loaded_never_end_the_run_but_lead_to_o
     assert "generation 2 could not start: rank 4: damaged on node0" in [
         line.what for line in world.incidents[-1].actions
     ]
+
+
+def test_a_start_that_fails_for_another_reason_says_nothing_against_replica_snapshots() -> None:
+    world = with_a_lost_node()
+    before = world.state.record.resumed_step
+    spare = world.node_states["node3"]
+    del spare.ranks[:]
+    spare.stopped = True
+    spare.failed_generation, spare.failure = world.state.record.generation, "cannot find the rendezvous"
+    restart(world)
+    record = world.state.record
+    assert (record.source, record.resumed_step, record.generation) == (store.SOURCE_REPLICA, before, 3)
 
 
 def test_a_command_that_is_repeated_names_the_holders_again() -> None:
