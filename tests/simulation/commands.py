@@ -195,6 +195,7 @@ def cannot_start(world: StoryWorld, words: Sequence[str], options: Mapping[str, 
     """cannot_start node0 says='no memory': a node has not been able to start the newest generation."""
     node = world.node_states[words[0]]
     node.failed_generation, node.failure = world.state.record.generation, options["says"]
+    node.replicas.unusable_generation = node.failed_generation
     node.generation, node.stopped = node.failed_generation - 1, True
     del node.ranks[:]
 
