@@ -25,6 +25,8 @@ START_PATIENCE_S = 90.0
 """Longest wait for Holdfast, after a world has formed. It begins long before."""
 END_PATIENCE_S = 170.0
 """Longest wait, after the ranks have ended, until the last checkpoint is written."""
+_EXIT_S = 10.0
+"""Longest time from the end of its output to its exit code."""
 _USAGE, _CONFIGURATION = 2, 78
 """Exit codes of a command with wrong arguments, and of one with a wrong setting."""
 Handler: TypeAlias = Callable[[int, FrameType | None], object]
@@ -181,7 +183,11 @@ class NodeCompanion:
     def _read(self, process: "subprocess.Popen[str]", known: threading.Event) -> None:
         """Read the variables, which are the first line, and drop whatever follows."""
         assert process.stdout is not None
-        self._variables = _parsed(process.stdout.readline()) or self._variables
+        line = process.stdout.readline()
+        self._variables = _parsed(line) or self._variables
+        if not line:  # it ends, and closes its files a moment before its exit code is there
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_EXIT_S)
         known.set()
         for _ in process.stdout:
             pass

@@ -1,12 +1,14 @@
 """What the rendezvous takes from torchrun's arguments, and what it refuses."""
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
-from torch.distributed.elastic.rendezvous.api import RendezvousParameters
+from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousParameters
 
-from holdfast_torchrun.node_companion import observe_command
+from holdfast_torchrun import node_companion
+from holdfast_torchrun.node_companion import NodeCompanion, observe_command
 from holdfast_torchrun.rendezvous_settings import RendezvousSettings, find_address, read_settings
 from tests.support.run_keys import SECRET, write_key
 
@@ -61,6 +63,17 @@ def test_what_is_neither_ours_nor_torchs_is_a_flag_of_observe() -> None:
 def test_the_address_of_a_node_is_also_that_of_its_replica_snapshots(local: str, shown: str) -> None:
     words = observe_command(dataclasses.replace(settings(), local_address=local))
     assert words[words.index("--replica-address") + 1] == shown
+
+
+def test_a_refusal_is_seen_although_the_output_ends_before_the_exit_code_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuses = "import os, sys, time; os.close(1); time.sleep(0.5); os._exit(2)"
+    monkeypatch.setattr(node_companion, "observe_command", lambda _: [sys.executable, "-c", refuses])
+    companion = NodeCompanion(settings(run="none", endpoint="", least=1, most=1))
+    with pytest.raises(RendezvousError, match="Holdfast refuses a setting"):
+        companion.enter_world()
+    companion.end(1)
 
 
 def test_one_node_needs_neither_a_name_nor_a_server() -> None:
