@@ -22,7 +22,7 @@ from holdfast_proto.run_key import RunKeyFile
 
 NODES = ("a", "b", "c")
 FAULTS = ("killed rank", "hung rank", "lost node")
-STEPS_BEFORE = 30
+STEPS_BEFORE = 90
 """Steps before a fault. Checkpoints of the script itself come every 20 steps, so plain torchrun loses ten."""
 PATIENCE_S = 120.0
 """Longest wait for a job to continue. gloo gives up a call after 30 minutes, NCCL after 10."""
