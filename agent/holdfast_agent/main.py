@@ -126,7 +126,8 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     )
     numbers_start = link.serve(spec, await link.now_ns(), saved.numbers_start if saved is not None else 0)
     node = Node(options, spec, memory, inventory, numbers_start)
-    node.replicas = open_replicas(options, spec, memory, node.errors)
+    if node.replicates:
+        node.replicas = open_replicas(options, spec, memory, node.errors)
     checkpoints = NodeCheckpoints(memory, inventory, saver, CheckpointRestorer(inventory, memory), node.replicas)
     if secondary is not None:
         secondary.start(node.ranks_of_world)

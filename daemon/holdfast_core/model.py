@@ -251,7 +251,7 @@ class Suspicion:
 
 @dataclass(frozen=True, kw_only=True)
 class Replication:
-    """Replica snapshots of one step that the nodes were told to make: see replicas.py."""
+    """Replica snapshots of one step that the nodes were commanded to make: see replicas.py."""
 
     step: int
     generation: int

@@ -33,7 +33,7 @@ class HeldShard:
 
 
 class HeldShards:
-    """The complete shards of a node. Whoever changes them holds a lock; readers need none.
+    """The complete shards of a node. A caller that changes them holds a lock; readers need none.
 
     A shard that is a difference is here only while the full one that it builds on is.
     """

@@ -63,14 +63,11 @@ class ReplicaService:
 def open_replicas(
     options: AgentOptions, spec: store.RunSpec, memory: SnapshotMemory, errors: Errors
 ) -> ReplicaService | None:
-    """Return the service of a node that makes and takes replica snapshots; None: it does not, or it cannot.
+    """Return the service of a node that is to make and take replica snapshots; None: it cannot.
 
     Without it, the run trains, and a lost node costs the steps since the last checkpoint.
     """
-    saves = bool(spec.command) or spec.restores
     replicas = ReplicaStore(memory.replica_directory, options.shm_directory, spec.run)
-    if not (saves and spec.nodes > 1 and spec.snapshot_every and spec.replicate_every_s):
-        return None
     try:
         seal = RunKeyFile(options.run_key, spec.run).read().seal_of(spec.instance)
         host, port = _place(options)

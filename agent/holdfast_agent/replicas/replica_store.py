@@ -276,7 +276,7 @@ class ReplicaStore:
         return sorted((step, path) for path in self._root.glob("*") if (step := step_of(path.name)) is not None)
 
     def _remove_folders(self, is_old: Callable[[int], bool]) -> None:
-        """Remove folders with all that is in them. Whoever writes into one then fails, and leaves nothing behind."""
+        """Remove folders with all that is in them. A write into one then fails, and leaves nothing behind."""
         for step, folder in self._step_folders():
             if is_old(step):
                 self._discard(folder)
