@@ -264,6 +264,8 @@ class Replication:
     """Whether all nodes have them, or a node will have none."""
     complete_step: int | None = None
     """Newest step of which every rank's snapshot is on two nodes; None: there is none."""
+    failures: int = 0
+    """Steps in a row that have failed. The pause before the next one doubles with each after the first."""
 
 
 @dataclass(frozen=True)

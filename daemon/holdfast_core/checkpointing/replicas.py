@@ -15,6 +15,7 @@ from holdfast_core.recovery.ending import RESEND_S
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
+_MOST_DOUBLINGS = 6
 STARTS_KEPT = 8
 """Starts of generations that are remembered: replica snapshots from before them are never used."""
 LOOK_S = 1.0
@@ -140,7 +141,9 @@ def _may_be_made(tick: Tick) -> bool:
 def _next_look(tick: Tick, current: Replication) -> float:
     """Return the Unix time until which there is nothing to do."""
     if current.is_over:
-        return current.began_unix_s + tick.state.spec.replicate_every_s
+        # A partner that cannot be reached may stay so, and each try costs the nodes time to compress.
+        doublings = min(max(current.failures - 1, 0), _MOST_DOUBLINGS)
+        return current.began_unix_s + tick.state.spec.replicate_every_s * 2.0**doublings
     return current.looked_unix_s + LOOK_S
 
 
@@ -158,6 +161,7 @@ def _begin(tick: Tick, members: Sequence[store.NodeState], last: Replication | N
         looked_unix_s=tick.now,
         is_over=0 < planned_steps <= step,
         complete_step=_complete_step(tick, last),
+        failures=0 if last is None else last.failures,
     )
     tick.state = replace(tick.state, replication=begun)
     if not begun.is_over:
@@ -206,7 +210,7 @@ def _follow(tick: Tick, members: Sequence[store.NodeState], current: Replication
     step, current = current.step, replace(current, looked_unix_s=tick.now)
     behind = [node for node in members if node.replicas.wanted_step != step]
     if any(node.replicas.failed and node.replicas.wanted_step == step for node in members):
-        current = replace(current, is_over=True)
+        current = replace(current, is_over=True, failures=current.failures + 1)
     elif behind and tick.now - current.sent_unix_s > RESEND_S:
         # Ranks that are past the step cannot make them anymore.
         is_over = any(rank.progress.step > step for node in behind for rank in node.ranks)
@@ -217,9 +221,10 @@ def _follow(tick: Tick, members: Sequence[store.NodeState], current: Replication
         # What counts is what the partners show: two nodes may be known by one address.
         if (step, current.generation) not in complete_replicas(tick.state.members, tick.world_size, copies=2):
             is_over = tick.now - current.sent_unix_s > tick.state.spec.replicate_every_s + RESEND_S
-            tick.state = replace(tick.state, replication=replace(current, is_over=is_over))
+            failures = current.failures + is_over
+            tick.state = replace(tick.state, replication=replace(current, is_over=is_over, failures=failures))
             return
-        current = replace(current, is_over=True, complete_step=step)
+        current = replace(current, is_over=True, complete_step=step, failures=0)
         if tick.record.HasField("unusable_replica"):  # these take the place of what could not be loaded
             with tick.edit_record() as record:
                 record.ClearField("unusable_replica")

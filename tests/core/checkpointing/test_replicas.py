@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast_core.checkpointing.replicas import complete_step, partners
+from holdfast_core.checkpointing.replicas import LOOK_S, complete_step, partners
 from holdfast_core.recovery.ending import RESEND_S
 from tests.core.checkpointing.replicating import (
     EVERY_S,
@@ -161,6 +161,27 @@ def test_after_a_node_has_failed_the_next_ones_wait_for_the_interval_and_the_las
     assert newest(world).step > failed
     assert newest(world).kept_step == complete
     assert complete_step(world.state) == complete
+
+
+def test_the_pause_doubles_while_sets_fail_and_is_the_interval_again_after_one_that_is_complete() -> None:
+    world = replicating()
+    world.tick()
+
+    def steps_in(seconds: float) -> int:
+        known = newest(world).step
+        pass_time(world, seconds)
+        return newest(world).step - known
+
+    for pause_s in (EVERY_S, 2 * EVERY_S, 4 * EVERY_S):
+        learn(world)
+        world.node_states["node1"].replicas.failed = True
+        look(world)
+        assert not steps_in(pause_s - 3 * LOOK_S)
+        assert steps_in(3 * LOOK_S)
+    learn(world)
+    replicate(world)
+    look(world)
+    assert steps_in(EVERY_S)
 
 
 def test_a_new_leader_keeps_what_the_nodes_show_to_be_complete() -> None:
