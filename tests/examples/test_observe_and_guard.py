@@ -50,7 +50,7 @@ def test_two_nodes_watch_one_run_to_its_end(tmp_path: Path) -> None:
     done = run(str(NODES), "40", REDIS_SERVER=str(find_server()), **places)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr.count("nodes finished, generation 1") == 2  # each node says so
-    assert {path.name for path in tmp_path.glob("nodes*")} == {"nodes@a", "nodes@b"}
+    assert {path.name for path in tmp_path.glob("nodes@*")} == {"nodes@a", "nodes@b"}
 
 
 @pytest.mark.system
