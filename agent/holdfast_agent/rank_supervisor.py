@@ -54,7 +54,7 @@ class RankSupervisor:
         self._turn = asyncio.Lock()
         """Held while ranks are started or stopped."""
         self._in_hand = 0
-        """Generation of which the state is prepared now for ranks of another launcher; 0: none."""
+        """Generation that is started now, or of which the state is prepared; 0: none."""
         self.exits = RankWatch(node, checkpoints.saver, link.emit)
         parent_log = process_log(node.options.directory, "warm-parent")
         self.parent = WarmParentClient(
@@ -73,10 +73,10 @@ class RankSupervisor:
 
         If that fails, the node's state reports it, and no rank that we have started is left.
         """
-        if generation == self._in_hand:
-            return  # the leader repeats the command while this takes long
+        if generation in (self._in_hand, self._node.failed_generation):
+            return  # the leader repeats the command while this takes long, and until it hears of a failure
         async with self._turn:
-            self._in_hand = generation if self._node.observes else 0
+            self._in_hand = generation
             await self._guarded(generation, start)
             self._in_hand = 0
 
