@@ -57,6 +57,10 @@ class RankContext:
     see StartFrom in session.proto."""
     auto: bool = False
     """Whether the hooks attach by themselves, without a line in the script."""
+    left_out: tuple[tuple[int, int], ...] = ()
+    """Data that no step trains on, ascending: the first number, and how many. See LeftOut in session.proto."""
+    rolls_back: bool = False
+    """Whether a bad loss may lead to a roll-back, which leaves data out: a script that cannot do that is refused."""
 
     @property
     def saves(self) -> bool:
@@ -81,7 +85,8 @@ class RankContext:
             fields = json.loads(text)
             if "observed_node" in fields:
                 return ObservedNode(**fields["observed_node"]).context(rank, environment)
-            return cls(**fields)
+            left_out = tuple((int(first), int(steps)) for first, steps in fields.pop("left_out", ()))
+            return cls(**fields, left_out=left_out)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{VARIABLE} is not what an agent of this version writes: {error}") from None
 
@@ -103,6 +108,8 @@ class ObservedNode:
     """Steps between snapshots; 0: none."""
     checkpoint_every: int = 0
     """Steps between checkpoints, as in :class:`RankContext`."""
+    rolls_back: bool = False
+    """Whether a bad loss may lead to a roll-back, as in :class:`RankContext`."""
 
     @classmethod
     def of(cls, run: str, node: str, *, directory: Path, runtime: Path, **settings: Any) -> "ObservedNode":
@@ -135,4 +142,5 @@ class ObservedNode:
             observed=True,
             restores=self.restores,
             auto=self.auto,
+            rolls_back=self.rolls_back,
         )

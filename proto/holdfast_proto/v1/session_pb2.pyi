@@ -311,20 +311,30 @@ class SlotGrant(_message.Message):
     def __init__(self, paths: _Optional[_Iterable[str]] = ..., on_disk: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StartFrom(_message.Message):
-    __slots__ = ("generation", "step", "slot", "checkpoint", "refusal", "preparing")
+    __slots__ = ("generation", "step", "slot", "checkpoint", "refusal", "preparing", "left_out")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     PREPARING_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     generation: int
     step: int
     slot: str
     checkpoint: str
     refusal: str
     preparing: bool
-    def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[str] = ..., checkpoint: _Optional[str] = ..., refusal: _Optional[str] = ..., preparing: bool = ...) -> None: ...
+    left_out: _containers.RepeatedCompositeFieldContainer[LeftOut]
+    def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[str] = ..., checkpoint: _Optional[str] = ..., refusal: _Optional[str] = ..., preparing: bool = ..., left_out: _Optional[_Iterable[_Union[LeftOut, _Mapping]]] = ...) -> None: ...
+
+class LeftOut(_message.Message):
+    __slots__ = ("first", "steps")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    steps: int
+    def __init__(self, first: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("report_interval_s",)
@@ -333,7 +343,7 @@ class Welcome(_message.Message):
     def __init__(self, report_interval_s: _Optional[float] = ...) -> None: ...
 
 class RankCommand(_message.Message):
-    __slots__ = ("id", "generation", "capture_evidence", "snapshot_at", "stop_at", "inject_fault", "profile_steps")
+    __slots__ = ("id", "generation", "capture_evidence", "snapshot_at", "stop_at", "inject_fault", "profile_steps", "spike_found")
     ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CAPTURE_EVIDENCE_FIELD_NUMBER: _ClassVar[int]
@@ -341,6 +351,7 @@ class RankCommand(_message.Message):
     STOP_AT_FIELD_NUMBER: _ClassVar[int]
     INJECT_FAULT_FIELD_NUMBER: _ClassVar[int]
     PROFILE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    SPIKE_FOUND_FIELD_NUMBER: _ClassVar[int]
     id: int
     generation: int
     capture_evidence: CaptureEvidence
@@ -348,7 +359,16 @@ class RankCommand(_message.Message):
     stop_at: StopAt
     inject_fault: _fault_pb2.Fault
     profile_steps: ProfileSteps
-    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., capture_evidence: _Optional[_Union[CaptureEvidence, _Mapping]] = ..., snapshot_at: _Optional[_Union[SnapshotAt, _Mapping]] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., profile_steps: _Optional[_Union[ProfileSteps, _Mapping]] = ...) -> None: ...
+    spike_found: SpikeFound
+    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., capture_evidence: _Optional[_Union[CaptureEvidence, _Mapping]] = ..., snapshot_at: _Optional[_Union[SnapshotAt, _Mapping]] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., profile_steps: _Optional[_Union[ProfileSteps, _Mapping]] = ..., spike_found: _Optional[_Union[SpikeFound, _Mapping]] = ...) -> None: ...
+
+class SpikeFound(_message.Message):
+    __slots__ = ("tier", "step")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    tier: str
+    step: int
+    def __init__(self, tier: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class ProfileSteps(_message.Message):
     __slots__ = ("request", "steps", "directory", "patience_s")

@@ -47,6 +47,7 @@ class LossAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LOSS_ACTION_NOTE: _ClassVar[LossAction]
     LOSS_ACTION_NOTIFY: _ClassVar[LossAction]
     LOSS_ACTION_STOP: _ClassVar[LossAction]
+    LOSS_ACTION_ROLL_BACK: _ClassVar[LossAction]
 
 class Life(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -217,6 +218,7 @@ LOSS_ACTION_UNSPECIFIED: LossAction
 LOSS_ACTION_NOTE: LossAction
 LOSS_ACTION_NOTIFY: LossAction
 LOSS_ACTION_STOP: LossAction
+LOSS_ACTION_ROLL_BACK: LossAction
 LIFE_UNSPECIFIED: Life
 LIFE_STARTING: Life
 LIFE_RUNNING: Life
@@ -323,7 +325,7 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "continue_from", "versions", "notify", "loss_policy", "on_hang", "auto", "ras_off", "restores", "replicate_every_s", "replica_bytes_per_s")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "continue_from", "versions", "notify", "loss_policy", "on_hang", "auto", "ras_off", "restores", "replicate_every_s", "replica_bytes_per_s", "left_out")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -362,6 +364,7 @@ class RunSpec(_message.Message):
     RESTORES_FIELD_NUMBER: _ClassVar[int]
     REPLICATE_EVERY_S_FIELD_NUMBER: _ClassVar[int]
     REPLICA_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
     ranks_per_node: int
@@ -393,7 +396,8 @@ class RunSpec(_message.Message):
     restores: bool
     replicate_every_s: float
     replica_bytes_per_s: float
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., continue_from: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ..., on_hang: _Optional[_Union[HangAction, str]] = ..., auto: bool = ..., ras_off: bool = ..., restores: bool = ..., replicate_every_s: _Optional[float] = ..., replica_bytes_per_s: _Optional[float] = ...) -> None: ...
+    left_out: _containers.RepeatedCompositeFieldContainer[_session_pb2.LeftOut]
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., continue_from: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ..., on_hang: _Optional[_Union[HangAction, str]] = ..., auto: bool = ..., ras_off: bool = ..., restores: bool = ..., replicate_every_s: _Optional[float] = ..., replica_bytes_per_s: _Optional[float] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ...) -> None: ...
 
 class LossRule(_message.Message):
     __slots__ = ("action", "budget")
@@ -404,21 +408,25 @@ class LossRule(_message.Message):
     def __init__(self, action: _Optional[_Union[LossAction, str]] = ..., budget: _Optional[int] = ...) -> None: ...
 
 class LossPolicy(_message.Message):
-    __slots__ = ("blip", "spike", "slow_rise", "divergence", "non_finite")
+    __slots__ = ("blip", "spike", "slow_rise", "divergence", "non_finite", "roll_backs", "further_steps")
     BLIP_FIELD_NUMBER: _ClassVar[int]
     SPIKE_FIELD_NUMBER: _ClassVar[int]
     SLOW_RISE_FIELD_NUMBER: _ClassVar[int]
     DIVERGENCE_FIELD_NUMBER: _ClassVar[int]
     NON_FINITE_FIELD_NUMBER: _ClassVar[int]
+    ROLL_BACKS_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_STEPS_FIELD_NUMBER: _ClassVar[int]
     blip: LossRule
     spike: LossRule
     slow_rise: LossRule
     divergence: LossRule
     non_finite: LossRule
-    def __init__(self, blip: _Optional[_Union[LossRule, _Mapping]] = ..., spike: _Optional[_Union[LossRule, _Mapping]] = ..., slow_rise: _Optional[_Union[LossRule, _Mapping]] = ..., divergence: _Optional[_Union[LossRule, _Mapping]] = ..., non_finite: _Optional[_Union[LossRule, _Mapping]] = ...) -> None: ...
+    roll_backs: int
+    further_steps: int
+    def __init__(self, blip: _Optional[_Union[LossRule, _Mapping]] = ..., spike: _Optional[_Union[LossRule, _Mapping]] = ..., slow_rise: _Optional[_Union[LossRule, _Mapping]] = ..., divergence: _Optional[_Union[LossRule, _Mapping]] = ..., non_finite: _Optional[_Union[LossRule, _Mapping]] = ..., roll_backs: _Optional[int] = ..., further_steps: _Optional[int] = ...) -> None: ...
 
 class LossCounts(_message.Message):
-    __slots__ = ("blips", "spikes", "rises", "diverged", "nonfinite", "divergence_answered", "nonfinite_answered", "judged_step", "nonfinite_since", "finite_step", "finite_loss", "stopped_by")
+    __slots__ = ("blips", "spikes", "rises", "diverged", "nonfinite", "divergence_answered", "nonfinite_answered", "judged_step", "nonfinite_since", "finite_step", "finite_loss", "stopped_by", "roll_backs")
     BLIPS_FIELD_NUMBER: _ClassVar[int]
     SPIKES_FIELD_NUMBER: _ClassVar[int]
     RISES_FIELD_NUMBER: _ClassVar[int]
@@ -431,6 +439,7 @@ class LossCounts(_message.Message):
     FINITE_STEP_FIELD_NUMBER: _ClassVar[int]
     FINITE_LOSS_FIELD_NUMBER: _ClassVar[int]
     STOPPED_BY_FIELD_NUMBER: _ClassVar[int]
+    ROLL_BACKS_FIELD_NUMBER: _ClassVar[int]
     blips: int
     spikes: int
     rises: int
@@ -443,7 +452,16 @@ class LossCounts(_message.Message):
     finite_step: int
     finite_loss: float
     stopped_by: LossTier
-    def __init__(self, blips: _Optional[int] = ..., spikes: _Optional[int] = ..., rises: _Optional[int] = ..., diverged: _Optional[int] = ..., nonfinite: _Optional[int] = ..., divergence_answered: bool = ..., nonfinite_answered: bool = ..., judged_step: _Optional[int] = ..., nonfinite_since: _Optional[int] = ..., finite_step: _Optional[int] = ..., finite_loss: _Optional[float] = ..., stopped_by: _Optional[_Union[LossTier, str]] = ...) -> None: ...
+    roll_backs: int
+    def __init__(self, blips: _Optional[int] = ..., spikes: _Optional[int] = ..., rises: _Optional[int] = ..., diverged: _Optional[int] = ..., nonfinite: _Optional[int] = ..., divergence_answered: bool = ..., nonfinite_answered: bool = ..., judged_step: _Optional[int] = ..., nonfinite_since: _Optional[int] = ..., finite_step: _Optional[int] = ..., finite_loss: _Optional[float] = ..., stopped_by: _Optional[_Union[LossTier, str]] = ..., roll_backs: _Optional[int] = ...) -> None: ...
+
+class RollBack(_message.Message):
+    __slots__ = ("before_step", "last_data")
+    BEFORE_STEP_FIELD_NUMBER: _ClassVar[int]
+    LAST_DATA_FIELD_NUMBER: _ClassVar[int]
+    before_step: int
+    last_data: int
+    def __init__(self, before_step: _Optional[int] = ..., last_data: _Optional[int] = ...) -> None: ...
 
 class Notify(_message.Message):
     __slots__ = ("on", "ignored", "min_interval_s", "console_url", "channels", "heartbeat")
@@ -700,7 +718,7 @@ class LostWorker(_message.Message):
     def __init__(self, pid: _Optional[int] = ..., code: _Optional[int] = ...) -> None: ...
 
 class NodeState(_message.Message):
-    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "relaunched", "refused_ranks", "history", "damaged_checkpoints", "protocol", "awaits_files", "checkpoints_are_old", "restored_generation", "restarts_left", "replicas")
+    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "relaunched", "refused_ranks", "history", "damaged_checkpoints", "protocol", "awaits_files", "checkpoints_are_old", "restored_generation", "restarts_left", "replicas", "left_out")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -728,6 +746,7 @@ class NodeState(_message.Message):
     RESTORED_GENERATION_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_LEFT_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     run: str
     node: str
     generation: int
@@ -755,7 +774,8 @@ class NodeState(_message.Message):
     restored_generation: int
     restarts_left: int
     replicas: NodeReplicas
-    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ..., world_size: _Optional[int] = ..., relaunched: bool = ..., refused_ranks: _Optional[str] = ..., history: _Optional[int] = ..., damaged_checkpoints: _Optional[_Iterable[int]] = ..., protocol: _Optional[int] = ..., awaits_files: bool = ..., checkpoints_are_old: bool = ..., restored_generation: _Optional[int] = ..., restarts_left: _Optional[int] = ..., replicas: _Optional[_Union[NodeReplicas, _Mapping]] = ...) -> None: ...
+    left_out: _containers.RepeatedCompositeFieldContainer[_session_pb2.LeftOut]
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ..., world_size: _Optional[int] = ..., relaunched: bool = ..., refused_ranks: _Optional[str] = ..., history: _Optional[int] = ..., damaged_checkpoints: _Optional[_Iterable[int]] = ..., protocol: _Optional[int] = ..., awaits_files: bool = ..., checkpoints_are_old: bool = ..., restored_generation: _Optional[int] = ..., restarts_left: _Optional[int] = ..., replicas: _Optional[_Union[NodeReplicas, _Mapping]] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ...) -> None: ...
 
 class NodeReplicas(_message.Message):
     __slots__ = ("address", "failure_domain", "held", "wanted_step", "failed", "replicated_step", "unusable_generation")
@@ -1143,7 +1163,7 @@ class CommandRefused(_message.Message):
     def __init__(self, command_fence: _Optional[int] = ..., known_fence: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeCommand(_message.Message):
-    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot", "inject_fault", "prove_checkpoint", "take_stacks", "take_profile", "end_ranks", "replicate", "instance")
+    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot", "inject_fault", "prove_checkpoint", "take_stacks", "take_profile", "end_ranks", "replicate", "spike_found", "instance")
     ID_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -1161,6 +1181,7 @@ class NodeCommand(_message.Message):
     TAKE_PROFILE_FIELD_NUMBER: _ClassVar[int]
     END_RANKS_FIELD_NUMBER: _ClassVar[int]
     REPLICATE_FIELD_NUMBER: _ClassVar[int]
+    SPIKE_FOUND_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     id: str
     fence: int
@@ -1179,11 +1200,12 @@ class NodeCommand(_message.Message):
     take_profile: TakeProfile
     end_ranks: EndRanks
     replicate: Replicate
+    spike_found: _session_pb2.SpikeFound
     instance: str
-    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., prove_checkpoint: _Optional[_Union[ProveCheckpoint, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., take_profile: _Optional[_Union[TakeProfile, _Mapping]] = ..., end_ranks: _Optional[_Union[EndRanks, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., instance: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., prove_checkpoint: _Optional[_Union[ProveCheckpoint, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., take_profile: _Optional[_Union[TakeProfile, _Mapping]] = ..., end_ranks: _Optional[_Union[EndRanks, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., spike_found: _Optional[_Union[_session_pb2.SpikeFound, _Mapping]] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class StartGeneration(_message.Message):
-    __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step", "history", "run_generation", "replica_generation", "replica_holders")
+    __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step", "history", "run_generation", "replica_generation", "replica_holders", "left_out")
     FIRST_RANK_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -1194,6 +1216,7 @@ class StartGeneration(_message.Message):
     RUN_GENERATION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_GENERATION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     first_rank: int
     ranks: int
     world_size: int
@@ -1204,7 +1227,8 @@ class StartGeneration(_message.Message):
     run_generation: int
     replica_generation: int
     replica_holders: _containers.RepeatedCompositeFieldContainer[ReplicaHolder]
-    def __init__(self, first_rank: _Optional[int] = ..., ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., rendezvous_node: _Optional[str] = ..., source: _Optional[_Union[Source, str]] = ..., step: _Optional[int] = ..., history: _Optional[_Union[History, _Mapping]] = ..., run_generation: _Optional[int] = ..., replica_generation: _Optional[int] = ..., replica_holders: _Optional[_Iterable[_Union[ReplicaHolder, _Mapping]]] = ...) -> None: ...
+    left_out: _containers.RepeatedCompositeFieldContainer[_session_pb2.LeftOut]
+    def __init__(self, first_rank: _Optional[int] = ..., ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., rendezvous_node: _Optional[str] = ..., source: _Optional[_Union[Source, str]] = ..., step: _Optional[int] = ..., history: _Optional[_Union[History, _Mapping]] = ..., run_generation: _Optional[int] = ..., replica_generation: _Optional[int] = ..., replica_holders: _Optional[_Iterable[_Union[ReplicaHolder, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ...) -> None: ...
 
 class ReplicaHolder(_message.Message):
     __slots__ = ("rank", "address")
@@ -1227,16 +1251,18 @@ class Replicate(_message.Message):
     def __init__(self, step: _Optional[int] = ..., partner: _Optional[str] = ..., address: _Optional[str] = ..., kept_step: _Optional[int] = ...) -> None: ...
 
 class History(_message.Message):
-    __slots__ = ("number", "parent", "parent_step", "since_unix_s")
+    __slots__ = ("number", "parent", "parent_step", "since_unix_s", "left_out")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     PARENT_STEP_FIELD_NUMBER: _ClassVar[int]
     SINCE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     number: int
     parent: int
     parent_step: int
     since_unix_s: float
-    def __init__(self, number: _Optional[int] = ..., parent: _Optional[int] = ..., parent_step: _Optional[int] = ..., since_unix_s: _Optional[float] = ...) -> None: ...
+    left_out: _containers.RepeatedCompositeFieldContainer[_session_pb2.LeftOut]
+    def __init__(self, number: _Optional[int] = ..., parent: _Optional[int] = ..., parent_step: _Optional[int] = ..., since_unix_s: _Optional[float] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ...) -> None: ...
 
 class StopGeneration(_message.Message):
     __slots__ = ("reason",)
@@ -1955,7 +1981,7 @@ class Incident(_message.Message):
     def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ..., notify: bool = ..., loss_tier: _Optional[_Union[LossTier, str]] = ..., culprits: _Optional[_Iterable[_Union[CulpritPlace, _Mapping]]] = ..., nodes: _Optional[int] = ..., acknowledged_unix_s: _Optional[float] = ..., abort: _Optional[_Union[HangAbort, _Mapping]] = ..., superseded: _Optional[int] = ..., lost_unknown: bool = ...) -> None: ...
 
 class CoordinatorState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage", "standstill_incident", "uncertain_restarts", "restart_is_uncertain", "known_pauses", "longest_phase_s", "history", "trained", "failed_reads", "read_again_unix_s", "reads_incident", "history_is_known", "failed_checkpoint", "refused", "pinned", "wanted", "time_use", "loss_counts", "proven", "bad_loss", "event_numbers", "counts_anew", "unusable_replica", "replica_generation", "line")
+    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage", "standstill_incident", "uncertain_restarts", "restart_is_uncertain", "known_pauses", "longest_phase_s", "history", "trained", "failed_reads", "read_again_unix_s", "reads_incident", "history_is_known", "failed_checkpoint", "refused", "pinned", "wanted", "time_use", "loss_counts", "proven", "bad_loss", "event_numbers", "counts_anew", "unusable_replica", "replica_generation", "left_out", "roll_back", "line")
     class LongestPhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -2015,6 +2041,8 @@ class CoordinatorState(_message.Message):
     COUNTS_ANEW_FIELD_NUMBER: _ClassVar[int]
     UNUSABLE_REPLICA_FIELD_NUMBER: _ClassVar[int]
     REPLICA_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    ROLL_BACK_FIELD_NUMBER: _ClassVar[int]
     LINE_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: RunPhase
@@ -2061,8 +2089,10 @@ class CoordinatorState(_message.Message):
     counts_anew: bool
     unusable_replica: int
     replica_generation: int
+    left_out: _containers.RepeatedCompositeFieldContainer[_session_pb2.LeftOut]
+    roll_back: RollBack
     line: Line
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ..., standstill_incident: _Optional[str] = ..., uncertain_restarts: _Optional[int] = ..., restart_is_uncertain: bool = ..., known_pauses: _Optional[_Iterable[_Union[KnownPause, _Mapping]]] = ..., longest_phase_s: _Optional[_Mapping[int, float]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., trained: bool = ..., failed_reads: _Optional[int] = ..., read_again_unix_s: _Optional[float] = ..., reads_incident: _Optional[str] = ..., history_is_known: bool = ..., failed_checkpoint: _Optional[int] = ..., refused: bool = ..., pinned: _Optional[_Iterable[_Union[PinnedCheckpoint, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[WantedCheckpoint, _Mapping]]] = ..., time_use: _Optional[_Union[TimeUse, _Mapping]] = ..., loss_counts: _Optional[_Union[LossCounts, _Mapping]] = ..., proven: _Optional[_Union[ProvenSteps, _Mapping]] = ..., bad_loss: _Optional[_Union[BadLoss, _Mapping]] = ..., event_numbers: _Optional[_Mapping[str, int]] = ..., counts_anew: bool = ..., unusable_replica: _Optional[int] = ..., replica_generation: _Optional[int] = ..., line: _Optional[_Union[Line, _Mapping]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ..., standstill_incident: _Optional[str] = ..., uncertain_restarts: _Optional[int] = ..., restart_is_uncertain: bool = ..., known_pauses: _Optional[_Iterable[_Union[KnownPause, _Mapping]]] = ..., longest_phase_s: _Optional[_Mapping[int, float]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., trained: bool = ..., failed_reads: _Optional[int] = ..., read_again_unix_s: _Optional[float] = ..., reads_incident: _Optional[str] = ..., history_is_known: bool = ..., failed_checkpoint: _Optional[int] = ..., refused: bool = ..., pinned: _Optional[_Iterable[_Union[PinnedCheckpoint, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[WantedCheckpoint, _Mapping]]] = ..., time_use: _Optional[_Union[TimeUse, _Mapping]] = ..., loss_counts: _Optional[_Union[LossCounts, _Mapping]] = ..., proven: _Optional[_Union[ProvenSteps, _Mapping]] = ..., bad_loss: _Optional[_Union[BadLoss, _Mapping]] = ..., event_numbers: _Optional[_Mapping[str, int]] = ..., counts_anew: bool = ..., unusable_replica: _Optional[int] = ..., replica_generation: _Optional[int] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ..., roll_back: _Optional[_Union[RollBack, _Mapping]] = ..., line: _Optional[_Union[Line, _Mapping]] = ...) -> None: ...
 
 class Line(_message.Message):
     __slots__ = ("since_generation", "starts")
