@@ -9,6 +9,7 @@ from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_proto import run_files
 from holdfast_proto.rank_context import ObservedNode
 from holdfast_proto.v1.store_pb2 import RunSpec
+from holdfast_proto.vocabulary import rolls_back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,7 @@ class AgentOptions:
             restores=spec.restores,
             snapshot_every=spec.snapshot_every,
             checkpoint_every=spec.checkpoint_every,
+            rolls_back=spec.restores and rolls_back(spec),
         )
 
     def rank_log(self, generation: int, rank: int) -> Path:

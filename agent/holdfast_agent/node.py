@@ -21,6 +21,7 @@ from holdfast_agent.reports.summaries import LoggedNames, StepSummaries
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_base import processes
 from holdfast_base.metric_family import Histogram
+from holdfast_proto.left_out import to_messages
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -133,6 +134,7 @@ class Node:
             step=-1 if self.start.source == store.SOURCE_SEED else self.start.step,
             slot=str(self.given.slots.get(rank.rank, "")),
             checkpoint=str(self.given.checkpoint or ""),
+            left_out=self.start.left_out,
         )
 
     def ranks_of_world(self) -> tuple[range, int]:
@@ -212,6 +214,7 @@ class Node:
             relaunched=self.observes and has_replacement(ranks),
             restored_generation=self.restored_generation,
             restarts_left=min((left for rank in ranks if (left := rank.restarts_left) is not None), default=None),
+            left_out=to_messages(self._inventory.left_out),
             replicas=None if self.replicas is None else self.replicas.state(self.start.world_size),
         )
 

@@ -2,9 +2,11 @@
 
 from holdfast_agent.agent_options import AgentOptions
 from holdfast_agent.checkpoints.restorer import StartingPoint
+from holdfast_proto.left_out import from_messages
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
+from holdfast_proto.vocabulary import rolls_back
 
 
 def fork_request(
@@ -38,6 +40,8 @@ def fork_request(
         restore_checkpoint=str(point.checkpoint or ""),
         faults_allowed=spec.injection_allowed,
         auto=spec.auto,
+        left_out=from_messages(start.left_out),
+        rolls_back=rolls_back(spec) and spec.mode == store.MODE_ACT,
     )
     environment = {
         "RANK": str(rank),

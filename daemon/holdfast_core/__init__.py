@@ -136,7 +136,7 @@ Where else to look
 
 * A rank that *dies* needs no patience: ``detectors/deaths/`` decides who died first and why.
 * What the numbers show (loss, gradients, replicas) is judged step by step: ``step_numbers.py`` merges the nodes' sums,
-  ``detectors/numbers/`` judges, ``recovery/loss_policy.py`` acts.
+  ``detectors/numbers/`` judges, ``recovery/bad_loss/loss_policy.py`` acts.
 * A slow run is ``detectors/speed/``.
 * A run that another launcher started is followed by ``recovery/observed.py``. Only ``recovery/hang_aborts.py`` acts.
 * What every view shows of a run is in ``reading/``, so that no two views differ.

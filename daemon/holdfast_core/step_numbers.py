@@ -8,7 +8,8 @@ from holdfast_core.accounting import ledger
 from holdfast_core.detectors.numbers.loss_spike import LossSpike
 from holdfast_core.detectors.numbers.non_finite import unexpected
 from holdfast_core.model import Logged, StepCounted, Telemetry, Totals, counted
-from holdfast_core.recovery import loss_policy, response, standstills
+from holdfast_core.recovery import response, standstills
+from holdfast_core.recovery.bad_loss import loss_policy
 from holdfast_core.tick import Tick
 from holdfast_proto.limits import MOST_LOGGED_NAMES
 from holdfast_proto.v1 import store_pb2 as store

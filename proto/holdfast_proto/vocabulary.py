@@ -7,6 +7,10 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 MOST_BUDGET = 100_000
+ROLL_BACKS = 3
+"""Roll-backs of one start, unless the policy says another number."""
+ROLLED_BACK = ("spike", "divergence", "non_finite")
+"""Tiers of a bad loss that a roll-back may answer."""
 PHASES = frozenset(common.Phase.values())
 ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 """Phases of a run that has ended."""
@@ -44,6 +48,11 @@ def rule_of(spec: store.RunSpec, tier: "store.LossTier") -> LossDefault:
     word = TIER_WORDS[tier]
     default, rule = DEFAULTS[word], getattr(spec.loss_policy, word)
     return LossDefault(rule.action or default.action, rule.budget if rule.HasField("budget") else default.budget)
+
+
+def rolls_back(spec: store.RunSpec) -> bool:
+    """Return whether a bad loss may have a run return to an earlier state."""
+    return any(getattr(spec.loss_policy, tier).action == store.LOSS_ACTION_ROLL_BACK for tier in ROLLED_BACK)
 
 
 def ends_badly(spec: store.RunSpec, counts: store.LossCounts) -> bool:

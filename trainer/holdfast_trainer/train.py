@@ -56,7 +56,8 @@ def train(config: TrainerConfig, corpus: Corpus, device: RankDevice) -> ModelPar
                 state=state,
                 coordinates=mesh.coordinates,
                 device=str(device.torch_device),
-                check_data_position=False,  # the number of the step decides its batch
+                check_data_position=False,  # a number decides the batch of a step
+                data_by_step=True,
             ) as hooks,
         ):
             for stage, module in zip(parts.stages, parts.modules, strict=True):
@@ -64,7 +65,7 @@ def train(config: TrainerConfig, corpus: Corpus, device: RankDevice) -> ModelPar
                 hooks.watch_gradients(module.chain(), then="head" if stage.is_last else None)
             for step in hooks.steps(until=config.train.steps):
                 hooks.enter(Phase.DATA)
-                batch = batches.training(step)
+                batch = batches.training(hooks.data_of(step))
                 hooks.enter(Phase.FORWARD_BACKWARD)
                 loss = runner.forward_backward(batch)
                 hooks.report(samples=batch.fingerprint, pipeline_bubble=runner.bubble())

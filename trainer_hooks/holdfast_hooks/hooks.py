@@ -19,6 +19,8 @@ from holdfast_hooks.left_loop import OpenStep
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.sidecar import Sidecar
 from holdfast_hooks.snapshots.snapshot_taker import reject_unsuitable
+from holdfast_hooks.state import data_windows
+from holdfast_hooks.state.data_windows import DataWindows
 from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.step_loop import UNRESTORED, StepLoop
 from holdfast_hooks.telemetry.bad_gradients import NUMBERS
@@ -46,6 +48,7 @@ def attach(
     device: "str | int | torch.device | None" = None,
     check_replicas: bool = True,
     check_data_position: bool = True,
+    data_by_step: bool = False,
 ) -> "Hooks":
     """Attach Holdfast to this training process.
 
@@ -65,6 +68,8 @@ def attach(
         check_data_position: warn once if no object in ``state`` may hold the position in the data, or if torch's random
             numbers are drawn between :meth:`Hooks.restore` and the first step. Pass False if each batch follows from
             the number of the step or from random states.
+        data_by_step: whether the script takes the data of each step by the number that :meth:`Hooks.data_of` returns.
+            Then data can be left out, as a roll-back after a bad loss does, without an object that holds a position.
 
     In a process that no agent has started, all calls work, but the hooks send, save and restore nothing. Under
     ``holdfast observe`` without ``--restore``, and ``holdfast run --auto``, they send everything, and still save and
@@ -83,6 +88,7 @@ def attach(
         device=device,
         check_replicas=check_replicas,
         check_data_position=check_data_position,
+        data_by_step=data_by_step,
     )
     hooks.start()
     if is_second and hooks.is_open:
@@ -102,6 +108,7 @@ class Hooks:
         device: "str | int | torch.device | None",
         check_replicas: bool,
         check_data_position: bool,
+        data_by_step: bool = False,
         identity: Identity | None = None,
         saves: bool = True,
     ) -> None:
@@ -124,6 +131,7 @@ class Hooks:
         self._device = device
         self._check_replicas = check_replicas
         self._check_data_position = check_data_position
+        self._data = DataWindows(state.values(), by_step=data_by_step, once=self._once)
         self._timeline = Timeline(_nowhere)
         self._loop = StepLoop(self._timeline, self._once)
         self._failed = False
@@ -172,6 +180,7 @@ class Hooks:
             black_box=self._black_box,
             once=self._once,
             check_replicas=self._check_replicas,
+            own_states={data_windows.KEY: self._data},
         )
         self._loop = StepLoop(
             self._timeline,
@@ -181,6 +190,7 @@ class Hooks:
             state=self._state,
             coordinates=self._coordinates,
             check_data_position=self._check_data_position,
+            data=self._data,
         )
         if self._context.saves:
             self.enter = self._enter_before_restore  # type: ignore[method-assign]
@@ -233,6 +243,14 @@ class Hooks:
     def next_step(self) -> int:
         """Number of the step to train next: 0 at first, and after :meth:`restore` the step after the restored one."""
         return self._loop.next_step
+
+    def data_of(self, step: int) -> int:
+        """Return the number of the data that a step trains on: its own number, and those that the run has left out.
+
+        ``step``: the one under way, or :attr:`next_step`. A script that takes the data of a step by this number passes
+        ``data_by_step=True`` to :func:`attach`.
+        """
+        return self._data.data_of(step)
 
     def begin_step(self, step: int | None = None) -> int:
         """Begin a step, by default :attr:`next_step`; return its number.

@@ -26,6 +26,7 @@ from holdfast_hooks.snapshots.host_copies import end_copy_threads
 from holdfast_hooks.snapshots.slot_requests import SlotRequests
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.state.encoding import Stateful
+from holdfast_hooks.state.own_state import OwnStates
 from holdfast_hooks.telemetry.bad_gradients import BadGradients
 from holdfast_hooks.telemetry.gradient_origin import GradientWatch
 from holdfast_hooks.telemetry.logged_numbers import LoggedNumbers
@@ -66,8 +67,11 @@ class Sidecar:
         black_box: BlackBoxWriter | None,
         once: OnceLog,
         check_replicas: bool,
+        own_states: OwnStates | None = None,
     ) -> None:
         self.rank = identity.rank
+        self.own_states = own_states or {}
+        """Parts of the hooks that are saved and restored with the state."""
         self.start_state = AwaitedStart(context, identity.rank, once)
         self._world_size = identity.world_size
         self._timeline = timeline
@@ -89,6 +93,7 @@ class Sidecar:
                 once=once,
                 device=device,
                 coordinates=coordinates,
+                own=self.own_states,
                 late=self._landed.append,  # from one thread at a time: a landing starts after the one before has ended
             )
             if state and context.saves

@@ -15,6 +15,7 @@ from holdfast_hooks.state.data_position import (
     DrawsAfterRestore,
     lacks_data_position,
 )
+from holdfast_hooks.state.data_windows import DataWindows
 from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
@@ -46,6 +47,7 @@ class StepLoop:
         state: Mapping[str, Stateful] | None = None,
         coordinates: Mapping[str, int] | None = None,
         check_data_position: bool = False,
+        data: DataWindows | None = None,
     ) -> None:
         self._timeline = timeline
         self._once = once
@@ -54,6 +56,7 @@ class StepLoop:
         self._state = state or {}
         self._coordinates = coordinates or {}
         self._check_data_position = check_data_position
+        self.data = DataWindows((), by_step=False, once=once) if data is None else data
         self._until = 0
         self._prepared = False
         self._has_restored = False
@@ -73,8 +76,13 @@ class StepLoop:
             if self._sidecar is not None:
                 self._sidecar.steps_until(until)
         if not self._prepared and self._sidecar is not None:
-            context = self._prepare(self._sidecar)
-            restored = start_from(context, self._state, rank=self._sidecar.rank, coordinates=self._coordinates)
+            sidecar = self._sidecar
+            context = self._prepare(sidecar)
+            self.data.check(context)
+            restored = start_from(
+                context, self._state, rank=sidecar.rank, coordinates=self._coordinates, own=sidecar.own_states
+            )
+            self.data.begin(context, restored)
             _newest_restored, self._has_restored = context, True
             self._restored = restored
             if restored >= 0 and self._check_data_position:
@@ -115,13 +123,15 @@ class StepLoop:
         open_step.step = -1  # first: a signal handler may call sys.exit() at any place below
         if sidecar.end_step(step, self._until):
             self._stopped = True
+        if step >= self.data.due:
+            self.data.after(step)
         self._timeline.enter(Phase.IDLE)
         return self._stopped
 
     def steps(self, until: int, start: int) -> Iterator[int]:
         """See :meth:`holdfast_hooks.Hooks.steps`."""
         self.restore(until)
-        timeline, sidecar, open_step = self._timeline, self._sidecar, self._open_step
+        timeline, sidecar, open_step, data = self._timeline, self._sidecar, self._open_step, self.data
         if sidecar is not None:
             sidecar.follow_thread()
         first = max(start, self._first_step)
@@ -148,6 +158,8 @@ class StepLoop:
                 raise
             open_step.step = -1  # first: a signal handler may call sys.exit() at any place below
             self._stopped = sidecar.end_step(step, until)
+            if step >= data.due:
+                data.after(step)
         timeline.enter(Phase.IDLE)
 
     @property

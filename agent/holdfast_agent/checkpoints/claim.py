@@ -88,6 +88,7 @@ def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunS
                 parent_step=origin,
                 since_unix_s=spec.created_unix_s,
                 instance=spec.instance,
+                left_out=histories.left_out,
             )
         )
 

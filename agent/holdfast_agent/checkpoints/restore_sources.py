@@ -13,6 +13,7 @@ from holdfast_checkpoint.format.history import HistoryRecord
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 from holdfast_checkpoint.store.secondary import Secondary
+from holdfast_proto.left_out import Windows, from_messages
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,11 @@ class CheckpointInventory:
         """Number of the history to which the next checkpoint belongs."""
         return self.primary.history
 
+    @property
+    def left_out(self) -> Windows:
+        """Data that this history leaves out."""
+        return self.primary.histories.left_out
+
     def look(self) -> None:
         """List both places. Raises CheckpointError if one cannot be listed; the inventory then stays as it was."""
         in_primary, damaged = self.primary.committed(), self.primary.damaged()
@@ -128,6 +134,7 @@ class CheckpointInventory:
                 parent=history.parent,
                 parent_step=history.parent_step,
                 since_unix_s=history.since_unix_s,
+                left_out=from_messages(history.left_out),
             )
             self.primary.histories.begin(record)
             self.known.enter(history.number, history.parent_step)

@@ -7,7 +7,8 @@
     history-0002/step-...   a later one has a folder of its own
     history-0002.json       its record: parent, and the newest step of the parent that belongs to it
 
-A start from the seed begins a history. So does a fallback to an older checkpoint, which undoes newer ones. A new
+A start from the seed begins a history. So does a fallback to an older checkpoint, which undoes newer ones, and a
+roll-back. A new
 history never writes to the path of an older one, and its record says where the parent's steps end. So the steps of a
 line that was left are never taken for those of the present line, and nothing has to be removed for that.
 
@@ -19,8 +20,10 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from holdfast_checkpoint.format.sealed_json import seal, unseal_format
+from holdfast_proto.left_out import Windows, joined
 from holdfast_proto.limits import is_count, is_unix_time
 
 FIRST = 1
@@ -48,21 +51,28 @@ class HistoryRecord:
     since_unix_s: float = 0.0
     """Unix time of its beginning."""
     instance: str = ""
-    """Instance of the run whose start began it; empty: a fallback began it."""
+    """Instance of the run whose start began it; empty: a fallback or a roll-back began it."""
+    left_out: Windows = ()
+    """Data that no step of it trains on."""
 
     def encode(self) -> bytes:
         """Return the record's file. The same record gives the same bytes."""
-        return seal({"format": _FORMAT, **dataclasses.asdict(self)})
+        values = dataclasses.asdict(self)
+        if not self.left_out:  # as in the records of versions that left out nothing
+            del values["left_out"]
+        return seal({"format": _FORMAT, **values})
 
     @classmethod
     def decode(cls, data: bytes) -> "HistoryRecord":
         """Invert :meth:`encode`. Raises SealError if a byte differs, ValueError for another format or odd values."""
         try:
-            record = cls(**unseal_format(data, _FORMAT))
+            values = unseal_format(data, _FORMAT)
+            left_out = joined((first, steps) for first, steps in values.pop("left_out", ()))
+            record = cls(**values, left_out=left_out)
         except TypeError as error:
             raise ValueError(f"it has other fields: {error}") from None
         first = record.parent_step if record.parent_step != -1 else 0  # -1: none of the parent's steps
-        if not all(map(is_count, (record.number, record.parent, first))):
+        if not all(map(is_count, (record.number, record.parent, first, *chain(*record.left_out)))):
             raise ValueError("a number of it is none")
         texts = (record.run, record.instance)
         if not all(isinstance(text, str) for text in texts) or not is_unix_time(record.since_unix_s):

@@ -22,6 +22,7 @@ from holdfast_checkpoint.format.history import (
     recorded,
 )
 from holdfast_checkpoint.store.object_store import ObjectStore
+from holdfast_proto.left_out import Windows
 
 Part = TypeVar("Part")
 
@@ -186,6 +187,12 @@ class Histories(Generic[Part]):
     def older(self) -> list[Part]:
         """Return all histories before the present one, also those of lines that were left."""
         return [self.part(number) for number in range(FIRST, self.current)]
+
+    @property
+    def left_out(self) -> Windows:
+        """Data that the present history leaves out."""
+        record = self.records.get(self.current)
+        return () if record is None else record.left_out
 
     def run_of(self, number: int) -> str | None:
         """Return the name of the run that a history belongs to, or None without a record."""

@@ -47,6 +47,7 @@ def observed_node(options: LocalRunOptions, node: str, directory: Path, runtime:
         restores=options.restore,
         snapshot_every=options.snapshot_every,
         checkpoint_every=options.checkpoint_every,
+        rolls_back=options.restore and bool(options.tiers_rolled_back),
     )
 
 

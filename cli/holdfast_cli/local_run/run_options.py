@@ -16,6 +16,8 @@ from holdfast_cli.local_run.store import check_url
 from holdfast_cli.settings.resolving import Resolved
 from holdfast_cli.settings.schema import RunSettings, schema
 from holdfast_proto import keys
+from holdfast_proto.left_out import parse
+from holdfast_proto.vocabulary import ROLLED_BACK
 
 
 def check_name(run: str) -> None:
@@ -53,6 +55,14 @@ def check_replica_place(topology: str | None, address: str | None) -> None:
         split_address(address or "localhost")
     except ValueError as error:
         raise SettingsError(f"--replica-address: {error}") from None
+
+
+def check_left_out(words: Iterable[str]) -> None:
+    """Raise SettingsError unless each word names data that can be left out."""
+    try:
+        parse(words)
+    except ValueError as error:
+        raise SettingsError(f"--leave-out: {error}") from None
 
 
 def check_console_tls(certificate: Path | None, key: Path | None, client_authority: Path | None) -> None:
@@ -97,6 +107,7 @@ class LocalRunOptions(RunSettings):
         for problem in self._wrong_locations():
             raise SettingsError(problem)
         check_replica_place(self.topology, self.replica_address)
+        check_left_out(self.loss_leave_out)
         check_notify(self)
         check_console_hosts(self.console_hosts)
         check_console_tls(self.console_cert_file, self.console_key_file, self.console_client_ca)
@@ -116,6 +127,12 @@ class LocalRunOptions(RunSettings):
                 f"{every}: use a multiple of --snapshot-every {self.snapshot_every}, "
                 "for a checkpoint is written from a snapshot"
             )
+        for tier in self.tiers_rolled_back:
+            if tier not in ROLLED_BACK:
+                yield f'loss.{tier} = "roll_back": it is for {", ".join(ROLLED_BACK)}: use note, notify or stop'
+            if self.auto or not self.snapshot_every:
+                lacks = "--auto" if self.auto else "--snapshot-every 0"
+                yield f'loss.{tier} = "roll_back" with {lacks}: there are no states to return to: leave one of them out'
         restoring = [("--adopt", self.adopt), ("--continue-from", self.continue_from is not None)]
         for flag in (flag for flag, is_given in restoring if is_given):
             if self.from_scratch:

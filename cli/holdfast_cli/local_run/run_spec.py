@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from holdfast_cli.checkpoints.location import secondary_location
 from holdfast_cli.local_run.notify_spec import notify_message
 from holdfast_cli.local_run.run_options import LocalRunOptions
+from holdfast_proto.left_out import parse, to_messages
 from holdfast_proto.message_json import from_json
 from holdfast_proto.v1.store_pb2 import RunSpec
 from holdfast_proto.vocabulary import DEFAULTS
@@ -20,7 +21,11 @@ def run_spec(
         "mode": options.mode,
         "preset": options.preset,
         "on_hang": options.on_hang,
-        "loss_policy": {tier: {"action": action, "budget": budget} for tier, (action, budget) in rules.items()},
+        "loss_policy": {
+            **{tier: {"action": action, "budget": budget} for tier, (action, budget) in rules.items()},
+            "roll_backs": options.loss_roll_backs,
+            "further_steps": options.loss_further_steps,
+        },
     }
     spec = RunSpec(
         run=options.run,
@@ -50,6 +55,7 @@ def run_spec(
         restores=options.restore,
         replicate_every_s=options.replicate_every_s if nodes > 1 else 0.0,  # one node has no partner
         replica_bytes_per_s=options.replica_mb_per_s * 1e6,
+        left_out=to_messages(parse(options.loss_leave_out)),
     )
     return from_json(words, spec)  # it knows the names of all values of enumerations
 

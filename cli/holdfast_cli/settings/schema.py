@@ -18,7 +18,7 @@ from holdfast_cli.settings.setting import EVERYWHERE, Setting, declared_settings
 from holdfast_proto import run_files
 from holdfast_proto.limits import STOP_GRACE_S
 from holdfast_proto.v1.store_pb2 import LossAction
-from holdfast_proto.vocabulary import DEFAULTS, MOST_BUDGET, NOTIFY_EVENTS
+from holdfast_proto.vocabulary import DEFAULTS, MOST_BUDGET, NOTIFY_EVENTS, ROLL_BACKS
 
 
 class PresetName(StrEnum):
@@ -35,6 +35,7 @@ class LossActionName(StrEnum):
     NOTE = "note"
     NOTIFY = "notify"
     STOP = "stop"
+    ROLL_BACK = "roll_back"
 
 
 class HangActionName(StrEnum):
@@ -257,6 +258,14 @@ class RunSettings:
     """What to do if the loss stays NaN or infinite. stop: end the run without a checkpoint of that state."""
     loss_non_finite_budget: int = _budget("non_finite")
     """Losses in a row that may be NaN or infinite before that."""
+    loss_roll_backs: int = setting(ROLL_BACKS, "loss.roll_backs", by=EVERYWHERE, least=0, most=MOST_BUDGET)
+    """Roll-backs of one start. After these, a bad loss stops the run."""
+    loss_further_steps: int = setting(0, "loss.further_steps", by=EVERYWHERE, least=0, most=1_000_000)
+    """Steps of data that a roll-back leaves out in addition to those up to the bad loss."""
+    loss_leave_out: tuple[str, ...] = setting(
+        (), "loss.leave_out", "--leave-out FIRST-LAST", by=EVERYWHERE, example='["41-52"]'
+    )
+    """Data that no step trains on, by the numbers of the steps that would. The flag can be repeated."""
 
     redis_url: str | None = setting(
         None,
@@ -325,6 +334,11 @@ class RunSettings:
     )
     """Further name by which browsers may call the console, such as that of a proxy; https://NAME: by that scheme
     alone. The flag can be repeated."""
+
+    @property
+    def tiers_rolled_back(self) -> list[str]:
+        """Tiers of a bad loss for which the run is rolled back."""
+        return [tier for tier in DEFAULTS if getattr(self, f"loss_{tier}") == LossActionName.ROLL_BACK]
 
     @property
     def preemption_warnings(self) -> list[Signals]:

@@ -66,6 +66,16 @@ def refuse_damaged(tick: Tick) -> None:
     )
 
 
+def refuse_bad(tick: Tick, before_step: int) -> None:
+    """End a run that was to return to a state from before a bad loss, and has none that can be used."""
+    outcome = (
+        f"the run cannot return to a state from before step {before_step}: none can be used any more; start it again"
+        " with --continue-from and the step of an earlier checkpoint, or with --from-scratch"
+    )
+    incidents.close(tick, store.INCIDENT_STATE_FAILED, outcome)
+    finish(tick, store.RUN_PHASE_FAILED, outcome, is_state_good=False)
+
+
 def may_try_again(tick: Tick, reason: str) -> bool:
     """Return whether to try the read again now that failed for ``reason``; end the run if it has never trained."""
     record = tick.record

@@ -68,11 +68,21 @@ def _decide_on_loss(tick: Tick, incident: store.Incident) -> None:
         _abort(tick, incident, culprits=[])
 
 
-def _abort(tick: Tick, incident: store.Incident, culprits: list[store.EndedRank]) -> None:
-    """End the culprits. Without one that can be ended, end a rank that waits."""
+def end_one(tick: Tick, incident: store.Incident) -> None:
+    """End a rank that trains, so that the launcher starts all of them again."""
+    _abort(tick, incident, culprits=[], though_it_moves=True)
+
+
+def _abort(
+    tick: Tick, incident: store.Incident, culprits: list[store.EndedRank], *, though_it_moves: bool = False
+) -> None:
+    """End the culprits. Without one that can be ended, end a rank that waits, or trains."""
     abort = store.HangAbort(
         ranks=culprits or standstills.stand_in(tick), sent_unix_s=tick.now, without_culprit=not culprits
     )
+    if though_it_moves:  # no stall of it will be shorter
+        for asked in abort.ranks:
+            asked.stalled_s = 0.0
     with incidents.edit(tick, incident) as edited:
         edited.abort.CopyFrom(abort)
         edited.actions.add(unix_s=tick.now, what=hangs.ended(abort))

@@ -19,6 +19,7 @@ from holdfast_core.recovery import (
     standstills,
     suspicion,
 )
+from holdfast_core.recovery.bad_loss import roll_back
 from holdfast_core.recovery.ending import FINISHED, RESEND_S, end_after_training, end_without_restart, ended, finish
 from holdfast_core.recovery.restart_patience import has_progressed
 from holdfast_core.tick import Tick
@@ -82,6 +83,7 @@ def starting(tick: Tick) -> None:
         ended = max(rank.first_step_ended_unix_s for rank in ranks.values())
         tick.enter(store.RUN_PHASE_RUNNING)
         hang_aborts.see_first_steps(tick)
+        roll_back.see_first_steps(tick)
         incidents.close(tick, store.INCIDENT_STATE_RECOVERED, "training again", recovered_unix_s=ended)
     running(tick)
 

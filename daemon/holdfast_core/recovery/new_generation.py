@@ -7,6 +7,7 @@ from holdfast_core import detection, incidents
 from holdfast_core.accounting import ledger
 from holdfast_core.checkpointing import checkpoint_failures, checkpoint_reads, proven_steps, replicas, restore_point
 from holdfast_core.recovery import standstills
+from holdfast_core.recovery.bad_loss import roll_back
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -23,7 +24,7 @@ def begin(tick: Tick) -> None:
     _see_history(tick)
     standstills.drop(tick, "another generation begins")
     record = tick.record
-    bad_from = proven_steps.bad_from(tick)
+    bad_from, rolls_back = roll_back.bad_from(tick), record.HasField("roll_back")
     point = restore_point.choose(
         tick.state.members,
         tick.world_size,
@@ -32,11 +33,14 @@ def begin(tick: Tick) -> None:
         bad_from,
         replicas=replicas.usable(tick),
     )
+    if rolls_back and (point is None or point.step >= record.roll_back.before_step):
+        checkpoint_reads.refuse_bad(tick, record.roll_back.before_step)
+        return
     if point is None:
         checkpoint_reads.refuse_damaged(tick)
         return
-    if point.history is not None:
-        _begin_history(tick, point.history)
+    if rolls_back:
+        point = roll_back.with_history(tick, point)
     of_states = max((_newest_number(node) for node in tick.state.nodes.values()), default=0)
     # Without a state of ours, the script may have restored one of its own. The hooks then count its steps from 0.
     may_count_anew = tick.state.spec.auto and not tick.observes
@@ -53,6 +57,9 @@ def begin(tick: Tick) -> None:
         edited.step_at_restart = record.newest_step
         edited.newest_step = -1 if counts_anew else max(record.newest_step, point.step)
         edited.counts_anew = counts_anew
+    roll_back.begin_generation(tick)
+    if point.history is not None:
+        _begin_history(tick, point.history)
     proven_steps.begin_generation(tick)
     tick.enter(store.RUN_PHASE_STARTING)
     forget(tick, after_step=point.step)
@@ -60,7 +67,9 @@ def begin(tick: Tick) -> None:
     where_from = "what the script itself restores" if tick.record.counts_anew else _WHERE[point.source]
     if not record.failed_reads:  # else this is one of many attempts to read a checkpoint, and one line is enough
         start = f"generation {tick.record.generation} starts from {where_from}{after}"
-        if bad_from is not None and point.step < bad_from:
+        if rolls_back:
+            start += roll_back.left_out_line(tick)
+        elif bad_from is not None and point.step < bad_from:
             start += ", because no finite loss has followed the newer states"
         incidents.add_line_to_open(tick, start)
         checkpoint_failures.passed_over(tick, point.passed_over, f"{start} instead")
@@ -84,6 +93,7 @@ def send_start(tick: Tick, nodes: list[str], world_size: int) -> None:
             history=record.history if record.HasField("history") else None,
             replica_generation=record.replica_generation,
             replica_holders=holders.get(node),
+            left_out=record.left_out,
         )
         if tick.observes:  # the node knows which of the launcher's ranks it has
             start.first_rank = start.ranks = 0
@@ -132,6 +142,7 @@ def _begin_history(tick: Tick, history: store.History) -> None:
     """Let the next checkpoints belong to a new history."""
     with tick.edit_record() as record:
         record.history.CopyFrom(history)
+        record.history.left_out.extend(record.left_out)
         record.history_is_known = False
 
 

@@ -456,12 +456,14 @@ class LossCounts(_message.Message):
     def __init__(self, blips: _Optional[int] = ..., spikes: _Optional[int] = ..., rises: _Optional[int] = ..., diverged: _Optional[int] = ..., nonfinite: _Optional[int] = ..., divergence_answered: bool = ..., nonfinite_answered: bool = ..., judged_step: _Optional[int] = ..., nonfinite_since: _Optional[int] = ..., finite_step: _Optional[int] = ..., finite_loss: _Optional[float] = ..., stopped_by: _Optional[_Union[LossTier, str]] = ..., roll_backs: _Optional[int] = ...) -> None: ...
 
 class RollBack(_message.Message):
-    __slots__ = ("before_step", "last_data")
+    __slots__ = ("before_step", "last_data", "generation")
     BEFORE_STEP_FIELD_NUMBER: _ClassVar[int]
     LAST_DATA_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     before_step: int
     last_data: int
-    def __init__(self, before_step: _Optional[int] = ..., last_data: _Optional[int] = ...) -> None: ...
+    generation: int
+    def __init__(self, before_step: _Optional[int] = ..., last_data: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Notify(_message.Message):
     __slots__ = ("on", "ignored", "min_interval_s", "console_url", "channels", "heartbeat")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast_core.detectors import registry
 from holdfast_core.model import AcknowledgeRequest
 from holdfast_core.reading.attention import RECENT_S, is_bad, urgent_incident
-from holdfast_core.recovery.loss_policy import is_finite_loss
+from holdfast_core.recovery.bad_loss.loss_policy import is_finite_loss
 from holdfast_core.texts.advice import next_line
 from holdfast_daemon.validation.message_rules import check_spec
 from holdfast_proto.checks.value_rules import RefusedError

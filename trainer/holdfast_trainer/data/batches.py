@@ -83,9 +83,9 @@ class Batches:
         """Seconds that the last :meth:`training` waited for its batch."""
         return self._prefetch.wait_s
 
-    def training(self, step: int) -> Batch:
-        """Return this rank's share of the batch of ``step``."""
-        return self._on_device(self._prefetch.get(step))
+    def training(self, number: int) -> Batch:
+        """Return this rank's share of a batch: the number of the step, unless data were left out before it."""
+        return self._on_device(self._prefetch.get(number))
 
     def validation(self, index: int) -> Batch:
         """Return this rank's share of validation batch ``index``: evenly spread windows, always the same."""

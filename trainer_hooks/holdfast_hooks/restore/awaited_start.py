@@ -13,6 +13,7 @@ from holdfast_hooks.auto.arming import say
 from holdfast_hooks.hook_errors import ConfigurationError, OnceLog, UnknownStartError
 from holdfast_hooks.restore.consensus import highest
 from holdfast_hooks.state.encoding import Stateful, encode_state
+from holdfast_proto.left_out import from_messages
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.session_pb2 import StartFrom
 
@@ -103,6 +104,7 @@ class AwaitedStart:
             generation=answer.generation,
             restore_slot=answer.slot,
             restore_checkpoint=answer.checkpoint,
+            left_out=from_messages(answer.left_out),
         )
 
     def _await_answer(self) -> StartFrom:

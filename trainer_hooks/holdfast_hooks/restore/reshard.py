@@ -12,6 +12,7 @@ from holdfast_hooks.snapshots.slot_layout import dtype_name
 from holdfast_hooks.state import random_states
 from holdfast_hooks.state.counterparts import Counterparts
 from holdfast_hooks.state.encoding import Image, Stateful, TensorPart, decode_state, encode_state
+from holdfast_hooks.state.own_state import OwnStates
 from holdfast_hooks.state.sharding import distribute_like, is_dtensor
 from holdfast_hooks.state.tree import has_tensors, is_mapping, items_of, key_text, kind_of, tensors_of, with_names
 from holdfast_proto.snapshot import StateTree
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def reshard(directory: Path, state: Mapping[str, Stateful], *, rank: int) -> int:
+def reshard(directory: Path, state: Mapping[str, Stateful], *, rank: int, own: OwnStates | None = None) -> int:
     """Load the checkpoint in ``directory`` into ``state``, whatever layout wrote it; return its step.
 
     All ranks of the world must call it. A tensor that is spread over ranks is put together from the saved parts that
@@ -42,7 +43,7 @@ def reshard(directory: Path, state: Mapping[str, Stateful], *, rank: int) -> int
     def tensor(kind: str, name: str) -> object:
         return targets[name].numpy() if kind == "array" else targets[name]
 
-    load(state, decode_state(tree, tensor), live_states)
+    load(state, decode_state(tree, tensor), live_states, own)
     return saved.step
 
 

@@ -9,9 +9,10 @@ from holdfast_hooks.restore.consensus import everywhere
 from holdfast_hooks.restore.fit import check_names, difference, differences, refusal
 from holdfast_hooks.snapshots.slot_layout import as_tensor, check_sizes
 from holdfast_hooks.snapshots.slot_reads import fill
-from holdfast_hooks.state import bucket_order, random_states
+from holdfast_hooks.state import bucket_order, own_state, random_states
 from holdfast_hooks.state.counterparts import Counterparts, named_parameters
 from holdfast_hooks.state.encoding import Image, Stateful, TensorPart, decode_state, encode_state
+from holdfast_hooks.state.own_state import OwnStates
 from holdfast_hooks.state.sharding import distribute_like, is_dtensor
 from holdfast_hooks.state.tree import check_tree
 from holdfast_proto.snapshot import Slot, SnapshotError, TensorEntry
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def restore(path: Path, state: Mapping[str, Stateful], *, rank: int) -> int:
+def restore(path: Path, state: Mapping[str, Stateful], *, rank: int, own: OwnStates | None = None) -> int:
     """Load the snapshot in the slot at ``path`` into ``state``; return the step after which it was taken.
 
     Raises ConfigurationError, before it changes anything, if the snapshot is of another model or setup. Raises
@@ -47,7 +48,7 @@ def restore(path: Path, state: Mapping[str, Stateful], *, rank: int) -> int:
         orders = saved[random_states.KEY].get(bucket_order.KEY)
         bucket_order.restore(orders, state, lambda answer, group: everywhere(answer, live, group))
         targets.fill(slot)
-    load(state, saved, live_states)
+    load(state, saved, live_states, own)
     return header.step
 
 
@@ -63,8 +64,10 @@ def fits(path: Path, live: Image, coordinates: Mapping[str, int]) -> bool:
     )
 
 
-def load(state: Mapping[str, Stateful], saved: dict[str, Any], live_states: Mapping[str, Any]) -> None:
-    """Load a decoded state into its owners, and the random states into their generators.
+def load(
+    state: Mapping[str, Stateful], saved: dict[str, Any], live_states: Mapping[str, Any], own: OwnStates | None = None
+) -> None:
+    """Load a decoded state into its owners, and the random states into their generators. ``own``: parts of the hooks.
 
     Raises ConfigurationError if an owner does not accept its part.
     """
@@ -80,6 +83,7 @@ def load(state: Mapping[str, Stateful], saved: dict[str, Any], live_states: Mapp
     gpu = gpu_of(parameter for _, _, parameter in named_parameters(state))
     try:
         random_states.restore(saved[random_states.KEY], gpu)
+        own_state.restore(own or {}, saved)
     except ValueError as error:
         raise refusal([str(error)]) from error
 

@@ -20,8 +20,9 @@ from holdfast_hooks.snapshots.device_copies import CudaCopyStream, DeviceCopies,
 from holdfast_hooks.snapshots.slot_choice import choose_slot, may_pin_replica
 from holdfast_hooks.snapshots.slot_layout import LaidOutMeta, SlotLayout, SlotTensors, lay_out
 from holdfast_hooks.snapshots.slot_requests import LEAST_SLOTS, GrantedSlots, SlotRequests
-from holdfast_hooks.state import bucket_order, random_states
+from holdfast_hooks.state import bucket_order, own_state, random_states
 from holdfast_hooks.state.encoding import Image, Stateful, encode_state
+from holdfast_hooks.state.own_state import OwnStates
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
@@ -49,6 +50,7 @@ class SnapshotTaker:
         late: is called, in another thread, with each snapshot that becomes complete after the end of its step. These
             are snapshots with tensors on a GPU, whose copies overlap with the next step. Without ``late``, or with
             fewer than _LATE_SLOTS slots, the training thread waits for these copies too.
+        own: parts of the hooks that are saved, too.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class SnapshotTaker:
         device: OwnDevice,
         coordinates: Mapping[str, int] | None = None,
         late: Callable[[SnapshotTaken], None] | None = None,
+        own: OwnStates | None = None,
     ) -> None:
         self.skipped_total = 0
         self.refusal = ""
@@ -80,6 +83,7 @@ class SnapshotTaker:
         self._layout: SlotLayout | None = None
         self._copier: _Copier | None = None
         self._late = late
+        self._own = own or {}
         self._device_copies: DeviceCopies | None = None
         self._landing: Landing | None = None
         self._wrappers: weakref.WeakValueDictionary[str, Any] | None = None
@@ -96,6 +100,7 @@ class SnapshotTaker:
             self._wrappers = weakref.WeakValueDictionary(bucket_order.ordered_wrappers(self._state))
         if orders := bucket_order.capture(self._wrappers or {}):
             of_process[bucket_order.KEY] = orders
+        of_process.update(own_state.capture(self._own))
         return encode_state({**live, random_states.KEY: of_process})
 
     def at_boundary(self, step: int, *, commanded: bool, replica: bool = False, last: bool) -> SnapshotTaken | None:

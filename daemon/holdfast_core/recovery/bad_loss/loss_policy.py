@@ -19,7 +19,8 @@ from holdfast_core.detectors.numbers.loss_divergence import LossDivergence
 from holdfast_core.detectors.numbers.loss_spike import LossSpike
 from holdfast_core.detectors.numbers.non_finite import NonFinite
 from holdfast_core.reading.attention import bad_loss_incident
-from holdfast_core.recovery import loss_stop, response
+from holdfast_core.recovery import response
+from holdfast_core.recovery.bad_loss import loss_actions
 from holdfast_core.texts.render import write
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
@@ -122,7 +123,7 @@ def _judge_blip(tick: Tick, summary: store.StepSummary, *, is_new: bool) -> None
     write(verdict)
     with incidents.edit(tick, incidents.note_incident(tick, verdict)) as edited:
         edited.loss_tier = store.LOSS_TIER_BLIP
-    loss_stop.answer(tick, edited, store.LOSS_TIER_BLIP, tick.record.loss_counts.blips, summary.step)
+    loss_actions.answer(tick, edited, store.LOSS_TIER_BLIP, tick.record.loss_counts.blips, summary.step)
 
 
 def _judge_times(tick: Tick, one: Noted, *, is_new: bool) -> None:
@@ -143,7 +144,7 @@ def _judge_times(tick: Tick, one: Noted, *, is_new: bool) -> None:
         return
     if count > rule_of(tick.state.spec, tier).budget:
         good = one.finding.proven_step
-        loss_stop.answer(tick, one.incident, tier, count, verdict.step if good is None else good)
+        loss_actions.answer(tick, one.incident, tier, count, verdict.step if good is None else good)
 
 
 def _judge_divergence(tick: Tick, noted: Sequence[Noted], *, is_finite: bool) -> None:
@@ -166,7 +167,7 @@ def _judge_divergence(tick: Tick, noted: Sequence[Noted], *, is_finite: bool) ->
     if incident is not None:
         with tick.edit_record() as record:
             record.loss_counts.divergence_answered = True
-        loss_stop.answer(tick, incident, tier, counts.diverged, incident.verdict.loss_divergence.usual_step)
+        loss_actions.answer(tick, incident, tier, counts.diverged, incident.verdict.loss_divergence.usual_step)
 
 
 def _judge_nonfinite(tick: Tick, summary: store.StepSummary) -> None:
@@ -185,7 +186,7 @@ def _judge_nonfinite(tick: Tick, summary: store.StepSummary) -> None:
         incident = response.note(tick, _fresh_finding(tick, summary, good))
         _mark_tier(tick, incident)
         incident = tick.state.incidents[incident.id]
-    loss_stop.answer(tick, incident, tier, counts.nonfinite, good)
+    loss_actions.answer(tick, incident, tier, counts.nonfinite, good)
 
 
 def _fresh_finding(tick: Tick, summary: store.StepSummary, good: int | None) -> Finding:

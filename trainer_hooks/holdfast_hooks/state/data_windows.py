@@ -1,0 +1,112 @@
+"""Leaves data out: those of windows that a bad loss, or a person, has named.
+
+The data of a run are numbered by the steps that would train on them if none were left out. How many a run has left out
+so far is part of its state. So the data of the next step are known after any restart, and a window is left out once,
+exactly where it begins.
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import Any, Protocol, runtime_checkable
+
+from holdfast_hooks.hook_errors import ConfigurationError, OnceLog
+from holdfast_hooks.state.encoding import Stateful
+from holdfast_proto.left_out import Windows, joined, next_window
+from holdfast_proto.rank_context import RankContext
+
+KEY = "left_out"
+"""Key of the number of data that were left out, next to the random states of a snapshot."""
+
+NEVER = sys.maxsize
+
+_FIX = (
+    "give `state` an object with a method skip(steps), such as holdfast_hooks.ResumableLoader, or pass"
+    " data_by_step=True and take the data of hooks.data_of(step)"
+)
+
+
+@runtime_checkable
+class Skippable(Protocol):
+    """An object of ``state`` that holds the position in the data, and can leave data out."""
+
+    def skip(self, steps: int) -> None:
+        """Do not train on the data of the next ``steps`` steps."""
+
+
+class DataWindows:
+    """Leaves data out between steps, on all objects of ``state`` that hold a position. Training thread only.
+
+    Args:
+        by_step: whether the script takes the data of each step by the number that :meth:`data_of` returns.
+    """
+
+    def __init__(self, state: Iterable[Stateful], *, by_step: bool, once: OnceLog) -> None:
+        self.left_out = 0
+        """Number of steps whose data were left out so far."""
+        self.due = NEVER
+        """Step after whose end :meth:`after` must be called next."""
+        self._positions = [one for one in state if isinstance(one, Skippable)]
+        self._can_skip = by_step or bool(self._positions)
+        self._once = once
+        self._windows: Windows = ()
+        self._counted: list[tuple[Any, int]] = []
+        """Loaders whose batches of one step are counted, with their counts before it."""
+
+    def check(self, context: RankContext) -> None:
+        """Raise ConfigurationError if data are to be left out, or may have to be, and the script cannot do that."""
+        if self._can_skip or not (context.left_out or context.rolls_back):
+            return
+        why = "data are to be left out" if context.left_out else 'the run has the policy "roll_back"'
+        raise ConfigurationError(f"{why}, and no object in `state` can leave data out: {_FIX}")
+
+    def begin(self, context: RankContext, step: int) -> None:
+        """Leave out what follows on the state from which the run starts, and note when the next window is due.
+
+        ``step``: last one that is not repeated; -1: the run starts from the seed.
+        """
+        self._windows = joined(context.left_out)
+        self._leave_out(step)
+        if context.rolls_back or self._windows:
+            loaders: list[Any] = [one for one in self._positions if hasattr(one, "batches_per_step")]
+            self._counted = [(one, one.fetched) for one in loaders]
+        if self._counted:
+            self.due = step + 1
+
+    def data_of(self, step: int) -> int:
+        """Return the number of the data for a step: the one under way, or the next one."""
+        return step + self.left_out
+
+    def after(self, step: int) -> None:
+        """Leave out what begins after ``step``, which has ended."""
+        self._check_batches(step)
+        self._leave_out(step)
+
+    def _leave_out(self, step: int) -> None:
+        data = step + 1 + self.left_out
+        window = next_window(data, self._windows)
+        if window is not None and window[0] == data:
+            for position in self._positions:
+                position.skip(window[1])
+            self.left_out += window[1]
+            window = next_window(data + window[1], self._windows)
+        self.due = NEVER if window is None else window[0] - self.left_out - 1
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return how many were left out, if any were."""
+        return {"steps": self.left_out} if self.left_out else None
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Load what :meth:`state_dict` returned."""
+        steps = 0 if state is None else state["steps"]
+        if type(steps) is not int or steps < 0:
+            raise ValueError(f"{steps!r} is no number of steps whose data were left out")
+        self.left_out = steps
+
+    def _check_batches(self, step: int) -> None:
+        """Compare once how many batches a step has fetched with what its loader was told: windows rely on it."""
+        counted, self._counted = self._counted, []
+        for loader, before in counted:
+            fetched = loader.fetched - before
+            if fetched not in (0, loader.batches_per_step):
+                what = f"step {step} has fetched {fetched} batches, and its ResumableLoader leaves out others"
+                self._once.warn(what, f"pass batches_per_step={fetched}, else windows of data have another length")
