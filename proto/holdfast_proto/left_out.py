@@ -6,6 +6,7 @@ means: the step that would train on data 41 trains on data 53. The numbers stay 
 
 import re
 from collections.abc import Iterable
+from itertools import chain
 
 from holdfast_proto.v1 import session_pb2 as session
 
@@ -63,9 +64,9 @@ def from_messages(messages: Iterable[session.LeftOut]) -> Windows:
 
 
 def parse(words: Iterable[str]) -> Windows:
-    """Return the windows of texts such as ``41-52`` or ``60``. Raises ValueError for anything else."""
+    """Return the windows of texts such as ``41-52`` or ``60,70-79``. Raises ValueError for anything else."""
     windows = []
-    for word in words:
+    for word in chain.from_iterable(text.split(",") for text in words):
         found = _WORDS.fullmatch(word.strip())
         if found is None or int(found[2] or found[1]) < int(found[1]):
             raise ValueError(f"{word!r} names no data: write the first and the last one, such as 41-52")

@@ -26,7 +26,7 @@ import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 import holdfast_hooks
 
-steps, store, result = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+steps, store, result, bad = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 store = f"file://{store}-{os.environ['TORCHELASTIC_RESTART_COUNT']}"
 dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
@@ -35,10 +35,11 @@ model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(16, 64), tor
 optimizer = torch.optim.AdamW(model.parameters())
 torch.manual_seed(rank)
 state = {"model": model, "optimizer": optimizer}
-with holdfast_hooks.attach(state=state, check_data_position=False) as hooks:
+with holdfast_hooks.attach(state=state, check_data_position=False, data_by_step=True) as hooks:
     for step in hooks.steps(until=steps):
         time.sleep(0.03)
-        loss = model(torch.randn(8, 16)).square().mean()
+        factor = float("nan") if hooks.data_of(step) == bad else 1.0
+        loss = model(torch.randn(8, 16) * factor).square().mean()
         loss.backward()
         hooks.enter(holdfast_hooks.Phase.OPTIMIZER)
         optimizer.step()
@@ -55,12 +56,15 @@ Command = Callable[..., list[str]]
 
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
-    """Return a function that gives torchrun's words for a start that leaves its weights' digest in a file."""
+    """Return a function that gives torchrun's words for a start that leaves its weights' digest in a file.
+
+    ``bad``: number of data that ruin the weights.
+    """
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
 
-    def words(name: str, *, steps: int = STEPS, restarts: int = 0) -> list[str]:
-        script = [str(path), str(steps), str(tmp_path / f"{name}-store"), str(tmp_path / name)]
+    def words(name: str, *, steps: int = STEPS, restarts: int = 0, bad: int = -1) -> list[str]:
+        script = [str(path), str(steps), str(tmp_path / f"{name}-store"), str(tmp_path / name), str(bad)]
         return [*TORCHRUN, "--max-restarts", str(restarts), *script]
 
     return words
@@ -72,11 +76,11 @@ def finish(watched: Observed) -> str:
     return log
 
 
-def recovered(watched: Observed) -> store.Incident:
-    """Return the only incident, which must tell of a recovery from memory."""
+def recovered(watched: Observed, source: str = "memory") -> store.Incident:
+    """Return the only incident, which must tell of a recovery."""
     (incident,) = (one for one in incidents_of(watched) if one.state != store.INCIDENT_STATE_RESOLVED)
     assert incident.state == store.INCIDENT_STATE_RECOVERED, story_of(incident)
-    assert "generation 2 starts from memory after step " in story_of(incident)
+    assert f"generation 2 starts from {source} after step " in story_of(incident)
     return incident
 
 
@@ -124,3 +128,18 @@ def test_a_launcher_that_fails_leaves_a_checkpoint_of_the_newest_step_and_the_ne
         assert status.resumed_step >= 11
         finish(watched)
     assert (tmp_path / "again").exists()
+
+
+def test_a_bad_loss_rolls_the_ranks_of_a_launcher_back_to_the_bits_of_a_run_without_its_data(
+    runs: Runs, command: Command, tmp_path: Path
+) -> None:
+    rolling = (*RESTORE, *RESTART, "--on-nan", "roll_back")
+    with observed(runs, "rolled", *command("rolled", restarts=1, bad=25), options=rolling) as watched:
+        finish(watched)
+    story = story_of(recovered(watched, "a checkpoint"))
+    assert "rolls back, 1 of 3: to the newest state of all ranks from before step 24" in story
+    assert "after step 19, without the data of steps 20-35" in story
+    without = (*RESTORE, "--leave-out", "20-35")
+    with observed(runs, "without", *command("without", bad=25), options=without) as watched:
+        finish(watched)
+    assert (tmp_path / "rolled").read_text() == (tmp_path / "without").read_text()

@@ -51,10 +51,9 @@ class LogJudge:
     """Judges rows, which are shown in the order of the file."""
 
     def __init__(self) -> None:
-        rule = store.LossRule(action=store.LOSS_ACTION_NOTIFY, budget=0)
-        policy = store.LossPolicy(**dict.fromkeys(DEFAULTS, rule))
         spec = store.RunSpec(run="log", nodes=1, mode=store.MODE_OBSERVE, preset=store.PRESET_DEFAULT)
-        spec.loss_policy.CopyFrom(policy)
+        for tier in DEFAULTS:
+            getattr(spec.loss_policy, tier).CopyFrom(store.LossRule(action=store.LOSS_ACTION_NOTIFY, budget=0))
         state = coordinator.begin(spec)
         self._state: CoreState = replace(state, detectors={kind.name: kind() for kind in _DETECTORS})
         self._search = LossSearch()

@@ -34,13 +34,13 @@ read, report = Batches.training, Hooks.report
 newest = {"step": -1}
 
 
-def paced(self: Batches, step: int) -> Batch:
-    newest["step"] = step
+def paced(self: Batches, number: int) -> Batch:
+    newest["step"] = number
     if not hurry.exists():
         time.sleep(PACE_S)
-    if any(kind == "slow-data" and step in steps for kind, steps in odd):
+    if any(kind == "slow-data" and number in steps for kind, steps in odd):
         time.sleep(WAIT_FOR_DATA_S)
-    return read(self, step)
+    return read(self, number)
 
 
 def reporting(self: Hooks, **numbers: Any) -> None:

@@ -28,7 +28,9 @@ def start_from(
     """Restore ``state``; return the step after which it was saved, or -1 if the run starts from the seed.
 
     Slots fit only the layout that wrote them, bit by bit. If any rank has another layout now, all ranks load the
-    checkpoint instead. ``own``: parts of the hooks to restore, too. Raises ConfigurationError, SnapshotError and CheckpointUnreadable.
+    checkpoint instead. ``own``: parts of the hooks to restore, too.
+
+    Raises ConfigurationError, SnapshotError and CheckpointUnreadable.
     """
     if not has_starting_point(context):
         return -1
