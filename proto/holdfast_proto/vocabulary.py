@@ -7,7 +7,7 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 MOST_BUDGET = 100_000
-ROLL_BACKS = 3
+ROLL_BACKS = 10
 """Roll-backs of one start, unless the policy says another number."""
 ROLLED_BACK = ("spike", "divergence", "non_finite")
 """Tiers of a bad loss that a roll-back may answer."""

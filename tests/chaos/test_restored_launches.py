@@ -137,7 +137,7 @@ def test_a_bad_loss_rolls_the_ranks_of_a_launcher_back_to_the_bits_of_a_run_with
     with observed(runs, "rolled", *command("rolled", restarts=1, bad=25), options=rolling) as watched:
         finish(watched)
     story = story_of(recovered(watched, "a checkpoint"))
-    assert "rolls back, 1 of 3: to the newest state of all ranks from before step 24" in story
+    assert "rolls back, 1 of 10: to the newest state of all ranks from before step 24" in story
     assert "after step 19, without the data of steps 20-35" in story
     without = (*RESTORE, "--leave-out", "20-35")
     with observed(runs, "without", *command("without", bad=25), options=without) as watched:

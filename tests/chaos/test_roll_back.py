@@ -79,9 +79,9 @@ def train(runs: Runs, folder: Path, *words: str, flags: tuple[str, ...] = ()) ->
     script, config = folder / "train.py", folder / "holdfast.toml"
     script.write_text(SCRIPT)
     config.write_text(CONFIG)
-    usual = ("--run", RUN, "--ranks", "2", "--snapshot-every", "5", "--checkpoint-every", "5", "--config", str(config), "--json")
-    directory = ("--directory", str(folder / "holdfast-runs"))
-    return runs.run_script(script, (*usual, *directory, *flags), str(folder / "digest"), *words)
+    usual = ("--run", RUN, "--ranks", "2", "--snapshot-every", "5", "--checkpoint-every", "5", "--json")
+    files = ("--config", str(config), "--directory", str(folder / "holdfast-runs"))
+    return runs.run_script(script, (*usual, *files, *flags), str(folder / "digest"), *words)
 
 
 def left_out(folder: Path, history: int) -> Windows:

@@ -86,7 +86,8 @@ def _without_state(flags: ObserveFlags) -> dict[str, Any]:
     """
     settings: dict[str, Any] = {}
     for field, setting in settings_of("observe"):
-        if setting.section in (FileSection.CHECKPOINTS, FileSection.SNAPSHOTS) and field != "guard":
+        is_of_state = setting.section in (FileSection.CHECKPOINTS, FileSection.SNAPSHOTS) and field != "guard"
+        if is_of_state or field == "loss_leave_out":
             if field in flags.given:
                 raise SettingsError(f"{setting.shown} has no effect without --restore, which saves the ranks' state")
             settings[field] = setting.default

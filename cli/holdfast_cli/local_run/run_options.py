@@ -130,9 +130,11 @@ class LocalRunOptions(RunSettings):
         for tier in self.tiers_rolled_back:
             if tier not in ROLLED_BACK:
                 yield f'loss.{tier} = "roll_back": it is for {", ".join(ROLLED_BACK)}: use note, notify or stop'
-            if self.auto or not self.snapshot_every:
+            if self.ranks and (self.auto or not self.snapshot_every):
                 lacks = "--auto" if self.auto else "--snapshot-every 0"
                 yield f'loss.{tier} = "roll_back" with {lacks}: there are no states to return to: leave one of them out'
+        if self.loss_leave_out and self.ranks and self.auto:
+            yield "--leave-out with --auto: the script's position in its data is not known: leave one of them out"
         restoring = [("--adopt", self.adopt), ("--continue-from", self.continue_from is not None)]
         for flag in (flag for flag, is_given in restoring if is_given):
             if self.from_scratch:

@@ -199,3 +199,19 @@ def test_a_new_line_keeps_the_proven_checkpoint_of_the_old_one_until_it_has_one_
     opened.at(6).prove(6, 7)
     place.snapshots.commit(opened, 8)
     assert place.first.committed() == []
+
+
+def test_what_a_history_leaves_out_is_kept_and_passed_on_but_not_to_a_start_from_scratch(place: ClaimedPlace) -> None:
+    place.commit(10, 20)
+    opened = place.start()
+    record = HistoryRecord(number=2, run=RUN, parent=1, parent_step=10, left_out=((11, 5), (40, 2)))
+    opened.histories.begin(record)
+    assert opened.histories.left_out == HistoryRecord.decode(record.encode()).left_out == ((11, 5), (40, 2))
+    again = place.start(instance="j", continue_from=10)
+    assert (again.history, again.histories.left_out) == (3, ((11, 5), (40, 2)))
+    scratch = place.start(instance="k", from_scratch=True)
+    assert (scratch.history, scratch.histories.left_out) == (4, ())
+
+
+def test_a_history_that_leaves_nothing_out_is_written_as_before() -> None:
+    assert b"left_out" not in HistoryRecord(number=2, run=RUN).encode()

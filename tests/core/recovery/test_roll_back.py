@@ -59,7 +59,7 @@ def test_the_run_starts_again_from_the_newest_proven_state_without_the_data_sinc
     (incident,) = world.incidents
     assert (incident.state, incident.lost_steps, incident.notify) == (store.INCIDENT_STATE_RECOVERED, 2, True)
     assert [action.what for action in incident.actions][-4:] == [
-        "rolls back, 1 of 3: to the newest state of all ranks from before step 9",
+        "rolls back, 1 of 10: to the newest state of all ranks from before step 9",
         "ranks of generation 1 are gone",
         "generation 2 starts from memory after step 8, without the data of steps 9-10",
         "training again",

@@ -53,18 +53,19 @@ class DataWindows:
         """Loaders whose batches of one step are counted, with their counts before it."""
 
     def check(self, context: RankContext) -> None:
-        """Raise ConfigurationError if data are to be left out, or may have to be, and the script cannot do that."""
-        if self._can_skip or not (context.left_out or context.rolls_back):
-            return
-        why = "data are to be left out" if context.left_out else 'the run has the policy "roll_back"'
-        raise ConfigurationError(f"{why}, and no object in `state` can leave data out: {_FIX}")
+        """Raise ConfigurationError if data may have to be left out, and the script cannot do that."""
+        if context.rolls_back and context.saves and not self._can_skip:
+            raise _refusal('the run has the policy "roll_back"')
 
     def begin(self, context: RankContext, step: int) -> None:
         """Leave out what follows on the state from which the run starts, and note when the next window is due.
 
-        ``step``: last one that is not repeated; -1: the run starts from the seed.
+        ``step``: last one that is not repeated; -1: the run starts from the seed. Raises ConfigurationError if the
+        script cannot leave out what lies ahead.
         """
         self._windows = joined(context.left_out)
+        if not self._can_skip and next_window(step + 1 + self.left_out, self._windows) is not None:
+            raise _refusal("data are to be left out")
         self._leave_out(step)
         if context.rolls_back or self._windows:
             loaders: list[Any] = [one for one in self._positions if hasattr(one, "batches_per_step")]
@@ -110,3 +111,7 @@ class DataWindows:
             if fetched not in (0, loader.batches_per_step):
                 what = f"step {step} has fetched {fetched} batches, and its ResumableLoader leaves out others"
                 self._once.warn(what, f"pass batches_per_step={fetched}, else windows of data have another length")
+
+
+def _refusal(why: str) -> ConfigurationError:
+    return ConfigurationError(f"{why}, and no object in `state` can leave data out: {_FIX}")
