@@ -34,6 +34,7 @@ from holdfast_hooks.snapshots.slot_requests import SlotRequests
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
+from holdfast_hooks.updates.usual_norm import KEY, UsualNorm
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
 from holdfast_proto.v1.session_pb2 import SlotGrant
@@ -172,12 +173,14 @@ def save(folder: Path, layout: str, rank: int) -> dict[str, Any]:
     torch.manual_seed(rank)
     slot = folder / f"saved-{rank}.slot"
     allocate(slot, 1 << 20)
+    norms = UsualNorm()
+    norms.judge(2.5)
     slot_requests = SlotRequests(OnceLog())
     slot_requests.receive(SlotGrant(paths=[str(slot)]))
     snapshots = SnapshotTaker(
         state=training.state, context=context_of(folder), rank=rank, slot_requests=slot_requests,
         timeline=Timeline(lambda step, phase, unix_ns: None), device=OwnDevice("cpu", {}, may_have_gpus=False),
-        once=OnceLog(), coordinates=training.coordinates,
+        once=OnceLog(), coordinates=training.coordinates, own={KEY: norms},
     )  # fmt: skip
     assert snapshots.at_boundary(STEP, commanded=True, last=False) is not None, snapshots.refusal
     checkpoints = CheckpointDirectory(folder / "checkpoints", kept=2)
@@ -205,8 +208,10 @@ def load(folder: Path, layout: str, rank: int) -> dict[str, Any]:
     context = context_of(folder, restore_slot=str(slot) if slot.exists() else "", restore_checkpoint=str(directory))
     before = {name: digest(value) for stage in training.stages for name, value in stage.named_parameters()}
     refusal = ""
+    norms = UsualNorm()
     try:
-        assert start_from(context, training.state, rank=rank, coordinates=training.coordinates) == STEP
+        step = start_from(context, training.state, rank=rank, coordinates=training.coordinates, own={KEY: norms})
+        assert step == STEP
     except holdfast_hooks.ConfigurationError as error:
         refusal = str(error)
         assert before == {name: digest(value) for stage in training.stages for name, value in stage.named_parameters()}
@@ -219,6 +224,7 @@ def load(folder: Path, layout: str, rank: int) -> dict[str, Any]:
     return {
         "tensors": training.digests(),
         "drawn": drawn,
+        "norms": norms.state_dict(),
         "dcp": {f"model/{name}": digest(value) for stage in loaded.stages for name, value in stage.named_parameters()},
         "position": [training.position.state["seen"], training.position.state["order"].tolist()],
         "groups": [[group["lr"], group["weight_decay"]] for group in training.optimizer.param_groups],

@@ -20,6 +20,7 @@ from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots.slot_requests import SlotRequests
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
+from holdfast_hooks.state.own_state import OwnStates
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
@@ -201,6 +202,7 @@ class SnapshotBench:
         *,
         late: Callable[[SnapshotTaken], None] | None = None,
         rank: int = 0,
+        own: OwnStates | None = None,
         **context: Any,
     ) -> None:
         self.context = RankContext(run="test", generation=2, agent="unix:/none", black_box="/none", **context)
@@ -216,6 +218,7 @@ class SnapshotBench:
             device=OwnDevice("cpu", {}, may_have_gpus=False),
             once=OnceLog(),
             late=late,
+            own=own,
         )
         self.paths = slots
         if slots:

@@ -164,3 +164,12 @@ def test_data_parallel_ranks_add_gradients_in_the_same_order_after_a_restart(fol
     assert [{name: result[name] for name in same} for result in results] == [same] * ranks
     assert "DistributedDataParallel around model/0.weight cannot learn its buckets" in results[0]["static_graph"]
     assert [result["static_graph"] for result in results[1:]] == [""] * (ranks - 1)
+
+
+def test_all_ranks_take_or_skip_an_update_and_hear_of_a_spike_in_the_same_step(folder: Path) -> None:
+    with world("updates", folder) as process:
+        assert process.wait(60) == 0
+    answers, heard = json.loads((folder / "result-0.json").read_text())
+    assert [answers, heard] == json.loads((folder / "result-1.json").read_text())
+    assert answers == [True] * 16 + [False, False, True, True]  # 20 is not more than ten times the usual 2
+    assert heard == [[16, "gradient", 16], [17, "gradient", 17], [18, "divergence", 9]]

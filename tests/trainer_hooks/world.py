@@ -4,6 +4,7 @@ import importlib
 import io
 import json
 import logging
+import math
 import os
 import sys
 import time
@@ -20,7 +21,7 @@ from holdfast_hooks.restore.awaited_start import AwaitedStart
 from holdfast_hooks.restore.slot_restore import restore
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
-from holdfast_proto.v1.session_pb2 import StartFrom
+from holdfast_proto.v1.session_pb2 import SpikeFound, StartFrom
 from tests.trainer_hooks.conftest import SnapshotBench
 
 
@@ -248,6 +249,21 @@ def bad_gradients_fsdp(folder: Path, rank: int) -> None:
         return fully_shard(model)
 
     bad_gradients(folder, rank, wrap=wrap)
+
+
+def updates(folder: Path, rank: int) -> None:
+    """Write what the ranks decide in each step, and when they hear of what. Each has other norms, and rank 1 a word."""
+    norms = [[1.0, 2.0]] * 16 + [[math.nan, 2.0], [1.0, 50.0], [1.0, 20.0], [2.0, 1.0]]
+    heard: list[list[Any]] = []
+    answers = []
+    with holdfast_hooks.attach(
+        on_spike=lambda spike: heard.append([hooks.next_step - 1, *vars(spike).values()])
+    ) as hooks:
+        for step in hooks.steps(until=len(norms)):
+            if (step, rank) == (18, 1):
+                hooks._updates.receive(SpikeFound(tier="divergence", step=9))
+            answers.append(hooks.should_update(torch.tensor(norms[step][rank])))
+    (folder / f"result-{rank}.json").write_text(json.dumps([answers, heard]))
 
 
 def main(scenario: str, folder: Path, ranks: int) -> None:

@@ -17,5 +17,16 @@ from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.state.merged_modules import merged
 from holdfast_hooks.state.named_optimizer import by_name
 from holdfast_hooks.state.resumable_loader import ResumableLoader
+from holdfast_hooks.updates.update_check import Spike
 
-__all__ = ["ConfigurationError", "Hooks", "Phase", "ResumableLoader", "Stateful", "attach", "by_name", "merged"]
+__all__ = [
+    "ConfigurationError",
+    "Hooks",
+    "Phase",
+    "ResumableLoader",
+    "Spike",
+    "Stateful",
+    "attach",
+    "by_name",
+    "merged",
+]

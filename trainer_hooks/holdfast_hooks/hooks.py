@@ -28,6 +28,8 @@ from holdfast_hooks.telemetry.deferred import to_number
 from holdfast_hooks.telemetry.final_traceback import FinalTraceback
 from holdfast_hooks.telemetry.own_device import SEARCHED_FOR, OwnDevice, checked_name, may_have_gpus
 from holdfast_hooks.telemetry.timeline import Timeline
+from holdfast_hooks.updates import usual_norm
+from holdfast_hooks.updates.update_check import OnSpike, UpdateCheck
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.rank_context import RankContext
 
@@ -49,6 +51,7 @@ def attach(
     check_replicas: bool = True,
     check_data_position: bool = True,
     data_by_step: bool = False,
+    on_spike: OnSpike | None = None,
 ) -> "Hooks":
     """Attach Holdfast to this training process.
 
@@ -70,6 +73,9 @@ def attach(
             the number of the step or from random states.
         data_by_step: whether the script takes the data of each step by the number that :meth:`Hooks.data_of` returns.
             Then data can be left out, as a roll-back after a bad loss does, without an object that holds a position.
+        on_spike: function that :meth:`Hooks.should_update` calls when something is bad, on all ranks in the same step,
+            such as to lower the learning rate. It gets a :class:`Spike`: an update that is skipped, or what Holdfast
+            has found in the loss. Only :meth:`Hooks.should_update` calls it. What it raises ends the rank.
 
     In a process that no agent has started, all calls work, but the hooks send, save and restore nothing. Under
     ``holdfast observe`` without ``--restore``, and ``holdfast run --auto``, they send everything, and still save and
@@ -89,6 +95,7 @@ def attach(
         check_replicas=check_replicas,
         check_data_position=check_data_position,
         data_by_step=data_by_step,
+        on_spike=on_spike,
     )
     hooks.start()
     if is_second and hooks.is_open:
@@ -109,6 +116,7 @@ class Hooks:
         check_replicas: bool,
         check_data_position: bool,
         data_by_step: bool = False,
+        on_spike: OnSpike | None = None,
         identity: Identity | None = None,
         saves: bool = True,
     ) -> None:
@@ -131,6 +139,7 @@ class Hooks:
         self._device = device
         self._check_replicas = check_replicas
         self._check_data_position = check_data_position
+        self._updates = UpdateCheck(on_spike, self._once)
         self._data = DataWindows(state.values(), by_step=data_by_step, once=self._once)
         self._timeline = Timeline(_nowhere)
         self._loop = StepLoop(self._timeline, self._once)
@@ -180,7 +189,8 @@ class Hooks:
             black_box=self._black_box,
             once=self._once,
             check_replicas=self._check_replicas,
-            own_states={data_windows.KEY: self._data},
+            updates=self._updates,
+            own_states={data_windows.KEY: self._data, usual_norm.KEY: self._updates.norms},
         )
         self._loop = StepLoop(
             self._timeline,
@@ -376,6 +386,25 @@ class Hooks:
             values["tokens"] = values.get("tokens", 0) + tokens  # type: ignore[operator]
         elif tokens is not None:
             self._once.warn("tokens is not reported", "give a whole number as an int")
+
+    def should_update(self, grad_norm: "float | torch.Tensor") -> bool:
+        """Return whether this step's update should be taken, the same on all ranks. This waits for the GPU.
+
+        All ranks call it once in each step: after the backward pass and clipping, and before ``optimizer.step()``. It
+        is one collective of the default process group. It says False in two cases:
+
+        * The norm of a rank is not finite. The step then counts as skipped (``overflow``), and its loss does not count.
+        * The largest norm is more than 10 times the usual one: the median of the newest 64 norms whose updates were
+          taken. Nothing is too large before 16 of them. After eight such steps in a row the next update is taken, and
+          the norms begin anew.
+
+        The norms are part of the saved state, so a run that is restored decides as an undisturbed one. Without an agent
+        the answer is the same, and nothing is saved.
+
+        Args:
+            grad_norm: global norm of the gradient, before clipping, such as ``clip_grad_norm_`` returns it.
+        """
+        return self._updates.should_update(grad_norm, self._timeline, self.log)
 
     def log(self, numbers: Mapping[str, object]) -> None:
         """Show numbers under names of your own, such as rewards. Like :meth:`report`, this never waits for a GPU.

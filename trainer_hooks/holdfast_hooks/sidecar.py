@@ -33,6 +33,7 @@ from holdfast_hooks.telemetry.logged_numbers import LoggedNumbers
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.report_builder import Backlog, Sources
 from holdfast_hooks.telemetry.timeline import StepSample, Timeline
+from holdfast_hooks.updates.update_check import UpdateCheck
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.limits import LARGEST_COUNT, PROTOCOL
 from holdfast_proto.rank_context import RankContext, pid_namespace
@@ -67,6 +68,7 @@ class Sidecar:
         black_box: BlackBoxWriter | None,
         once: OnceLog,
         check_replicas: bool,
+        updates: UpdateCheck,
         own_states: OwnStates | None = None,
     ) -> None:
         self.rank = identity.rank
@@ -144,6 +146,7 @@ class Sidecar:
                 replicas=self._replica_commands,
                 stops=self._stop_commands,
                 refusal=self._why_no_snapshots,
+                spikes=updates.receive,
                 faults=self._faults,
                 recorders=devices.recorders,
                 profiler=self._profiler,

@@ -273,7 +273,7 @@ def test_ranks_compare_on_a_kind_of_device_that_all_of_them_choose(
     monkeypatch.setattr(torch.distributed, "get_backend_config", lambda group: backends)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     for state in ({}, {"position": torch.zeros(1)}):
-        assert str(consensus._device_of(encode_state(state), None)) == hidden
+        assert str(consensus._device_of(consensus._gpus(encode_state(state)), None)) == hidden
     weight = torch.zeros(1, device="meta")
     image = Image({}, (TensorPart("model/weight", weight, weight, (1,), (0,)),), ())
-    assert str(consensus._device_of(image, None)) == shown
+    assert str(consensus._device_of(consensus._gpus(image), None)) == shown

@@ -69,6 +69,7 @@ def test_plain_values_come_back_on_every_rank(worlds: dict[str, list[World]]) ->
         for rank in (rank for world in case[1:] for rank in world if "refusal" not in rank):
             assert rank["position"] == [1, [1, 1, 1]]
             assert rank["groups"] == [[0.05, 0.1], [0.02, 0.01]]
+            assert rank["norms"] == {"norms": [2.5], "skips": 0, "skipped_total": 0}
 
 
 def test_random_states_are_those_of_the_rank_modulo_the_saved_world(worlds: dict[str, list[World]]) -> None:

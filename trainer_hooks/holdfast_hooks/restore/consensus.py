@@ -23,9 +23,21 @@ def highest(
     torch = sys.modules.get("torch")
     if torch is None or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return list(numbers) if Identity.from_environment().world_size == 1 else None
-    said = torch.tensor(numbers, dtype=torch.int64, device=_device_of(live, group))
+    said = torch.tensor(numbers, dtype=torch.int64, device=_device_of(_gpus(live), group))
     torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MAX, group=group)
     return [int(number) for number in said.tolist()]
+
+
+def largest(numbers: Sequence[float], gpus: "Sequence[torch.device]" = ()) -> list[float]:
+    """Return for each of this rank's numbers, of which none is NaN, the largest one of all ranks of the process group.
+
+    This is one collective of all ranks, as in :func:`highest`. ``gpus``: may show the device to run it on.
+    """
+    import torch
+
+    said = torch.tensor(numbers, dtype=torch.float64, device=_device_of(gpus, None))
+    torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MAX)
+    return [float(number) for number in said.tolist()]
 
 
 def anywhere(
@@ -45,20 +57,23 @@ def everywhere(answer: bool, live: Image, group: "torch.distributed.ProcessGroup
     return answer if doubts is None else not doubts[0]
 
 
-def _device_of(live: Image, group: "torch.distributed.ProcessGroup | None") -> "torch.device | str":
+def _gpus(live: Image) -> "list[torch.device]":
+    """Return the devices of a state, without the host memory of optimizers."""
+    return [part.local.device for part in live.parts if part.local.device.type != "cpu"]
+
+
+def _device_of(gpus: "Sequence[torch.device]", group: "torch.distributed.ProcessGroup | None") -> "torch.device | str":
     """Return a device on which the process group can reduce, of the same kind on all ranks.
 
-    A group may have one backend for the CPU and another one for GPUs, and the state of a rank may be empty. So with
-    gloo it is the CPU, whatever the states are. Else it is the state's device, not the host memory of optimizers. If
-    the state shows none, the group decides.
+    A group may have one backend for the CPU and another one for GPUs, and a rank may know no GPU. So with gloo it is
+    the CPU, whatever the GPUs are. Else it is the first of ``gpus``. If there is none, the group decides.
     """
     import torch
 
     backends = torch.distributed.get_backend_config(group)  # such as "cpu:gloo,cuda:nccl"
     kinds = [kind.partition(":")[0] for kind in backends.split(",")]
-    devices = [part.local.device for part in live.parts if part.local.device.type != "cpu"]
-    if devices and "cpu:gloo" not in backends:
-        return devices[0]
+    if gpus and "cpu:gloo" not in backends:
+        return gpus[0]
     if "cpu" in kinds:
         return "cpu"
     bound = getattr(group or torch.distributed.group.WORLD, "bound_device_id", None)

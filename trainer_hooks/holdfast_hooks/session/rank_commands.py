@@ -16,7 +16,7 @@ from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.run_files import flight_recorder_dump
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import fault_pb2
-from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
+from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand, SpikeFound
 
 if TYPE_CHECKING:
     from holdfast_hooks.faults.requested_faults import RequestedFaults
@@ -60,6 +60,7 @@ class RankCommands:
         replicas: commands for a snapshot at the end of a step, pinned for a replica snapshot.
         stops: commands to leave the loop at the end of a step.
         refusal: returns why this rank takes no snapshots, or "" if it does; given True, no replica snapshots.
+        spikes: takes what the coordinator has found in the loss; returns why it is refused, or "".
         faults: those that operators request of this rank; None if the run allows none.
         recorders: returns the recorders that the rank's groups use.
         profiler: profiles steps of this rank.
@@ -74,6 +75,7 @@ class RankCommands:
         replicas: StepCommands,
         stops: StepCommands,
         refusal: Callable[[bool], str],
+        spikes: Callable[[SpikeFound], str],
         faults: "RequestedFaults | None" = None,
         recorders: Callable[[], Sequence[Recorder]] = lambda: (),
         profiler: StepProfiler | None = None,
@@ -84,6 +86,7 @@ class RankCommands:
         self._replicas = replicas
         self._stops = stops
         self._refusal = refusal
+        self._spikes = spikes
         self._faults = faults
         self._recorders = recorders
         self._profiler = profiler
@@ -106,19 +109,26 @@ class RankCommands:
         match command.WhichOneof("kind"):
             case "capture_evidence":
                 return self._capture_evidence(Path(command.capture_evidence.directory))
-            case "snapshot_at":
-                replica = command.snapshot_at.replica
-                refusal = self._refusal(replica)
-                commands = self._replicas if replica else self._snapshots
-                return (False, refusal) if refusal else _place(commands, command.snapshot_at.step)
-            case "stop_at":
-                return _place(self._stops, command.stop_at.step)
+            case "snapshot_at" | "stop_at":
+                return self._place(command)
             case "inject_fault":
                 return self._accept_fault(command.inject_fault)
+            case "spike_found":
+                problem = self._spikes(command.spike_found)
+                return not problem, problem
             case "profile_steps" if self._profiler is not None:
                 return self._profiler.request(command.profile_steps)
             case kind:
                 return False, f"unknown command {kind}"
+
+    def _place(self, command: RankCommand) -> Outcome:
+        """Place a command for the end of a step."""
+        if command.HasField("stop_at"):
+            return _place(self._stops, command.stop_at.step)
+        replica = command.snapshot_at.replica
+        refusal = self._refusal(replica)
+        commands = self._replicas if replica else self._snapshots
+        return (False, refusal) if refusal else _place(commands, command.snapshot_at.step)
 
     def _accept_fault(self, fault: fault_pb2.Fault) -> Outcome:
         if self._faults is None:

@@ -100,8 +100,7 @@ class SnapshotTaker:
             self._wrappers = weakref.WeakValueDictionary(bucket_order.ordered_wrappers(self._state))
         if orders := bucket_order.capture(self._wrappers or {}):
             of_process[bucket_order.KEY] = orders
-        of_process.update(own_state.capture(self._own))
-        return encode_state({**live, random_states.KEY: of_process})
+        return encode_state({**live, random_states.KEY: {**of_process, **own_state.capture(self._own)}})
 
     def at_boundary(self, step: int, *, commanded: bool, replica: bool = False, last: bool) -> SnapshotTaken | None:
         """Take a snapshot at the end of ``step`` if one is due; return it if it is complete.
@@ -149,8 +148,7 @@ class SnapshotTaker:
     def _measure(self) -> None:
         """Ask for slots after the first step, before the first snapshot is due."""
         self._measured = True  # not before: optimizers have no state until their first step
-        image = self.capture()
-        self._fitting_grant(self._prepare(image))
+        self._fitting_grant(self._prepare(self.capture()))
 
     def _take(self, step: int, *, checkpoint: bool, replica: bool, last: bool) -> SnapshotTaken | None:
         started_s = time.monotonic()
@@ -256,9 +254,8 @@ class SnapshotTaker:
 
 
 def _commit(grant: GrantedSlots, meta: LaidOutMeta, taken: SnapshotTaken) -> None:
-    grant.slots[taken.slot].commit(
-        meta, data_bytes=meta.layout.data_bytes, persist=taken.persist, replica=taken.replica
-    )
+    slot = grant.slots[taken.slot]
+    slot.commit(meta, data_bytes=meta.layout.data_bytes, persist=taken.persist, replica=taken.replica)
 
 
 class _Copier:

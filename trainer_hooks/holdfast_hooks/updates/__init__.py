@@ -1,0 +1,1 @@
+"""The check before the optimizer step, which all ranks make together."""
