@@ -11,8 +11,9 @@ from holdfast_proto.v1 import store_pb2 as store
 MOST_RANKS_OF_NODE = 4096
 """Most ranks of a node whose run does not say how many it has."""
 
-HARMLESS = ("gather_evidence", "take_stacks", "take_profile", "finish")
-"""Commands that are also carried out on a node whose ranks another launcher has started."""
+HARMLESS = ("gather_evidence", "take_stacks", "take_profile", "finish", "spike_found")
+"""Commands that are also carried out on a node whose ranks another launcher has started. A spike changes something only
+in a script that asks to hear of it."""
 
 OF_STATE = ("start", "take_checkpoint", "persist_snapshot", "keep_checkpoint", "prove_checkpoint", "replicate")
 """Commands that are carried out on such a node only if Holdfast saves and restores the state of its ranks."""

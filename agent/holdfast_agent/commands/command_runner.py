@@ -5,6 +5,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.commands.checks import REPEATED, Known, refusal
@@ -117,6 +118,8 @@ class CommandRunner:
                     self.finished.set_result(command.finish)
             case "leave" | "end_ranks":
                 self._end(command)
+            case "spike_found":
+                self._command_ranks(spike_found=command.spike_found)
             case _:
                 self._jobs.begin(self._background(command))
 
@@ -193,9 +196,12 @@ class CommandRunner:
             for reason in end_ranks(self._node.ranks, command.end_ranks):
                 self._refuse(command, reason)
             return
-        step = command.leave.step
+        self._command_ranks(stop_at=session.StopAt(step=command.leave.step))
+
+    def _command_ranks(self, **kind: Any) -> None:
+        """Send a command to all ranks with a session. Nothing waits for their answers."""
         for rank in self._live_ranks():
-            rank.command(session.RankCommand(stop_at=session.StopAt(step=step)))
+            rank.command(session.RankCommand(**kind))
 
     async def _take_checkpoint(self, step: int) -> None:
         """Ask every rank for a pinned snapshot at the end of ``step``. Unless all take it, the checkpoint fails."""

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from holdfast_agent.commands.checks import Known, refusal
+from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
 
@@ -49,6 +50,7 @@ def evidence(**names: Any) -> dict[str, store.GatherEvidence]:
         {"inject_fault": Fault(kind="kill", rank=1, step=-1)},
         {"take_stacks": store.TakeStacks(request="a", ranks=[1])},
         {"take_profile": store.TakeProfile(request="a", rank=1, steps=3, patience_s=60.0)},
+        {"spike_found": session.SpikeFound(tier="divergence", step=12)},
     ],
 )
 def test_what_a_leader_sends_is_carried_out(kind: dict[str, Any]) -> None:
@@ -90,6 +92,8 @@ def test_what_a_leader_sends_is_carried_out(kind: dict[str, Any]) -> None:
         ({"finish": store.FinishRun(patience_s=-1.0)}, "patience"),
         ({"inject_fault": Fault(kind="pause", duration_s=float("inf"))}, "duration"),
         ({"inject_fault": Fault(kind="kill", step=-3)}, "step is -3"),
+        ({"spike_found": session.SpikeFound(tier="spike", step=-2)}, "step is -2"),
+        ({"spike_found": session.SpikeFound(tier="x" * 4000)}, "tier"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_reason(kind: dict[str, Any], named: str) -> None:
@@ -114,9 +118,10 @@ def test_a_command_that_does_not_fit_the_node_is_refused(known: dict[str, Any], 
     assert reason(command(stop=store.StopGeneration()), fence=FENCE, generation=2) == ""
 
 
-def test_the_end_of_a_run_is_never_too_old_for_a_node_and_evidence_harms_no_foreign_rank() -> None:
+def test_the_end_of_a_run_is_never_too_old_for_a_node_and_evidence_and_spikes_harm_no_foreign_rank() -> None:
     assert reason(command(finish=store.FinishRun()), generation=3, observes=True) == ""
     assert reason(command(**evidence(incident="a")), observes=True) == ""
+    assert reason(command(spike_found=session.SpikeFound(tier="spike")), observes=True) == ""
 
 
 def test_replica_snapshots_are_made_of_ranks_of_another_launcher_only_if_they_are_restored() -> None:

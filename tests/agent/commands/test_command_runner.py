@@ -131,6 +131,20 @@ async def test_leaving_is_asked_of_every_rank_that_lives(desk: Desk) -> None:
     assert first.empty() and second.empty()
 
 
+async def test_a_bad_loss_is_passed_on_once_to_every_rank_with_a_session(desk: Desk) -> None:
+    first, second = desk.node.ranks.values()
+    found = session.SpikeFound(tier="divergence", step=20)
+    async with answering(desk.node, first) as of_first:
+        await desk.give(name="a", spike_found=found)  # the second has no session, which stops nothing
+        async with answering(desk.node, second) as of_second:
+            await desk.give(name="b", spike_found=found)
+            await desk.give(name="b", spike_found=found)  # the leader repeats it
+            await until(lambda: len(of_first) == 2 and of_second, "all have answered")
+    assert [command.spike_found for command in (*of_first, *of_second)] == [found] * 3
+    assert {command.generation for command in (*of_first, *of_second)} == {GENERATION}
+    assert desk.reported == []
+
+
 async def test_a_checkpoint_that_cannot_be_kept_is_reported(desk: Desk) -> None:
     await desk.give(keep_checkpoint=store.KeepCheckpoint(step=20, reason="loss spike"))
     await until(lambda: desk.reported, "the failure is reported")
