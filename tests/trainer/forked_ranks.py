@@ -109,6 +109,10 @@ class RecordingHooks:
     def watch_gradients(self, modules: dict[str, torch.nn.Module], *, then: str | None) -> None:
         self.calls.append(f"watch {sorted(modules)} {then}")
 
+    def should_update(self, grad_norm: torch.Tensor) -> bool:
+        self.calls.append("should_update")
+        return bool(grad_norm.isfinite())
+
     def report(self, **values: object) -> None:
         reported = sorted(name for name, value in values.items() if value is not None)
         self.calls.append(f"report {reported}")

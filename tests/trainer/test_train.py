@@ -1,3 +1,4 @@
+import itertools
 from typing import Any
 
 import pytest
@@ -19,6 +20,13 @@ def test_hooks_get_the_phases_and_figures_of_each_step(run_ranks: Any) -> None:
         *["EVAL", "report ['validation_loss']"],
         "exit",
     ]
+
+
+def test_updates_are_checked_in_each_step_if_the_configuration_says_so(run_ranks: Any) -> None:
+    train = {"steps": 2, "global_batch": 4, "validate_every": 0}
+    output = run_ranks("calls", model=SMALL, train=train, optimizer={"check_updates": True})
+    followed = [after for line, after in itertools.pairwise(output.splitlines()) if line == "OPTIMIZER"]
+    assert followed == ["should_update"] * 2
 
 
 def test_runs_end_with_the_same_bits_also_when_resumed_from_the_state_given_to_the_hooks(run_ranks: Any) -> None:

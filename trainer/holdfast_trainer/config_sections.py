@@ -228,6 +228,9 @@ class OptimizerConfig(Section):
     """Weight decay of matrices. Vectors are not decayed."""
     clip_norm: PositiveFloat = 1.0
     """Largest global norm of the gradient. Larger gradients are scaled down to it."""
+    check_updates: bool = False
+    """Skip the update of a step whose gradient is not finite or far larger than usual. Each step waits for the
+    device."""
 
 
 class DistributedConfig(Section):

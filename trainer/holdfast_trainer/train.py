@@ -78,6 +78,7 @@ def train(config: TrainerConfig, corpus: Corpus, device: RankDevice) -> ModelPar
                     mesh,
                     clip_norm=config.optimizer.clip_norm,
                     measured=log.is_logged(step),
+                    should_update=hooks.should_update if config.optimizer.check_updates else None,
                 )
                 expert_use = expert_statistics(config, mesh, parts)
                 if is_reporter:

@@ -1,5 +1,6 @@
 """The end of a step: from summed gradients to new parameters."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -20,7 +21,7 @@ class Update:
     """Norm of the whole model's gradient before clipping."""
     learning_rate: float
     update_norm: Tensor | None
-    """Norm of the change of all parameters; None if it was not measured."""
+    """Norm of the change of all parameters; None if it was not measured, or if the check has skipped the update."""
     loss_scale: Tensor | None
     """Factor on the loss; None unless the run computes in fp16."""
     overflow: Tensor | None
@@ -36,17 +37,24 @@ def update_parameters(
     *,
     clip_norm: float,
     measured: bool,
+    should_update: Callable[[Tensor], bool] | None = None,
 ) -> Update:
-    """Clip the gradients, step, and clear them. All ranks must call it, with the same ``measured``."""
+    """Clip the gradients, step, and clear them. All ranks must call it, with the same ``measured``.
+
+    ``should_update``: answers on all ranks alike whether the optimizer may step, given the norm of the gradient. The
+    learning rate follows the number of the step in any case. In fp16, the scaler has its say first: it adapts the scale
+    to each gradient, and to one that is finite but too large as to any other.
+    """
     learning_rate: float = optimizer.param_groups[0]["lr"]
     loss_scale = scaler.scale.clone() if scaler else None
     grad_norm = clip_gradient(parts.parameters(), mesh, clip_norm=clip_norm, loss_scale=loss_scale)
     overflow = scaler.judge(optimizer, grad_norm) if scaler else None
     update_norm = None
-    if measured:
-        update_norm = step_and_measure(optimizer, mesh)
-    else:
-        optimizer.step()
+    if should_update is None or should_update(grad_norm):
+        if measured:
+            update_norm = step_and_measure(optimizer, mesh)
+        else:
+            optimizer.step()
     scheduler.step()
     optimizer.zero_grad()
     return Update(grad_norm, learning_rate, update_norm, loss_scale, overflow)
