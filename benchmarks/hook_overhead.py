@@ -6,6 +6,8 @@ of other processes is not a cost of the hooks.
 
 Then measures the share of a core that the hooks' own threads (reporter and link) take. The training loop makes ten
 steps a second with two collective calls each. Exits with 1 if a ceiling is broken.
+
+And it times hooks.should_update(), which only scripts pay that call it: alone, and with two ranks on gloo.
 """
 
 import argparse
@@ -184,6 +186,37 @@ def measure_peers() -> dict[str, Percentiles]:
     return {"nvrx_send_heartbeat": percentiles(time_nvrx_heartbeats())}
 
 
+def time_updates(folder: Path, rank: int, ranks: int) -> None:
+    """Print the percentiles of should_update() in a rank, after enough norms to compare with, and of one collective."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    hooks, norm = Hooks.unattached(), torch.tensor(0.7)
+    numbers = torch.zeros(4, dtype=torch.float64)
+    for _ in range(WARM_UP_STEPS):
+        hooks.should_update(norm)
+    calls: dict[str, Callable[[], object]] = {
+        f"should_update(), ranks on gloo: {ranks}": lambda: hooks.should_update(norm),
+        f"all_reduce() of 4 numbers, ranks on gloo: {ranks}": lambda: dist.all_reduce(numbers),
+    }
+    print(json.dumps({name: percentiles(time_calls(call)) for name, call in calls.items()}))
+    dist.destroy_process_group()
+
+
+def measure_updates(ranks: int) -> dict[str, Percentiles]:
+    """Return what the first of some ranks has measured."""
+    with tempfile.TemporaryDirectory(prefix="hf-") as folder:
+        command = [sys.executable, __file__, "--updates", folder, str(ranks)]
+        processes = [
+            subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(ranks)
+        ]
+        first, *_ = [process.communicate()[0] for process in processes]
+    found: dict[str, Percentiles] = json.loads(first)
+    return found
+
+
 def measure(rounds: int, steps: int) -> Percentiles:
     """Return the percentiles of the quietest round."""
     with tempfile.TemporaryDirectory(prefix="hf-") as folder, attached(Path(folder)) as hooks:
@@ -219,13 +252,15 @@ def measure_reporter() -> float:
     return ratio
 
 
-def show(own: Percentiles, reporter_core_ratio: float, peers: dict[str, Percentiles]) -> None:
+def show(
+    own: Percentiles, reporter_core_ratio: float, updates: dict[str, Percentiles], peers: dict[str, Percentiles]
+) -> None:
     table = Table(title="Cost on the training thread per step")
     for heading in ("", "p50 (us)", "p99 (us)"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row("Holdfast, all hook calls", f"{own['p50_us']:.2f}", f"{own['p99_us']:.2f}")
     table.add_row("ceiling", f"{P50_CEILING_US:.2f}", f"{P99_CEILING_US:.2f}", end_section=True)
-    for name, peer in peers.items():
+    for name, peer in {**updates, **peers}.items():
         table.add_row(name, f"{peer['p50_us']:.2f}", f"{peer['p99_us']:.2f}")
     share = f"{reporter_core_ratio:.2%} of a core (ceiling {REPORTER_CEILING_CORE_RATIO:.2%})"
     Console().print(table, f"Hooks' own threads at {PACED_STEPS_PER_S} steps/s: {share}", sep="\n")
@@ -237,15 +272,25 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20, help="rounds; the quietest counts (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=1500, help="steps per round (default: %(default)s)")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--updates", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
         serve(arguments.serve)
         return 0
+    if arguments.updates:
+        folder, ranks, rank = arguments.updates
+        time_updates(Path(folder), int(rank), int(ranks))
+        return 0
     # The cost on the training thread comes first, because importing torch makes every process a little slower.
     own, peers, reporter_core_ratio = measure(arguments.rounds, arguments.steps), measure_peers(), measure_reporter()
-    show(own, reporter_core_ratio, peers)
+    updates = {**measure_updates(1), **measure_updates(2)}
+    show(own, reporter_core_ratio, updates, peers)
     if arguments.json:
-        print(json.dumps({**own, "reporter_core_ratio": round(reporter_core_ratio, 5), "peers": peers}))
+        print(
+            json.dumps(
+                {**own, "reporter_core_ratio": round(reporter_core_ratio, 5), "updates": updates, "peers": peers}
+            )
+        )
     broken = own["p50_us"] > P50_CEILING_US or own["p99_us"] > P99_CEILING_US
     return int(broken or reporter_core_ratio > REPORTER_CEILING_CORE_RATIO)
 

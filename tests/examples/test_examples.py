@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples import ddp, fsdp2, no_line, own_state
+from examples import checked_updates, ddp, fsdp2, no_line, own_state
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -30,7 +30,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("main", [ddp.main, fsdp2.main, no_line.main, own_state.main])
+@pytest.mark.parametrize("main", [checked_updates.main, ddp.main, fsdp2.main, no_line.main, own_state.main])
 @pytest.mark.usefixtures("alone")
 def test_without_holdfast_it_trains_as_it_is(main: Callable[[int], None]) -> None:
     main(2)
@@ -97,6 +97,22 @@ def validation_lines(run: Path) -> list[str]:
     """Return the lines that the script printed about its validation, in all generations of a run."""
     logs = sorted(run.rglob("rank-*.log"))
     return [line for log in logs for line in log.read_text().splitlines() if "validation" in line]
+
+
+@pytest.mark.system
+def test_both_ranks_leave_out_the_bad_batches_of_one_although_the_usual_norm_is_from_before_a_restart(
+    tmp_path: Path,
+) -> None:
+    for steps in ("39", "70"):
+        command = (sys.executable, "examples/checked_updates.py", steps)
+        holdfast("run", "--run", "checked", "--directory", str(tmp_path), "--ranks", "2", "--", *command)
+    logs = [log.read_text().splitlines() for log in sorted((tmp_path / "checked").rglob("rank-*.log"))]
+    assert [[line for line in log if line.startswith("gradient")] for log in logs if "gradient" in str(log)] == [
+        [
+            "gradient at step 40: the learning rate is now 0.0005",
+            "gradient at step 60: the learning rate is now 0.00025",
+        ]
+    ] * 2
 
 
 @pytest.mark.system
