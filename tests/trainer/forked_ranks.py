@@ -79,10 +79,16 @@ class RecordingHooks:
         self._save_after = save_after
 
     def attach(
-        self, *, state: dict[str, Any], coordinates: dict[str, int], device: str, check_data_position: bool
+        self,
+        *,
+        state: dict[str, Any],
+        coordinates: dict[str, int],
+        device: str,
+        check_data_position: bool,
+        data_by_step: bool,
     ) -> "RecordingHooks":
-        if check_data_position:
-            raise ValueError("the trainer's batches follow from the step: the check for a position is noise")
+        if check_data_position or not data_by_step:
+            raise ValueError("the trainer's batches follow from a number: the check for a position is noise")
         self.calls.append(f"attach {sorted(state)} {coordinates} {device}")
         self._state = state
         return self
@@ -102,6 +108,9 @@ class RecordingHooks:
             yield step
             if step == self._save_after:
                 self.saved = copy.deepcopy({name: part.state_dict() for name, part in self._state.items()})
+
+    def data_of(self, step: int) -> int:
+        return step
 
     def enter(self, phase: holdfast_hooks.Phase) -> None:
         self.calls.append(phase.name)

@@ -140,7 +140,7 @@ class Hooks:
         self._check_replicas = check_replicas
         self._check_data_position = check_data_position
         self._updates = UpdateCheck(on_spike, self._once)
-        self._data = DataWindows(state.values(), by_step=data_by_step, once=self._once)
+        self._data = DataWindows(state, by_step=data_by_step, once=self._once)
         self._timeline = Timeline(_nowhere)
         self._loop = StepLoop(self._timeline, self._once)
         self._failed = False

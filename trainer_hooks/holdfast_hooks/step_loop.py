@@ -56,7 +56,7 @@ class StepLoop:
         self._state = state or {}
         self._coordinates = coordinates or {}
         self._check_data_position = check_data_position
-        self.data = DataWindows((), by_step=False, once=once) if data is None else data
+        self.data = DataWindows({}, by_step=False, once=once) if data is None else data
         self._until = 0
         self._prepared = False
         self._has_restored = False

@@ -1,7 +1,6 @@
 """Data are left out once, exactly where a window begins, also after restarts."""
 
 import logging
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -46,8 +45,8 @@ def context(**fields: Any) -> RankContext:
     return RankContext(run="r", generation=1, agent="unix:/nowhere", black_box="/nowhere", **fields)
 
 
-def windows_of(state: Iterable[Stateful], *, by_step: bool = False) -> DataWindows:
-    return DataWindows(state, by_step=by_step, once=OnceLog())
+def windows_of(*state: Stateful, by_step: bool = False) -> DataWindows:
+    return DataWindows(dict(zip("abc", state, strict=False)), by_step=by_step, once=OnceLog())
 
 
 def trained(data: DataWindows, position: Position, steps: range) -> list[int]:
@@ -63,7 +62,7 @@ def trained(data: DataWindows, position: Position, steps: range) -> list[int]:
 
 def test_steps_train_on_what_is_not_left_out() -> None:
     position = Position()
-    data = windows_of([position])
+    data = windows_of(position)
     data.begin(context(left_out=WINDOWS), -1)
     assert trained(data, position, range(8)) == [0, 1, 2, 5, 6, 7, 9, 10]
 
@@ -71,13 +70,13 @@ def test_steps_train_on_what_is_not_left_out() -> None:
 @pytest.mark.parametrize("last", range(7))
 def test_a_restart_after_any_step_trains_on_the_same_data(last: int) -> None:
     first = Position()
-    data = windows_of([first])
+    data = windows_of(first)
     data.begin(context(left_out=WINDOWS), -1)
     before = trained(data, first, range(last))
     before.append(first.take())
     saved = data.state_dict(), first.state_dict()  # a snapshot is taken before anything is left out after its step
     again = Position()
-    data = windows_of([again])
+    data = windows_of(again)
     data.load_state_dict(saved[0])
     again.load_state_dict(saved[1])
     data.begin(context(left_out=WINDOWS), last)
@@ -87,7 +86,7 @@ def test_a_restart_after_any_step_trains_on_the_same_data(last: int) -> None:
 def test_the_rest_of_a_window_that_an_earlier_line_has_trained_on_in_part_is_left_out() -> None:
     position = Position()
     position.next = 4
-    data = windows_of([position])
+    data = windows_of(position)
     data.begin(context(left_out=((3, 5),)), 3)
     assert trained(data, position, range(4, 6)) == [8, 9]
 
@@ -99,11 +98,11 @@ def test_a_script_that_cannot_leave_data_out_is_refused_only_if_it_must(fields: 
         data.begin(context(**settings), -1)
 
     with pytest.raises(ConfigurationError, match=r"no object in `state` can leave data out: give `state` an object"):
-        start(windows_of([]), **fields)
-    start(windows_of([]))
-    start(windows_of([Position()]), **fields)
-    start(windows_of([], by_step=True), **fields)
-    behind = windows_of([])
+        start(windows_of(), **fields)
+    start(windows_of())
+    start(windows_of(Position()), **fields)
+    start(windows_of(by_step=True), **fields)
+    behind = windows_of()
     behind.load_state_dict({"steps": 3})
     behind.begin(context(left_out=WINDOWS), 5)  # all that is left out lies behind it
 
@@ -113,7 +112,7 @@ def test_a_loader_that_was_told_another_number_of_batches_is_named_once(
     told: int, fetches: int, is_said: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     loader = Loader(told)
-    data = windows_of([loader])
+    data = windows_of(loader)
     data.begin(context(rolls_back=True), 9)
     for step in (10, 11):
         loader.fetched += fetches
@@ -128,7 +127,7 @@ def test_a_loader_that_was_told_another_number_of_batches_is_named_once(
 
 
 def test_a_count_that_is_none_is_refused() -> None:
-    data = windows_of([])
+    data = windows_of()
     for steps in (-1, 2.0, None):
         with pytest.raises(ValueError, match="is no number of steps whose data were left out"):
             data.load_state_dict({"steps": steps})

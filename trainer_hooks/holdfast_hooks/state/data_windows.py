@@ -6,7 +6,7 @@ exactly where it begins.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast_hooks.hook_errors import ConfigurationError, OnceLog
@@ -40,17 +40,25 @@ class DataWindows:
         by_step: whether the script takes the data of each step by the number that :meth:`data_of` returns.
     """
 
-    def __init__(self, state: Iterable[Stateful], *, by_step: bool, once: OnceLog) -> None:
+    def __init__(self, state: Mapping[str, Stateful], *, by_step: bool, once: OnceLog) -> None:
         self.left_out = 0
         """Number of steps whose data were left out so far."""
         self.due = NEVER
         """Step after whose end :meth:`after` must be called next."""
-        self._positions = [one for one in state if isinstance(one, Skippable)]
-        self._can_skip = by_step or bool(self._positions)
+        self._state = state
+        self._by_step = by_step
         self._once = once
         self._windows: Windows = ()
         self._counted: list[tuple[Any, int]] = []
         """Loaders whose batches of one step are counted, with their counts before it."""
+
+    @property
+    def _positions(self) -> list[Skippable]:
+        return [one for one in self._state.values() if isinstance(one, Skippable)]
+
+    @property
+    def _can_skip(self) -> bool:
+        return self._by_step or bool(self._positions)
 
     def check(self, context: RankContext) -> None:
         """Raise ConfigurationError if data may have to be left out, and the script cannot do that."""
