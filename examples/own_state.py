@@ -41,6 +41,11 @@ class Samples:
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.epoch, self.position = state["epoch"], state["position"]
 
+    def skip(self, steps: int) -> None:
+        """Leave out the data of the next steps. Holdfast calls it when it rolls a run back after a bad loss."""
+        for _ in range(steps):
+            next(self)
+
     def fingerprint(self) -> bytes:
         """Return 8 bytes that differ for every batch. Holdfast reports an incident if two steps have the same."""
         return hashlib.blake2b(f"{self.epoch} {self.position}".encode(), digest_size=8).digest()

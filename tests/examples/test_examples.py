@@ -48,6 +48,14 @@ def test_samples_continue_where_their_state_says() -> None:
     assert [next(restarted).tolist() for _ in range(3)] == expected
 
 
+def test_samples_that_are_left_out_are_those_of_the_next_steps() -> None:
+    left_out, by_hand = own_state.Samples(), own_state.Samples()
+    for _ in range(40):
+        next(by_hand)
+    left_out.skip(40)
+    assert next(left_out).tolist() == next(by_hand).tolist()
+
+
 def test_samples_come_once_in_an_epoch_and_their_fingerprints_differ() -> None:
     samples = own_state.Samples()
     seen: list[int] = []

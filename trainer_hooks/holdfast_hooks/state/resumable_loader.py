@@ -28,9 +28,13 @@ class ResumableLoader(Generic[Batch]):
     Args:
         loader: a loader that begins with the same samples on each start. Raises ConfigurationError for one with
             ``persistent_workers=True``, whose random numbers cannot be repeated, or with ``in_order=False``.
+        batches_per_step: number of batches that each step takes, such as with gradient accumulation. Raises
+            ConfigurationError if it is less than 1.
     """
 
-    def __init__(self, loader: "DataLoader[Batch]") -> None:
+    def __init__(self, loader: "DataLoader[Batch]", batches_per_step: int = 1) -> None:
+        if batches_per_step < 1:
+            raise ConfigurationError(f"ResumableLoader(batches_per_step={batches_per_step}): a step takes 1 at least")
         for setting, repeatable in (("persistent_workers", False), ("in_order", True)):
             if getattr(loader, setting, repeatable) is not repeatable:
                 raise ConfigurationError(
@@ -39,9 +43,15 @@ class ResumableLoader(Generic[Batch]):
                 )
         self.epoch = 0
         """Number of the epoch of the next batch, for ``range(batches.epoch, epochs)`` and ``set_epoch()``."""
+        self.batches_per_step = batches_per_step
+        """Number of batches that a step takes."""
+        self.fetched = 0
+        """Number of batches that this object has returned. Those that it has dropped do not count."""
         self._loader = loader
         self._taken = 0
         """Batches of the epoch that were fetched."""
+        self._left_out = 0
+        """Number of batches to drop before the next one is returned."""
         self._iterator: Iterator[Batch] | None = None
         self._is_restored = False
         self._sampling = Sampling()
@@ -53,7 +63,38 @@ class ResumableLoader(Generic[Batch]):
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch of the epoch."""
+        """Return the next batch of the epoch that is not left out."""
+        while self._left_out:
+            self._fetch()
+            self._left_out -= 1
+        batch = self._fetch()
+        self.fetched += 1
+        return batch
+
+    def skip(self, steps: int) -> None:
+        """Leave out the data of the next ``steps`` steps: the next call of ``next()`` fetches and drops them.
+
+        An epoch that ends among them raises StopIteration as ever. The rest is dropped at the beginning of the next.
+        """
+        self._left_out += steps * self.batches_per_step
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position and the random states with which the epoch began."""
+        return {
+            "epoch": self.epoch,
+            "taken": self._taken,
+            "left_out": self._left_out,
+            "sampling": self._sampling.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` returned. The next batch is the one after the saved position."""
+        self.epoch, self._taken = state["epoch"], state["taken"]
+        self._left_out = state.get("left_out", 0)  # older states have none
+        self._sampling.load_state_dict(state["sampling"])
+        self._iterator, self._is_restored = None, True
+
+    def _fetch(self) -> Batch:
         if self._iterator is None:
             self._iterator = self._continued() if self._is_restored else self._begun()
         try:
@@ -64,16 +105,6 @@ class ResumableLoader(Generic[Batch]):
             raise
         self._taken += 1
         return batch
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position and the random states with which the epoch began."""
-        return {"epoch": self.epoch, "taken": self._taken, "sampling": self._sampling.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` returned. The next batch is the one after the saved position."""
-        self.epoch, self._taken = state["epoch"], state["taken"]
-        self._sampling.load_state_dict(state["sampling"])
-        self._iterator, self._is_restored = None, True
 
     def _begun(self) -> Iterator[Batch]:
         self._sampling.note()
