@@ -26,12 +26,16 @@ class KilledError(Exception):
 
 
 class Rows(torch.utils.data.Dataset[dict[str, Any]]):
-    def __len__(self) -> int:
-        return SAMPLES
+    """Samples, by default all of them in the order of their numbers."""
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if index >= SAMPLES:
-            raise IndexError(index)  # a sampler iterates over all samples
+    def __init__(self, order: list[int] | None = None) -> None:
+        self.order = list(range(SAMPLES)) if order is None else order
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        index = self.order[place]  # a sampler iterates over all samples
         ids = torch.full((1 + index % 3,), index)
         return {"input_ids": ids, "labels": torch.tensor(float(index))}
 
@@ -44,10 +48,10 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 class Model(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.2) -> None:
         super().__init__()
         self.table = torch.nn.Embedding(SAMPLES, WIDTH)
-        self.drop = torch.nn.Dropout(0.2)
+        self.drop = torch.nn.Dropout(dropout)
         self.out = torch.nn.Linear(WIDTH, 1)
         self.used: list[list[int]] = []
 
@@ -74,6 +78,10 @@ class Process:
         callbacks: tuple[Any, ...] = (),
         seedable: bool = True,
         draws_before: bool = True,
+        left_out: dict[int, int] | None = None,
+        saves_left_out: bool = False,
+        dropout: float = 0.2,
+        order: list[int] | None = None,
         **changes: Any,
     ) -> tuple[Any, list[list[int]]]:
         """Train in a process that knows nothing of earlier ones but what was saved; return trainer and samples used."""
@@ -91,7 +99,8 @@ class Process:
         self.monkeypatch.setattr(huggingface, "_has_trained", False)
 
         def attach(*, state: dict[str, Any], check_data_position: bool) -> KeepingHooks:
-            self.hooks.append(KeepingHooks(state, self.saved, stops_after))
+            hooks = KeepingHooks(state, self.saved, stops_after, left_out, saves_left_out=saves_left_out)
+            self.hooks.append(hooks)
             return self.hooks[-1]
 
         self.monkeypatch.setattr(holdfast_hooks, "attach", attach)
@@ -110,11 +119,11 @@ class Process:
         }
         arguments = transformers.TrainingArguments(**settings)
         transformers.set_seed(7)
-        model = Model()
+        model = Model(dropout)
         trainer = transformers.Trainer(
             model,
             arguments,
-            train_dataset=Rows(),
+            train_dataset=Rows(order),
             eval_dataset=Rows(),
             data_collator=collate,
             callbacks=[huggingface.HoldfastCallback(), Kill(), *callbacks],
@@ -267,6 +276,95 @@ def test_of_two_states_the_newer_one_wins(process: Callable[[str], Process], own
         assert torch.equal(value, ended.model.state_dict()[name])
 
 
+WINDOWS = {
+    "first of all": (0, 2),
+    "in an epoch": (2, 3),
+    "up to an end": (4, 4),
+    "up to a shorter end": (4, 3),
+    "over two ends": (5, 12),
+}
+"""Data left out: how many steps are trained before, and of how many steps they are. An epoch has 7 or 8 steps."""
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("seedable", [True, False], ids=["seedable", "drawn"])
+def test_a_training_that_leaves_data_out_is_one_on_the_other_data(
+    process: Callable[[str], Process], window: str, *, seedable: bool
+) -> None:
+    first, steps = WINDOWS[window]
+    settings: dict[str, Any] = {
+        "seedable": seedable,
+        "dropout": 0.0,
+        "lr_scheduler_type": "constant",
+        "dataloader_drop_last": True,
+        "num_train_epochs": 4,
+    }
+    _, used = process("all").train(**settings)
+    others = used[:first] + used[first + steps :]
+    left, trained = process("left").train(left_out={first: steps}, **settings)
+    assert trained == others
+    order = [sample for batch in others for sample in batch]
+    settings |= {"train_sampling_strategy": "sequential", "num_train_epochs": 1}
+    reference, trained = process("reference").train(order=order, **settings)
+    assert trained == others
+    for name, value in reference.model.state_dict().items():
+        assert torch.equal(value, left.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"seedable": False, "gradient_accumulation_steps": 3, "num_train_epochs": 7},
+        {"logging_strategy": "epoch", "eval_strategy": "epoch", "saves_left_out": True},
+        {"train_sampling_strategy": "group_by_length", "saves_left_out": True, "seedable": False},
+    ],
+    ids=lambda settings: "-".join(settings) or "plain",
+)
+def test_a_killed_training_that_leaves_data_out_continues_behind_them(
+    process: Callable[[str], Process], settings: dict[str, Any], window: str
+) -> None:
+    first, steps = WINDOWS[window]
+    settings = {"left_out": {first: steps}, **settings}
+    whole, used = process("whole").train(**settings)
+    for killed_after in sorted({max(first, 1), first + 1, first + 4}):
+        parts = process(f"parts-{killed_after}")
+        _, before = parts.train(killed_after=killed_after, **settings)
+        ended, after = parts.train(**settings)
+        assert before + after == used, killed_after
+        expect_alike(whole, ended)
+
+
+def test_the_trainers_own_newer_checkpoint_does_not_bring_back_what_is_left_out(
+    process: Callable[[str], Process],
+) -> None:
+    whole, used = process("whole").train(left_out={6: 4})
+    parts = process("parts")
+    undone, _ = parts.train(killed_after=8, save_strategy="steps", save_steps=8)
+    del parts.saved[-2:]  # the run goes back by two steps
+    folder = f"{undone.args.output_dir}/checkpoint-8"
+    parts.train(killed_after=7, resume=folder, left_out={6: 4})
+    ended, after = parts.train(resume=folder, left_out={6: 4})
+    assert after == used[7:]
+    expect_alike(whole, ended)
+
+
+@pytest.mark.parametrize("setting", ["ignore_data_skip", "generates"])
+def test_a_trainer_whose_data_cannot_be_left_out_has_no_method_for_it(setting: str) -> None:
+    from holdfast_hooks.frameworks.trainer_position import TrainerPosition
+    from holdfast_hooks.state.sampling import Sampling
+
+    def trainer(name: str) -> Any:
+        made: Any = types.SimpleNamespace(args=types.SimpleNamespace(ignore_data_skip=name == "ignore_data_skip"))
+        if name == "generates":
+            made._buffered_inputs = None
+        return made
+
+    assert hasattr(TrainerPosition(trainer("neither"), Sampling()), "skip")
+    assert not hasattr(TrainerPosition(trainer(setting), Sampling()), "skip")
+
+
 def test_every_step_reports_its_numbers(process: Callable[[str], Process]) -> None:
     one = process("one")
     trainer, _ = one.train(gradient_accumulation_steps=2, logging_steps=1, num_train_epochs=1)
@@ -290,7 +388,7 @@ def test_a_trainer_whose_state_is_spread_over_ranks_says_that_nothing_is_saved(
     from holdfast_hooks.frameworks.trainer_steps import TrainerSteps
 
     average: Any = torch.nn.Linear(1, 1)
-    trainer = types.SimpleNamespace(is_deepspeed_enabled=True)
+    trainer = types.SimpleNamespace(is_deepspeed_enabled=True, args=types.SimpleNamespace(ignore_data_skip=False))
     context = RankContext(run="r", generation=1, agent="unix:/none", black_box="/none", observed=not saves)
     assert TrainerSteps(trainer, {"average": average})._state(context) == {}
     said = "saves nothing of this training and nothing of state=(average), because DeepSpeed and FSDP 1"

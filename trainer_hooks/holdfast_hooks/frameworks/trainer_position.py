@@ -42,6 +42,13 @@ class TrainerPosition:
         """Whether a callback, such as early stopping, has ended the training that was restored."""
         self.restored: dict[str, Any] | None = None
         """The state that was loaded."""
+        self.left_out = 0
+        """Steps whose data are left out before the next step."""
+        self.has_left_out = False
+        """Whether data were left out before. Checkpoints of the Trainer may then be of steps that were undone."""
+        # Only these can: others begin an epoch anew after a restart, or train on samples that they have generated.
+        if not (trainer.args.ignore_data_skip or hasattr(trainer, "_buffered_inputs")):
+            self.skip = self._skip
         self._history: list[tuple[dict[str, Any], str]] = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -51,6 +58,8 @@ class TrainerPosition:
             "epoch": self.epoch,
             "stopped_early": trainer.control.should_training_stop
             and trainer.state.global_step < trainer.state.max_steps,
+            "left_out": self.left_out,
+            "has_left_out": self.has_left_out,
             "samples": self.batches * self._samples_per_batch(),
             "state": {name: getattr(trainer.state, name) for name in KEPT_FIELDS},
             "counts": {name: getattr(trainer, name) for name in self._names_of_counts()},
@@ -68,6 +77,8 @@ class TrainerPosition:
         """Keep the state. :meth:`apply` and :meth:`apply_counts` put it into the Trainer."""
         self.restored = {**state, **json.loads(state["values"])}
         self.restored["log_history"] = json.loads(state["history"])
+        self.left_out = self.restored.get("left_out", 0)  # older states have none
+        self.has_left_out = self.restored.get("has_left_out", False)
 
     def apply(self, batches_of_update: int) -> None:
         """Put the restored state into the Trainer, and find the batch to continue with.
@@ -85,6 +96,22 @@ class TrainerPosition:
         self.stopped_early = saved["stopped_early"]
         if not trainer.args.ignore_data_skip:
             self.batches = saved["samples"] // self._samples_per_batch() // batches_of_update * batches_of_update
+
+    def _skip(self, steps: int) -> None:
+        """Leave out the data of the next ``steps`` steps."""
+        self.left_out += steps
+        self.has_left_out = True
+
+    def leave_out(self, batches_of_update: int, updates_of_epoch: int, batches_of_epoch: int) -> bool:
+        """Move the position past the data that are left out. Return whether the epoch ends with them.
+
+        The data of the next epoch stay left out until it begins. The last step of an epoch may have fewer batches.
+        """
+        updates = self.batches // batches_of_update
+        left_out = min(self.left_out, updates_of_epoch - updates)
+        self.left_out -= left_out
+        self.batches = min((updates + left_out) * batches_of_update, batches_of_epoch)
+        return updates + left_out >= updates_of_epoch
 
     def apply_counts(self) -> None:
         """Put back the counts that the Trainer has just set to zero."""

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from accelerate import skip_first_batches
+
 import holdfast_hooks
 from holdfast_hooks.frameworks.trainer_position import TrainerPosition
 from holdfast_hooks.identity import Identity
@@ -24,6 +26,7 @@ TRAINER_METHODS = (
     "_load_optimizer_and_scheduler",
     "_load_scaler",
     "_maybe_log_save_evaluate",
+    "_run_epoch",
     "set_initial_training_values",
     "training_step",
 )
@@ -31,6 +34,10 @@ TRAINER_METHODS = (
 attributes are in ``trainer_position.py``."""
 _RESUMED = "holdfast"
 """What the Trainer is told to resume from, in place of a folder. It only asks whether there is one."""
+
+
+class _DataLeftOutError(Exception):
+    """Ends a pass over the data between two steps, so that it begins again behind data that are left out."""
 
 
 class TrainerSteps:
@@ -79,6 +86,7 @@ class TrainerSteps:
             "_init_training_state": self._init_training_state,
             "_prepare_for_training": self._take_prepared,
             "_load_rng_state": self._load_rng_state,
+            "_run_epoch": self._run_epoch,
             "_maybe_log_save_evaluate": self._log_save_evaluate,
             "training_step": self._training_step,
         }
@@ -112,7 +120,7 @@ class TrainerSteps:
         updates = trainer.args.gradient_accumulation_steps
         self._position.epoch, self._position.batches = beginning
         if self._position.restored is not None:
-            if own is not None and step < trainer.state.global_step:
+            if own is not None and step < trainer.state.global_step and not self._position.has_left_out:
                 self._reload(own, step)
             else:
                 self._random = freeze_random()
@@ -171,10 +179,44 @@ class TrainerSteps:
 
     def _load_rng_state(self, original: Callable[..., Any], checkpoint: str | None) -> None:
         if self._random is not None:
-            thaw_random(self._random)
-            self._random = None
+            self._thaw()
         elif checkpoint != _RESUMED:
             original(checkpoint)
+
+    def _thaw(self) -> None:
+        if self._random is not None:
+            thaw_random(self._random)
+            self._random = None
+
+    def _run_epoch(self, original: Callable[..., Any], **given: Any) -> None:
+        """Run an epoch. The Trainer can skip data only at its beginning, so it begins again where data are left out."""
+        while True:
+            if self._position.left_out:
+                given |= self._leave_out(given["train_dataloader"], given["steps_in_epoch"])
+                given["epochs_trained"] = given["epoch"]
+            try:
+                original(**given)
+            except _DataLeftOutError:
+                continue
+            return
+
+    def _leave_out(self, loader: Any, batches_of_epoch: int) -> dict[str, Any]:
+        """Move past data that are left out; return what the Trainer is told, as after a restart."""
+        position, batches_of_update = self._position, self._trainer.args.gradient_accumulation_steps
+        if position.batches:
+            self._random = freeze_random() if self._random is None else self._random
+            self._sampling.begin_again()
+        else:
+            self._random = None  # the epoch has begun with it, and draws its order from it
+        is_over = position.leave_out(batches_of_update, self._updates_per_epoch, batches_of_epoch)
+        self._updates = self._updates_per_epoch if is_over else position.batches // batches_of_update
+        if is_over:
+            for _ in skip_first_batches(loader, position.batches):
+                pass  # no batch is left, but samplers draw the order to its end: that of the next epoch follows from it
+            self._thaw()
+        else:
+            self._begin()
+        return {"steps_trained_in_current_epoch": position.batches, "resume_from_checkpoint": _RESUMED}
 
     def train_begins(self) -> None:
         """Put the Trainer's counts back, which it has set to zero."""
@@ -269,6 +311,8 @@ class TrainerSteps:
             self._end(hooks)
             if not control.should_training_stop:
                 self._begin()
+                if self._position.left_out:
+                    raise _DataLeftOutError
 
     def _is_epoch_complete(self) -> bool:
         return self._updates >= self._updates_per_epoch or bool(self._trainer.control.should_epoch_stop)
@@ -286,7 +330,8 @@ class TrainerSteps:
         self._loss, self._tokens = None, 0
 
     def _begin(self) -> None:
-        if self._hooks is not None and not self._open:
+        # A step whose data come after those that are left out begins behind them: the training may end before that.
+        if self._hooks is not None and not self._open and not self._position.left_out:
             self._hooks.begin_step(self._trainer.state.global_step)
             self._hooks.enter(Phase.DATA)
             self._open = True
