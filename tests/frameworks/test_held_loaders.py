@@ -115,7 +115,15 @@ DRAWN_EARLY = {
 """Loaders of torchdata that draw the order of the first epoch in ``prepare()``. It cannot be drawn again."""
 
 
-def train(kind: str, saved: list[dict[str, Any]], killed_after: int | None = None) -> list[Any]:
+DRAWN_LATE = {"dispatched", "dispatched split", "stateful dispatched"}
+"""Loaders whose next epoch has an order that follows from the random numbers that the steps before have drawn."""
+LEFT_OUT = {2: 3}
+"""Data that are left out: how many steps are trained before, and of how many steps they are. An epoch ends in them."""
+
+
+def train(
+    kind: str, saved: list[dict[str, Any]], killed_after: int | None = None, left_out: dict[int, int] | None = None
+) -> list[Any]:
     """Train in a process that knows nothing of earlier ones but what was saved; return the samples that it used."""
     from holdfast_hooks.frameworks.held_training import HeldTraining
     from holdfast_hooks.state.sampling import Sampling
@@ -132,7 +140,7 @@ def train(kind: str, saved: list[dict[str, Any]], killed_after: int | None = Non
     layer = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(layer.parameters())
     held = HeldTraining(accelerator, [optimizer], Sampling())
-    hooks: Any = KeepingHooks({"position": held.position}, saved, None)
+    hooks: Any = KeepingHooks({"position": held.position}, saved, None, left_out)
     held.start(hooks, None)
     did: list[Any] = []
     for epoch in held.epochs(EPOCHS):
@@ -146,18 +154,31 @@ def train(kind: str, saved: list[dict[str, Any]], killed_after: int | None = Non
 
 
 def follow(folder: Path) -> None:
-    """Train in one of two ranks with each kind of loader, undisturbed and killed; write what is wrong."""
+    """Train in one of two ranks with each kind of loader, undisturbed, killed, and without some of the data.
+
+    Write what is wrong.
+    """
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # that of earlier tests, in this fork
     rank = accelerate.PartialState(cpu=True).process_index
     found = {}
     for kind in KINDS:
         whole = train(kind, [])
-        wrong = []
+        wrong: list[int | str] = []
         for killed_after in (len(whole) - 2,) if kind in DRAWN_EARLY else (2, len(whole) - 2):
             saved: list[dict[str, Any]] = []
             before = train(kind, saved, killed_after)
             if before + train(kind, saved) != whole:
                 wrong.append(killed_after)
+        left = train(kind, [], left_out=LEFT_OUT)
+        (first, steps), *_ = LEFT_OUT.items()
+        others = whole[:first] + whole[first + steps :]
+        if kind not in DRAWN_LATE and [one[:2] for one in left] != [one[:2] for one in others]:
+            wrong.append("left out")
+        if kind not in DRAWN_EARLY:
+            saved = []
+            before = train(kind, saved, first, LEFT_OUT)
+            if before + train(kind, saved, left_out=LEFT_OUT) != left:
+                wrong.append("left out after a restart")
         found[kind] = [len(whole), *wrong]
     (folder / f"found-{rank}").write_text(json.dumps(found))
 

@@ -50,12 +50,16 @@ class Process:
         accumulate: int = 1,
         seedable: bool = True,
         batches_of_epoch: int = 99,
+        left_out: dict[int, int] | None = None,
+        saves_left_out: bool = False,
+        ignored: tuple[tuple[int, int], ...] = (),
     ) -> list[Any]:
         """Train in a process that knows nothing of earlier ones but what was saved; return what it did, in order."""
         from holdfast_hooks.frameworks.accelerate import HoldfastTracker, hold
 
         def attach(*, state: dict[str, Any], check_data_position: bool) -> KeepingHooks:
-            self.hooks.append(KeepingHooks(state, self.saved, stops_after))
+            hooks = KeepingHooks(state, self.saved, stops_after, left_out, saves_left_out=saves_left_out)
+            self.hooks.append(hooks)
             return self.hooks[-1]
 
         self.monkeypatch.setattr(holdfast_hooks, "attach", attach)
@@ -84,6 +88,8 @@ class Process:
         held = hold(accelerator)
         for epoch in held.epochs(3):
             for number, (numbers, inputs) in enumerate(held.batches(loader)):
+                if (epoch, number) in ignored:
+                    continue
                 if held.step == killed_after:
                     return did
                 counter.batches += 1
@@ -118,6 +124,52 @@ def test_a_killed_loop_continues_with_the_next_batch(
     assert before + parts.train(**settings) == did
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, parts.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "first", "steps"),
+    [(1, 0, 2), (1, 2, 3), (1, 5, 3), (1, 6, 12), (1, 20, 4), (3, 1, 1), (3, 1, 2), (3, 2, 4)],
+    ids=str,
+)
+def test_a_loop_that_leaves_data_out_is_one_that_ignores_them(
+    monkeypatch: pytest.MonkeyPatch, accumulate: int, first: int, steps: int
+) -> None:
+    batches = [(epoch, number) for epoch in range(3) for number in range(8)]
+    of_steps = [(epoch, number // accumulate) for epoch, number in batches]
+    window = list(dict.fromkeys(of_steps))[first : first + steps]
+    ignored = tuple(batch for batch, step in zip(batches, of_steps, strict=True) if step in window)
+    for seedable in (True, False):
+        reference, whole = Process(monkeypatch), Process(monkeypatch)
+        expected = reference.train(accumulate=accumulate, seedable=seedable, ignored=ignored)
+        settings: dict[str, Any] = {"accumulate": accumulate, "seedable": seedable, "left_out": {first: steps}}
+        assert whole.train(**settings) == expected
+        assert len(whole.saved) == len(reference.saved)
+        for killed_after in sorted({max(first, 1), first + 1} & set(range(len(whole.saved)))):
+            for saves_left_out in (False, True):
+                parts = Process(monkeypatch)
+                before = parts.train(killed_after=killed_after, saves_left_out=saves_left_out, **settings)
+                while killed_after == first and isinstance((before or [None])[-1], str):
+                    before.pop()  # an epoch that ends after the newest saved step ends again
+                assert before + parts.train(saves_left_out=saves_left_out, **settings) == expected
+                for name, value in reference.model.state_dict().items():
+                    assert torch.equal(value, parts.model.state_dict()[name]), name
+
+
+def test_a_loop_that_accumulates_by_itself_leaves_out_as_much_as_its_steps_take() -> None:
+    from holdfast_hooks.frameworks.held_training import LoopPosition
+    from holdfast_hooks.state.sampling import Sampling
+
+    def position() -> LoopPosition:
+        return LoopPosition(accelerate.Accelerator(cpu=True), Sampling())
+
+    before, after = position(), position()
+    before.end_step(4)
+    before.end_step(2)
+    after.load_state_dict(before.state_dict())
+    after.skip(2)
+    batches = iter(range(10))
+    after.drop(batches)
+    assert (next(batches), after.batches, after.steps, after.left_out) == (8, 8, 2, 0)
 
 
 def test_a_loop_that_breaks_off_its_epochs_continues_in_the_same_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,12 @@ class LoopPosition:
         """Number of passes over the loader, from which Accelerate makes the seed of the order."""
         self.batch_samples = 0
         """Samples in one batch of all ranks; 0 if the loader does not tell."""
+        self.left_out = 0
+        """Steps whose data are left out before the next step."""
         self.is_restored = False
         self._saved_batch_samples = 0
+        self._most_batches = 1
+        """Most batches that a step has taken. A loop that accumulates by itself does not tell Accelerate."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position."""
@@ -43,6 +47,8 @@ class LoopPosition:
             "steps": self.steps,
             "iteration": self.iteration,
             "micro_steps": self._accelerator.step,
+            "left_out": self.left_out,
+            "most_batches": self._most_batches,
             "sampling": self.sampling.state_dict(),
         }
 
@@ -51,8 +57,27 @@ class LoopPosition:
         self.epoch, self.batches, self.steps = state["epoch"], state["batches"], state["steps"]
         self.iteration, self._saved_batch_samples = state["iteration"], state["batch_samples"]
         self._accelerator.step = state["micro_steps"]
+        self.left_out, self._most_batches = state.get("left_out", 0), state.get("most_batches", 1)  # or an older state
         self.sampling.load_state_dict(state["sampling"])
         self.is_restored = True
+
+    def skip(self, steps: int) -> None:
+        """Leave out the data of the next ``steps`` steps."""
+        self.left_out += steps
+
+    def end_step(self, batches: int) -> None:
+        """Count a step that has taken ``batches`` batches."""
+        self.steps += 1
+        self._most_batches = max(self._most_batches, batches)
+
+    def drop(self, iterator: Iterator[Any]) -> None:
+        """Fetch the batches that are left out, at most to the end of the epoch: the others come in the next."""
+        told = self._accelerator.gradient_accumulation_steps
+        due = dropped = told if told > 1 else self._most_batches
+        while self.left_out and dropped == due:
+            dropped = sum(1 for _ in itertools.islice(iterator, due))
+            self.batches += dropped
+            self.left_out -= min(dropped, 1)  # the last step of an epoch may have fewer batches
 
     def fit(self, batch_samples: int) -> None:
         """Count the batches of the position in those of the loader, whose size or ranks may differ now."""
@@ -84,6 +109,7 @@ class HeldTraining:
         self._loader: Any = None
         self._open = False
         self._changed = False
+        self._batches_of_step = 0
         self._sees_steps = all(hasattr(optimizer, "register_step_post_hook") for optimizer in optimizers)
         """Whether all optimizers are torch's. Those of DeepSpeed do not show when they step."""
         if self._sees_steps:
@@ -144,10 +170,12 @@ class HeldTraining:
             left, iterator = loader, iter(loader)
         while True:
             try:
-                batch = next(iterator)
+                batch = self._fetch(iterator)
             except StopIteration:
                 break
-            self._thaw()
+            if not self._open:
+                self._begin()
+            self._batches_of_step += 1
             self.hooks.enter(Phase.FORWARD_BACKWARD)
             yield batch
             position.batches += 1
@@ -175,6 +203,14 @@ class HeldTraining:
         self._thaw()  # the loader has fetched as much as it had when the state was saved
         return loader, iterator
 
+    def _fetch(self, iterator: Iterator[Batch]) -> Batch:
+        """Return the next batch that is not left out."""
+        try:
+            self.position.drop(iterator)
+            return next(iterator)
+        finally:
+            self._thaw()
+
     def _thaw(self) -> None:
         """Put the random states of the restored step back, once."""
         if self._random is not None:
@@ -193,14 +229,15 @@ class HeldTraining:
         self._changed = True
 
     def _begin(self) -> None:
-        if not self._open:
+        # A step whose data come after those that are left out begins behind them: the training may end before that.
+        if not self._open and not self.position.left_out:
             self._open = True
             self.hooks.begin_step(self.position.steps)
         self.hooks.enter(Phase.DATA)
 
     def _end(self) -> None:
-        self._open = self._changed = False
-        self.position.steps += 1
+        self.position.end_step(self._batches_of_step)
+        self._open, self._changed, self._batches_of_step = False, False, 0
         self.stopped = self.hooks.end_step()
 
 
