@@ -61,8 +61,12 @@ _NAMES = {
         "advance",
         "on_advance_end",
         "_is_training_done",
+        "_num_ready_batches_reached",
+        "_batches_that_stepped",
         "_results",
+        "batch_progress",
         "min_steps",
+        "update_lr_schedulers",
     ),
 }
 """Names of Lightning, most of them private, that this package needs: the names of each object."""
@@ -212,6 +216,8 @@ class FitSteps:
         self._progress.has_stepped = True
 
     def _on_batch(self, original: _Call, fetcher: Any) -> None:
+        if self._progress is not None and self._progress.left_out and self._leave_out(fetcher, self._progress):
+            return
         if not self._is_open:
             self._is_open = True
             self._began_at = self._trainer.global_step
@@ -219,6 +225,25 @@ class FitSteps:
             self._hooks.begin_step(max(self._hooks.next_step, self._first_step))
         self._hooks.enter(Phase.DATA)
         original(fetcher)
+
+    def _leave_out(self, fetcher: Any, progress: TrainerProgress) -> bool:
+        """Fetch and drop the batches that are left out, and count them. Return whether the epoch ends with them.
+
+        Then Lightning validates and ends the epoch as after a batch that was trained.
+        """
+        epoch = self._loop.epoch_loop
+        while progress.left_out and not epoch._num_ready_batches_reached():
+            for _ in range(self._trainer.accumulate_grad_batches):
+                next(fetcher)
+                epoch.batch_progress.increment_by(1, is_last_batch=fetcher.done)
+                if epoch._num_ready_batches_reached():
+                    break  # the last step of an epoch may have fewer batches
+            progress.left_out -= 1
+        if not epoch._num_ready_batches_reached():
+            return False
+        epoch.update_lr_schedulers("epoch", update_plateau_schedulers=False)
+        epoch._batches_that_stepped -= 1  # the end of a batch adds one, and no optimizer has stepped
+        return True
 
     def _on_batch_end(self, original: _Call, fetcher: Any) -> None:
         original(fetcher)

@@ -144,6 +144,11 @@ class TrainerProgress:
         """Whether a step has ended. The state then has all its parts."""
         self.restored: dict[str, Any] | None = None
         """State that was loaded and that the loops have not loaded yet."""
+        self.left_out = 0
+        """Steps whose data are left out before the next step."""
+        # With manual optimization, nothing tells how many batches a step takes.
+        if trainer.lightning_module.automatic_optimization:
+            self.skip = self._skip
         self._trainer = trainer
         self._data = data
         self._lenient = lenient
@@ -177,7 +182,11 @@ class TrainerProgress:
             if callback.state_key in saved["last_saves"]:
                 callback._last_global_step_saved = saved["last_saves"][callback.state_key]
         trainer.should_stop = saved["should_stop"]
-        self.restored = saved
+        self.restored, self.left_out = saved, saved.get("left_out", 0)  # older states have none
+
+    def _skip(self, steps: int) -> None:
+        """Leave out the data of the next ``steps`` steps."""
+        self.left_out += steps
 
     def check(self) -> None:
         """Raise ConfigurationError if a value of the state cannot be saved."""
@@ -212,6 +221,7 @@ class TrainerProgress:
         return {
             "checkpoint": checkpoint,
             "data": self._data.state_dict(trainer.fit_loop),
+            "left_out": self.left_out,
             "metrics": self._metrics.state_dict(),
             "random": lightning_data.capture(trainer.fit_loop),
             "last_saves": {each.state_key: each._last_global_step_saved for each in _with_last_save(trainer)},
