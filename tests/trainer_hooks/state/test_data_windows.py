@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import pytest
+import torch
 
 from holdfast_hooks.hook_errors import ConfigurationError, OnceLog
 from holdfast_hooks.state.data_windows import DataWindows
@@ -102,6 +103,10 @@ def test_a_script_that_cannot_leave_data_out_is_refused_only_if_it_must(fields: 
     start(windows_of())
     start(windows_of(Position()), **fields)
     start(windows_of(by_step=True), **fields)
+    model = torch.nn.Module()
+    model.skip = torch.nn.Identity()  # as residual networks call their connections
+    with pytest.raises(ConfigurationError, match="can leave data out"):
+        start(windows_of(model), **fields)
     behind = windows_of()
     behind.load_state_dict({"steps": 3})
     behind.begin(context(left_out=WINDOWS), 5)  # all that is left out lies behind it

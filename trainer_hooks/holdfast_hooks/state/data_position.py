@@ -40,10 +40,11 @@ def lacks_data_position(state: Mapping[str, Stateful]) -> bool:
 
     Any other object may hold the position, and counts as if it does.
     """
-    return bool(state) and all(map(_is_of_training, state.values()))
+    return bool(state) and all(map(is_of_training, state.values()))
 
 
-def _is_of_training(value: object) -> bool:
+def is_of_training(value: object) -> bool:
+    """Return whether an object is a model, an optimizer, a scheduler or a gradient scaler: it holds no position."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False

@@ -7,9 +7,10 @@ exactly where it begins.
 
 import sys
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast
 
 from holdfast_hooks.hook_errors import ConfigurationError, OnceLog
+from holdfast_hooks.state.data_position import is_of_training
 from holdfast_hooks.state.encoding import Stateful
 from holdfast_proto.left_out import Windows, joined, next_window
 from holdfast_proto.rank_context import RankContext
@@ -25,7 +26,6 @@ _FIX = (
 )
 
 
-@runtime_checkable
 class Skippable(Protocol):
     """An object of ``state`` that holds the position in the data, and can leave data out."""
 
@@ -54,7 +54,9 @@ class DataWindows:
 
     @property
     def _positions(self) -> list[Skippable]:
-        return [one for one in self._state.values() if isinstance(one, Skippable)]
+        # A module may well have a part called skip.
+        held = [one for one in self._state.values() if not is_of_training(one)]
+        return [cast(Skippable, one) for one in held if callable(getattr(one, "skip", None))]
 
     @property
     def _can_skip(self) -> bool:
