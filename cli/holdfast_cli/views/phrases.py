@@ -7,6 +7,7 @@ from holdfast_cli.control import counted_ranks
 from holdfast_cli.views.clean_text import one_line
 from holdfast_core.naming import run_phase_text
 from holdfast_core.texts.incident_lines import enum_phrase, number_of
+from holdfast_proto import left_out
 from holdfast_proto.v1.common_pb2 import (
     OWN_TIME_SOURCE_EVENTS,
     OWN_TIME_SOURCE_HOST,
@@ -132,6 +133,8 @@ def kept_line(status: RunStatus) -> str:
     ]
     if status.deadline_s > 0:
         parts.append(f"deadline {status.deadline_s:.1f} s")
+    if status.left_out:
+        parts.append(f"left out: data of steps {left_out.shown(left_out.from_messages(status.left_out))}")
     return " · ".join(parts)
 
 

@@ -41,6 +41,7 @@ def status_of(
         checkpoints=checkpoints,
         newest_snapshot=newest_common_snapshot(state.members, state.world_size),
         newest_replica=complete_step(state),
+        left_out=record.left_out,
         incidents=max(record.incident_count, len(state.incidents)),
         restarts=record.restarts_total,
         loss_spikes=int(state.totals.anomalies.get("spike", 0)),

@@ -40,6 +40,13 @@ def test_the_header_shows_the_newest_replica_snapshot_if_there_is_one() -> None:
     assert "snapshot of step 41 · replica snapshot of step 39 · checkpoint of step 39" in draw(status)
 
 
+def test_the_header_shows_which_data_are_left_out() -> None:
+    status = healthy()
+    status.left_out.add(first=20, steps=16)
+    status.left_out.add(first=60, steps=1)
+    assert "left out: data of steps 20-35,60" in draw(status)
+
+
 def test_the_header_shows_the_goodput_and_the_two_largest_losses() -> None:
     status = healthy()
     assert "goodput" not in draw(status)
