@@ -78,7 +78,8 @@ class StepLoop:
         if not self._prepared and self._sidecar is not None:
             sidecar = self._sidecar
             context = self._prepare(sidecar)
-            self.data.check(context)
+            if sidecar.rank == 0:
+                self.data.check(context)
             restored = start_from(
                 context, self._state, rank=sidecar.rank, coordinates=self._coordinates, own=sidecar.own_states
             )

@@ -33,12 +33,13 @@ def choose(
     bad_from: int | None = None,
     *,
     replicas: Collection[tuple[int, int]] = (),
+    is_strict: bool = False,
 ) -> RestorePoint | None:
     """Return the newest restore point: snapshots in memory, replica snapshots, a checkpoint, else the seed.
 
     Of one step, a snapshot in memory comes first, because it needs no unpacking; then a replica snapshot, because
-    every node has most of it. States from step ``bad_from`` on are taken only if there is no earlier one. None if there
-    are checkpoints and none can be used: the seed is for runs that have none.
+    every node has most of it. States from step ``bad_from`` on are taken only if there is no earlier one; if the choice
+    ``is_strict``, never. None if there are checkpoints and none can be used: the seed is for runs that have none.
 
     ``replicas``: step and generation of the sets of replica snapshots that can be used.
     """
@@ -51,7 +52,7 @@ def choose(
     if bad_from is not None:
         good_replicas = {one for one in replicas if one[0] < bad_from}
         good = _newest(nodes, world_size, good_replicas, {step for step in whole if step < bad_from}, bad_from)
-        found = good if good.step >= 0 else found
+        found = good if is_strict or good.step >= 0 else found
     step = found.step
     if step < 0:
         return None if there else RestorePoint(store.SOURCE_SEED, -1)

@@ -32,8 +32,9 @@ def begin(tick: Tick) -> None:
         tick.now,
         bad_from,
         replicas=replicas.usable(tick),
+        is_strict=rolls_back,
     )
-    if rolls_back and (point is None or point.step >= record.roll_back.before_step):
+    if rolls_back and point is None:
         checkpoint_reads.refuse_bad(tick, record.roll_back.before_step)
         return
     if point is None:

@@ -123,6 +123,7 @@ def test_a_run_without_a_state_from_before_the_bad_loss_is_stopped_unless_it_beg
     checkpoints: tuple[int, ...],
 ) -> None:
     world = rolling(checkpoints=checkpoints)
+    world.rank(0).snapshots[:] = [9]
     report(world, NAN)
     if checkpoints:
         assert world.phase == "failed"
@@ -228,6 +229,7 @@ def test_under_a_launcher_one_rank_is_ended_so_that_it_starts_all_of_them_again(
     [
         ({"on_hang": store.HANG_ACTION_ABORT}, "its launcher has started its ranks, and --on-hang is not restart"),
         ({"restarts_left": 0}, "its launcher has no restarts left"),
+        ({"unknown": frozenset(range(4))}, "no rank has said which process it is, so none can be ended"),
         ({"restores": False}, "another launcher has started its ranks, and Holdfast only watches them"),
     ],
 )

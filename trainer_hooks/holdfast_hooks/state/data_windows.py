@@ -47,6 +47,7 @@ class DataWindows:
         """Step after whose end :meth:`after` must be called next."""
         self._state = state
         self._by_step = by_step
+        self._is_asked = False
         self._once = once
         self._windows: Windows = ()
         self._counted: list[tuple[Any, int]] = []
@@ -63,7 +64,11 @@ class DataWindows:
         return self._by_step or bool(self._positions)
 
     def check(self, context: RankContext) -> None:
-        """Raise ConfigurationError if data may have to be left out, and the script cannot do that."""
+        """Raise ConfigurationError if data may have to be left out, and the script cannot do that.
+
+        Only one rank is asked: the others may have no data, as in the middle of a pipeline.
+        """
+        self._is_asked = True
         if context.rolls_back and context.saves and not self._can_skip:
             raise _refusal('the run has the policy "roll_back"')
 
@@ -71,10 +76,11 @@ class DataWindows:
         """Leave out what follows on the state from which the run starts, and note when the next window is due.
 
         ``step``: last one that is not repeated; -1: the run starts from the seed. Raises ConfigurationError if the
-        script cannot leave out what lies ahead.
+        script of the rank that was asked cannot leave out what lies ahead.
         """
         self._windows = joined(context.left_out)
-        if not self._can_skip and next_window(step + 1 + self.left_out, self._windows) is not None:
+        lacks_position = self._is_asked and not self._can_skip
+        if lacks_position and next_window(step + 1 + self.left_out, self._windows) is not None:
             raise _refusal("data are to be left out")
         self._leave_out(step)
         if context.rolls_back or self._windows:

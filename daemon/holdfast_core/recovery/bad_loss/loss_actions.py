@@ -8,7 +8,7 @@ newest good one. Agents record which ones are in doubt, and refuse a start that 
 from holdfast_core import incidents
 from holdfast_core.accounting import ledger
 from holdfast_core.checkpointing import proven_steps
-from holdfast_core.recovery import hang_aborts
+from holdfast_core.recovery import hang_aborts, standstills
 from holdfast_core.recovery.bad_loss import roll_back
 from holdfast_core.recovery.ending import finish
 from holdfast_core.tick import Tick
@@ -117,6 +117,8 @@ def _refusal_of_restart(tick: Tick) -> str:
         return "its launcher has started its ranks, and --on-hang is not restart"
     if not tick.state.ends_hung_ranks:
         return "its launcher has no restarts left"
+    if not standstills.stand_in(tick):
+        return "no rank has said which process it is, so none can be ended"
     return "it ends already" if tick.record.phase in _LEAVES else ""
 
 

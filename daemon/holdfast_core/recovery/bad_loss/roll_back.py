@@ -53,16 +53,15 @@ def is_ordered(tick: Tick) -> bool:
 
 def target(tick: Tick, before_step: int) -> RestorePoint | None:
     """Return the newest state from before a step; None: there is none."""
-    record = tick.record
-    point = restore_point.choose(
+    return restore_point.choose(
         tick.state.members,
         tick.world_size,
-        record.unreadable_checkpoints,
+        tick.record.unreadable_checkpoints,
         tick.now,
         before_step,
         replicas=replicas.usable(tick),
+        is_strict=True,
     )
-    return None if point is None or point.step >= before_step else point
 
 
 def with_history(tick: Tick, point: RestorePoint) -> RestorePoint:
