@@ -3,6 +3,7 @@
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
 from holdfast_checkpoint.format.history import FIRST, HistoryRecord
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
+from holdfast_proto.left_out import Windows, data_of, from_messages, joined
 from holdfast_proto.v1 import store_pb2 as store
 
 _NAMED = 8
@@ -44,9 +45,11 @@ def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunS
 
     With ``spec.adopt`` the run continues the checkpoints of another run. With ``spec.from_scratch`` a new history
     begins from the seed, with ``spec.continue_from`` one after the checkpoint of that step; the older ones stay as they
-    are. Raises OtherRunError, BadLossError, ValueError if there is no such step, CheckpointError.
+    are. So does one if ``spec.left_out`` names data that lie ahead and are not left out yet.
+
+    Raises OtherRunError, BadLossError, ValueError if there is no such step, CheckpointError.
     """
-    histories = checkpoints.histories
+    histories, wanted = checkpoints.histories, from_messages(spec.left_out)
     owners = owners_of(checkpoints)
     is_begun = bool(spec.instance) and any(record.instance == spec.instance for record in histories.records.values())
     is_other = bool(owners) and spec.run not in owners
@@ -59,13 +62,20 @@ def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunS
             # This node has seen checkpoints here that are gone, so the file system may not be mounted. A record written
             # now would be hidden by the mount.
             return
-        histories.begin(HistoryRecord(number=FIRST, run=min(owners) if is_other else spec.run))
+        left_out = () if checkpoints.committed() or checkpoints.damaged() else wanted
+        histories.begin(HistoryRecord(number=FIRST, run=min(owners) if is_other else spec.run, left_out=left_out))
     is_used = bool(checkpoints.committed() or checkpoints.damaged() or histories.current != FIRST)
     number = max(histories.current, known.history) + 1
     if spec.from_scratch:
-        if is_used or known.history or is_other:
+        if is_used or known.history or is_other or histories.left_out != wanted:
             histories.begin(
-                HistoryRecord(number=number, run=spec.run, since_unix_s=spec.created_unix_s, instance=spec.instance)
+                HistoryRecord(
+                    number=number,
+                    run=spec.run,
+                    since_unix_s=spec.created_unix_s,
+                    instance=spec.instance,
+                    left_out=wanted,
+                )
             )
         return
     committed = checkpoints.committed()
@@ -75,9 +85,10 @@ def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunS
         origin = _chosen(spec.continue_from, committed, location)
     else:
         _refuse_bad_loss(checkpoints, committed, location)
+    left_out = _left_out(histories.left_out, wanted, origin)
     # An agent that comes later, after new checkpoints, must find that this start has chosen its origin. So a chosen one
     # always begins a history, even if nothing is newer.
-    if is_other or spec.HasField("continue_from"):
+    if is_other or spec.HasField("continue_from") or left_out != histories.left_out:
         known.check_history(histories.current)
         known.enter(number, origin)
         histories.begin(
@@ -88,9 +99,19 @@ def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunS
                 parent_step=origin,
                 since_unix_s=spec.created_unix_s,
                 instance=spec.instance,
-                left_out=histories.left_out,
+                left_out=left_out,
             )
         )
+
+
+def _left_out(known: Windows, wanted: Windows, origin: int) -> Windows:
+    """Return what a line of training leaves out after ``origin``: what it has left out is ``known``.
+
+    Of data that it has trained on already, nothing can be left out.
+    """
+    data = data_of(origin + 1, known)
+    ahead = ((max(first, data), first + steps - max(first, data)) for first, steps in wanted)
+    return joined([*known, *ahead])
 
 
 def _chosen(step: int, committed: list[int], location: str) -> int:

@@ -12,7 +12,9 @@ from holdfast_checkpoint.format.bad_loss import BadLossRecord, bad_loss_name
 from holdfast_checkpoint.format.history import HistoryRecord
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
+from holdfast_proto.left_out import to_messages
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.session_pb2 import LeftOut
 from tests.support.snapshots import RUN, Snapshots
 
 
@@ -211,6 +213,30 @@ def test_what_a_history_leaves_out_is_kept_and_passed_on_but_not_to_a_start_from
     assert (again.history, again.histories.left_out) == (3, ((11, 5), (40, 2)))
     scratch = place.start(instance="k", from_scratch=True)
     assert (scratch.history, scratch.histories.left_out) == (4, ())
+
+
+def windows(*left_out: tuple[int, int]) -> list[LeftOut]:
+    return to_messages(left_out)
+
+
+def test_data_that_a_start_names_are_kept_with_the_line_as_far_as_they_lie_ahead(place: ClaimedPlace) -> None:
+    first = place.start(left_out=windows((3, 2), (30, 10)))
+    assert (first.history, first.histories.left_out) == (1, ((3, 2), (30, 10)))
+    place.commit(10, 20)
+    again = place.start(instance="j", left_out=windows((3, 2), (30, 10)))
+    assert (again.history, again.histories.left_out) == (1, ((3, 2), (30, 10))), "nothing is new"
+    assert place.start(instance="k").histories.left_out == ((3, 2), (30, 10)), "also without the flag"
+    more = place.start(instance="l", left_out=windows((0, 28)))
+    assert (more.history, more.histories.left_out) == (2, ((3, 2), (23, 5), (30, 10))), "step 20 trained on data 22"
+    other = place.start(instance="l", left_out=windows((0, 28)))
+    assert (other.history, other.histories.left_out) == (2, ((3, 2), (23, 5), (30, 10))), "another agent finds it done"
+    assert other.committed() == [10, 20]
+
+
+def test_a_start_from_scratch_leaves_out_what_it_names_itself(place: ClaimedPlace) -> None:
+    assert place.start(from_scratch=True).history == 1
+    assert place.start(instance="j", from_scratch=True, left_out=windows((3, 2))).history == 2
+    assert place.start(instance="k").histories.left_out == ((3, 2),)
 
 
 def test_a_history_that_leaves_nothing_out_is_written_as_before() -> None:

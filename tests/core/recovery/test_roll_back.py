@@ -99,13 +99,6 @@ def test_further_steps_of_data_are_left_out_if_the_policy_says_so() -> None:
     assert left_out(world) == [(6, 105)]
 
 
-def test_the_spec_may_name_data_from_the_start() -> None:
-    world = World(ranks_per_node=1)
-    world.spec.left_out.add(first=3, steps=4)
-    world.until("starting")
-    assert [(one.first, one.steps) for one in newest_start(world).left_out] == [(3, 4)]
-
-
 def test_losses_count_anew_after_a_roll_back_and_none_is_left_after_the_last_one() -> None:
     world = rolling(roll_backs=2)
     for _ in range(2):

@@ -101,11 +101,11 @@ def see_first_steps(tick: Tick) -> None:
 
 
 def left_out(tick: Tick) -> Windows:
-    """Return what the run leaves out: what its record, its spec and the present history of its checkpoints say."""
+    """Return what the run leaves out: what its record and the present history of its checkpoints say."""
     members = tick.state.members
     present = restore_point.present_history(members)
     kept = (one for node in members.values() if node.history == present for one in node.left_out)
-    return from_messages([*tick.record.left_out, *tick.state.spec.left_out, *kept])
+    return from_messages([*tick.record.left_out, *kept])
 
 
 def _note(tick: Tick, windows: Windows) -> None:
