@@ -107,7 +107,7 @@ def test_losses_count_anew_after_a_roll_back_and_none_is_left_after_the_last_one
     assert world.state.record.loss_counts.roll_backs == 2
     report(world, NAN)
     assert world.phase == "failed"
-    assert "1 loss that is not finite, and the run has been rolled back 2 times already;" in world.state.record.outcome
+    assert "1 loss that is not finite, and the run has been rolled back already (2 of 2);" in world.state.record.outcome
     assert world.sent("finish")[0].finish.HasField("bad_loss")
 
 

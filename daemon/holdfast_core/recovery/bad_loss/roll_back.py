@@ -29,7 +29,7 @@ def obstacle(tick: Tick, before_step: int | None) -> str:
     """Return why the run cannot return to a state from before a step; "" if it can. None: no state is good."""
     done, limit = tick.record.loss_counts.roll_backs, most(tick.state.spec)
     if done >= limit:
-        return f"the run has been rolled back {done} times already" if done else "loss.roll_backs is 0"
+        return f"the run has been rolled back already ({done} of {limit})" if done else "loss.roll_backs is 0"
     if before_step is None or target(tick, before_step) is None:
         return "there is no state to return to from before the bad loss"
     return ""
