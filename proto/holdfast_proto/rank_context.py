@@ -82,7 +82,7 @@ class RankContext:
         if text is None:
             return None
         try:
-            fields = json.loads(text)
+            fields = dict(json.loads(text))
             if "observed_node" in fields:
                 return ObservedNode(**fields["observed_node"]).context(rank, environment)
             left_out = tuple((int(first), int(steps)) for first, steps in fields.pop("left_out", ()))

@@ -9,6 +9,7 @@ import torch
 from holdfast_hooks.hook_errors import ConfigurationError, OnceLog
 from holdfast_hooks.state.data_windows import DataWindows
 from holdfast_hooks.state.encoding import Stateful
+from holdfast_proto.left_out import Windows
 from holdfast_proto.rank_context import RankContext
 
 WINDOWS = ((3, 2), (8, 1))
@@ -113,23 +114,58 @@ def test_a_script_that_cannot_leave_data_out_is_refused_only_if_it_must(fields: 
     behind.begin(context(left_out=WINDOWS), 5)  # all that is left out lies behind it
 
 
-@pytest.mark.parametrize(("told", "fetches", "is_said"), [(1, 4, True), (4, 4, False), (2, 0, False)])
-def test_a_loader_that_was_told_another_number_of_batches_is_named_once(
-    told: int, fetches: int, is_said: bool, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("has_left_out", "windows", "said"), [(2, (), 0), (0, WINDOWS, 2), (1, WINDOWS, 2)])
+def test_a_state_that_has_left_out_other_data_is_refused_if_a_roll_back_would_count_on_it(
+    has_left_out: int, windows: Windows, said: int
+) -> None:
+    data = windows_of(Position())
+    data.load_state_dict({"steps": has_left_out})
+    data.begin(context(left_out=windows), 4)
+    data.load_state_dict({"steps": has_left_out})
+    what = f"has left out the data of {has_left_out} steps, and the records of its checkpoints say {said}: "
+    with pytest.raises(ConfigurationError, match=what):
+        data.begin(context(left_out=windows, rolls_back=True), 4)
+    data.load_state_dict({"steps": said})
+    data.begin(context(left_out=windows, rolls_back=True), 4)
+    at_end = windows_of(Position())
+    at_end.load_state_dict({"steps": 2})  # saved after the loop had gone past the first window
+    at_end.begin(context(left_out=WINDOWS, rolls_back=True), 2)
+
+
+def test_a_loader_that_was_told_another_number_of_batches_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    loader = Loader(4)
+    data = windows_of(loader)
+    data.begin(context(rolls_back=True), 9)
+    with caplog.at_level(logging.WARNING):
+        for step in (10, 11):
+            loader.fetched += 3
+            if step >= data.due:
+                data.after(step)
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 10 has fetched 3 batches, and its ResumableLoader was told 4: pass batches_per_step=3, else windows of data"
+        " have another length"
+    ]
+
+
+@pytest.mark.parametrize(("told", "fetches"), [(4, 4), (2, 0)])
+def test_a_loader_that_was_told_the_right_number_is_not_named(
+    told: int, fetches: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     loader = Loader(told)
     data = windows_of(loader)
     data.begin(context(rolls_back=True), 9)
-    for step in (10, 11):
-        loader.fetched += fetches
-        with caplog.at_level(logging.WARNING):
-            if step >= data.due:
-                data.after(step)
-    said = [record.getMessage() for record in caplog.records]
-    assert said == is_said * [
-        "step 10 has fetched 4 batches, and its ResumableLoader leaves out others: pass batches_per_step=4, else"
-        " windows of data have another length"
-    ]
+    loader.fetched += fetches
+    data.after(10)
+    assert not caplog.records
+
+
+def test_a_loader_that_would_leave_out_too_little_is_refused_if_the_run_rolls_back() -> None:
+    loader = Loader(1)
+    data = windows_of(loader)
+    data.begin(context(rolls_back=True), -1)
+    loader.fetched += 4
+    with pytest.raises(ConfigurationError, match="pass batches_per_step=4"):
+        data.after(0)
 
 
 def test_a_count_that_is_none_is_refused() -> None:

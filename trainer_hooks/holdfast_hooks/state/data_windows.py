@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 from holdfast_hooks.hook_errors import ConfigurationError, OnceLog
 from holdfast_hooks.state.data_position import is_of_training
 from holdfast_hooks.state.encoding import Stateful
-from holdfast_proto.left_out import Windows, joined, next_window
+from holdfast_proto.left_out import Windows, data_of, joined, next_window
 from holdfast_proto.rank_context import RankContext
 
 KEY = "left_out"
@@ -47,7 +47,7 @@ class DataWindows:
         """Step after whose end :meth:`after` must be called next."""
         self._state = state
         self._by_step = by_step
-        self._is_asked = False
+        self._is_asked = self._rolls_back = False
         self._once = once
         self._windows: Windows = ()
         self._counted: list[tuple[Any, int]] = []
@@ -76,9 +76,13 @@ class DataWindows:
         """Leave out what follows on the state from which the run starts, and note when the next window is due.
 
         ``step``: last one that is not repeated; -1: the run starts from the seed. Raises ConfigurationError if the
-        script of the rank that was asked cannot leave out what lies ahead.
+        script of the rank that was asked cannot leave out what lies ahead, or if a roll-back would leave out other data
+        than it says.
         """
         self._windows = joined(context.left_out)
+        self._rolls_back = context.rolls_back and context.saves
+        if self._rolls_back:
+            self._check_numbers(step)
         lacks_position = self._is_asked and not self._can_skip
         if lacks_position and next_window(step + 1 + self.left_out, self._windows) is not None:
             raise _refusal("data are to be left out")
@@ -94,7 +98,10 @@ class DataWindows:
         return step + self.left_out
 
     def after(self, step: int) -> None:
-        """Leave out what begins after ``step``, which has ended."""
+        """Leave out what begins after ``step``, which has ended.
+
+        Raises ConfigurationError if a loader would leave out too little.
+        """
         self._check_batches(step)
         self._leave_out(step)
 
@@ -119,14 +126,32 @@ class DataWindows:
             raise ValueError(f"{steps!r} is no number of steps whose data were left out")
         self.left_out = steps
 
+    def _check_numbers(self, step: int) -> None:
+        """Raise ConfigurationError if the state has left out other data than the windows say.
+
+        A roll-back numbers the data by the windows alone, so it would name other data than those that were bad. A state
+        that was saved at the end of a loop may have left out what follows on it already.
+        """
+        said = [data_of(one, self._windows) - one for one in (step, step + 1)]
+        if self.left_out not in said:
+            raise ConfigurationError(
+                f"the state of step {step} has left out the data of {self.left_out} steps, and the records of its"
+                f' checkpoints say {said[0]}: a roll-back would leave out other data: bring the files history-NNNN.json'
+                ' back from a copy, or start without the policy "roll_back"'
+            )
+
     def _check_batches(self, step: int) -> None:
         """Compare once how many batches a step has fetched with what its loader was told: windows rely on it."""
         counted, self._counted = self._counted, []
         for loader, before in counted:
-            fetched = loader.fetched - before
-            if fetched not in (0, loader.batches_per_step):
-                what = f"step {step} has fetched {fetched} batches, and its ResumableLoader leaves out others"
-                self._once.warn(what, f"pass batches_per_step={fetched}, else windows of data have another length")
+            fetched, told = loader.fetched - before, loader.batches_per_step
+            if fetched in (0, told):
+                continue
+            what = f"step {step} has fetched {fetched} batches, and its ResumableLoader was told {told}"
+            advice = f"pass batches_per_step={fetched}, else windows of data have another length"
+            if self._rolls_back and fetched > told:  # fewer are usual at the end of an epoch
+                raise ConfigurationError(f"{what}: {advice}")
+            self._once.warn(what, advice)
 
 
 def _refusal(why: str) -> ConfigurationError:
