@@ -142,8 +142,8 @@ def test_a_loader_that_was_told_another_number_of_batches_is_named_once(caplog: 
             if step >= data.due:
                 data.after(step)
     assert [record.getMessage() for record in caplog.records] == [
-        "step 10 has fetched 3 batches, and its ResumableLoader was told 4: pass batches_per_step=3, else windows of data"
-        " have another length"
+        "step 10 has fetched 3 batches, and its ResumableLoader was told 4: pass batches_per_step=3, else windows of"
+        " data have another length"
     ]
 
 
