@@ -136,7 +136,7 @@ class DataWindows:
         if self.left_out not in said:
             raise ConfigurationError(
                 f"the state of step {step} has left out the data of {self.left_out} steps, and the records of its"
-                f' checkpoints say {said[0]}: a roll-back would leave out other data: bring the files history-NNNN.json'
+                f" checkpoints say {said[0]}: a roll-back would leave out other data: bring the files history-NNNN.json"
                 ' back from a copy, or start without the policy "roll_back"'
             )
 
