@@ -3,7 +3,7 @@
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
 from holdfast_checkpoint.format.history import FIRST, HistoryRecord
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
-from holdfast_proto.left_out import Windows, data_of, from_messages, joined
+from holdfast_proto.left_out import MOST_WINDOWS, Windows, data_of, from_messages, joined
 from holdfast_proto.v1 import store_pb2 as store
 
 _NAMED = 8
@@ -86,6 +86,8 @@ def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunS
     else:
         _refuse_bad_loss(checkpoints, committed, location)
     left_out = _left_out(histories.left_out, wanted, origin)
+    if len(left_out) > MOST_WINDOWS:
+        raise ValueError(f"--leave-out: with those of earlier starts, more than {MOST_WINDOWS} windows are left out")
     # An agent that comes later, after new checkpoints, must find that this start has chosen its origin. So a chosen one
     # always begins a history, even if nothing is newer.
     if is_other or spec.HasField("continue_from") or left_out != histories.left_out:

@@ -268,7 +268,7 @@ def end_ranks(ranks: Mapping[int, Rank], command: store.EndRanks) -> list[str]:
         rank = ranks.get(asked.rank)
         reason = "it is not on this node" if rank is None else _refusal(rank, asked)
         if not reason and rank is not None and processes.is_alive(rank.pid, rank.start_ticks):
-            log.warning("rank %d hangs: process %d is ended, as --on-hang abort asks", rank.rank, rank.pid)
+            log.warning("process %d of rank %d is ended, so that the launcher acts", rank.pid, rank.rank)
             rank.is_killed = processes.send_signal(rank.pid, rank.start_ticks, signal.SIGKILL)
             if not rank.is_killed:
                 reason = f"process {rank.pid} cannot be signalled: does it run as another user?"

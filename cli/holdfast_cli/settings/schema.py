@@ -253,9 +253,11 @@ class RunSettings:
     loss_non_finite: LossActionName = _action(
         "non_finite",
         "--on-nan",
-        observe_help="What to do if the loss stays NaN or infinite. stop is taken as notify. [default: notify]",
+        observe_help="What to do if the loss stays NaN or infinite. stop is taken as notify, and so is roll_back"
+        " without --restore and --on-hang restart. [default: notify]",
     )
-    """What to do if the loss stays NaN or infinite. stop: end the run without a checkpoint of that state."""
+    """What to do if the loss stays NaN or infinite. stop: end the run without a checkpoint of that state. roll_back:
+    return to an earlier state, and leave out the data since."""
     loss_non_finite_budget: int = _budget("non_finite")
     """Losses in a row that may be NaN or infinite before that."""
     loss_roll_backs: int = setting(ROLL_BACKS, "loss.roll_backs", by=EVERYWHERE, least=0, most=MOST_BUDGET)

@@ -114,6 +114,11 @@ def await_reaction(tick: Tick) -> None:
     elif not incident.abort.reaction and waited_s >= REACTION_PATIENCE_S and tick.once("no reaction of the launcher"):
         numbers = [asked.rank for asked in alive]
         incidents.add_line(tick, incident, hangs.no_reaction(incident.abort, numbers, waited_s))
+        if numbers and tick.record.HasField("roll_back"):  # they train on, and must be judged
+            with tick.edit_record() as record:
+                record.ClearField("roll_back")
+            incidents.close(tick, store.INCIDENT_STATE_NOTED, "the run is not rolled back: its ranks train on")
+            _judge_again(tick)
 
 
 def see_generation(tick: Tick, generation: int) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from holdfast_proto.left_out import MOST_WINDOWS
 from holdfast_proto.v1 import store_pb2 as store
 from tests.core.recovery.test_loss_policy import report, running
 from tests.core.recovery.test_lost_node_aborts import Losing
@@ -215,6 +216,27 @@ def test_under_a_launcher_one_rank_is_ended_so_that_it_starts_all_of_them_again(
     ended = [rank for command in world.sent("end_ranks") for rank in command.end_ranks.ranks]
     assert [(rank.rank, rank.stalled_s) for rank in ended] == [(0, 0.0)], "it is ended although it trains"
     assert world.phase == "stopping"
+
+
+def test_ranks_that_cannot_be_ended_are_judged_again() -> None:
+    world = LaunchedLoss()
+    world.obeys = False
+    world.lose_loss()
+    world.train(1)
+    for _ in range(130):
+        world.train(1, tick_s=0.5)
+    assert world.phase == "running"
+    assert not world.state.record.HasField("roll_back")
+    assert world.incidents[0].actions[-1].what == "the run is not rolled back: its ranks train on"
+
+
+def test_the_number_of_windows_is_bounded() -> None:
+    world = rolling()
+    for number in range(MOST_WINDOWS):
+        world.state.record.left_out.add(first=1000 + 2 * number, steps=1)
+    report(world, NAN)
+    assert world.phase == "failed"
+    assert "1024 windows of data are left out already" in world.state.record.outcome
 
 
 @pytest.mark.parametrize(

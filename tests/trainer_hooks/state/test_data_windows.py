@@ -132,7 +132,7 @@ def test_a_state_that_has_left_out_other_data_is_refused_if_a_roll_back_would_co
     at_end.begin(context(left_out=WINDOWS, rolls_back=True), 2)
 
 
-def test_a_loader_that_was_told_another_number_of_batches_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loader_that_expects_another_number_of_batches_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     loader = Loader(4)
     data = windows_of(loader)
     data.begin(context(rolls_back=True), 9)
@@ -142,16 +142,16 @@ def test_a_loader_that_was_told_another_number_of_batches_is_named_once(caplog: 
             if step >= data.due:
                 data.after(step)
     assert [record.getMessage() for record in caplog.records] == [
-        "step 10 has fetched 3 batches, and its ResumableLoader was told 4: pass batches_per_step=3, else windows of"
+        "step 10 has fetched 3 batches, and its ResumableLoader expects 4: pass batches_per_step=3, else windows of"
         " data have another length"
     ]
 
 
-@pytest.mark.parametrize(("told", "fetches"), [(4, 4), (2, 0)])
-def test_a_loader_that_was_told_the_right_number_is_not_named(
-    told: int, fetches: int, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("expected", "fetches"), [(4, 4), (2, 0)])
+def test_a_loader_that_expects_the_right_number_is_not_named(
+    expected: int, fetches: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loader = Loader(told)
+    loader = Loader(expected)
     data = windows_of(loader)
     data.begin(context(rolls_back=True), 9)
     loader.fetched += fetches

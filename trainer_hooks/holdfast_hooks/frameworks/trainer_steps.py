@@ -201,7 +201,7 @@ class TrainerSteps:
             return
 
     def _leave_out(self, loader: Any, batches_of_epoch: int) -> dict[str, Any]:
-        """Move past data that are left out; return what the Trainer is told, as after a restart."""
+        """Move past data that are left out; return what the Trainer gets, as after a restart."""
         position, batches_of_update = self._position, self._trainer.args.gradient_accumulation_steps
         if position.batches:
             self._random = freeze_random() if self._random is None else self._random

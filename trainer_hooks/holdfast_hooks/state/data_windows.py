@@ -141,15 +141,15 @@ class DataWindows:
             )
 
     def _check_batches(self, step: int) -> None:
-        """Compare once how many batches a step has fetched with what its loader was told: windows rely on it."""
+        """Compare once how many batches a step has fetched with what its loader expects: windows rely on it."""
         counted, self._counted = self._counted, []
         for loader, before in counted:
-            fetched, told = loader.fetched - before, loader.batches_per_step
-            if fetched in (0, told):
+            fetched, expected = loader.fetched - before, loader.batches_per_step
+            if fetched in (0, expected):
                 continue
-            what = f"step {step} has fetched {fetched} batches, and its ResumableLoader was told {told}"
+            what = f"step {step} has fetched {fetched} batches, and its ResumableLoader expects {expected}"
             advice = f"pass batches_per_step={fetched}, else windows of data have another length"
-            if self._rolls_back and fetched > told:  # fewer are usual at the end of an epoch
+            if self._rolls_back and fetched > expected:  # fewer are usual at the end of an epoch
                 raise ConfigurationError(f"{what}: {advice}")
             self._once.warn(what, advice)
 

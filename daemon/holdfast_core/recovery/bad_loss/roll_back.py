@@ -14,7 +14,7 @@ from dataclasses import replace
 from holdfast_core.checkpointing import proven_steps, replicas, restore_point
 from holdfast_core.checkpointing.restore_point import RestorePoint
 from holdfast_core.tick import Tick
-from holdfast_proto.left_out import Windows, data_of, from_messages, joined, shown, to_messages
+from holdfast_proto.left_out import MOST_WINDOWS, Windows, data_of, from_messages, joined, shown, to_messages
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import ROLL_BACKS
 
@@ -30,6 +30,8 @@ def obstacle(tick: Tick, before_step: int | None) -> str:
     done, limit = tick.record.loss_counts.roll_backs, most(tick.state.spec)
     if done >= limit:
         return f"the run has been rolled back already ({done} of {limit})" if done else "loss.roll_backs is 0"
+    if len(tick.record.left_out) >= MOST_WINDOWS:
+        return f"{MOST_WINDOWS} windows of data are left out already"
     if before_step is None or target(tick, before_step) is None:
         return "there is no state to return to from before the bad loss"
     return ""
