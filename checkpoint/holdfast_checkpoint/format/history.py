@@ -7,10 +7,9 @@
     history-0002/step-...   a later one has a folder of its own
     history-0002.json       its record: parent, and the newest step of the parent that belongs to it
 
-A start from the seed begins a history. So does a fallback to an older checkpoint, which undoes newer ones, and a
-roll-back. A new
-history never writes to the path of an older one, and its record says where the parent's steps end. So the steps of a
-line that was left are never taken for those of the present line, and nothing has to be removed for that.
+A start from the seed begins a history. So do a fallback to an older checkpoint, which undoes newer ones, and a
+roll-back. A new history never writes to the path of an older one, and its record says where the parent's steps end. So
+the steps of a line that was left are never taken for those of the present line, and nothing has to be removed for that.
 
 A record is written once and never changed or removed. The history with the highest number is the present one. Agents
 that begin the same history at the same time write the same bytes.
