@@ -1,5 +1,6 @@
-"""What holds for every test: its tier, its place in the order, and the CPU time that it costs."""
+"""What holds for every test: its tier, its place in the order, the CPU time that it costs, and its last end."""
 
+import faulthandler
 import gc
 import os
 from collections.abc import Generator
@@ -31,11 +32,27 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the real stderr, which is not that of a test."""
+    config.stash[_STDERR] = os.dup(2)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Remember the CPU time at the beginning of a test."""
+    """Remember the CPU time at the beginning of a test, and end the process if the test outlives its timeout by far.
+
+    The timeout is a signal. A test that waits outside Python never gets it, and one whose fixtures hang after it gets
+    no second one: such a test would use up the time of all others, and nobody would learn which one it was.
+    """
     item.stash[_CPU] = _cpu_s()
-    return (yield)
+    mark = item.get_closest_marker("timeout")
+    timeout_s = float(mark.args[0] if mark else item.config.getoption("timeout") or item.config.getini("timeout") or 0)
+    if timeout_s:
+        faulthandler.dump_traceback_later(1.5 * timeout_s, exit=True, file=item.config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,6 +72,7 @@ def pytest_runtest_makereport(
 
 
 _CPU = pytest.StashKey[float]()
+_STDERR = pytest.StashKey[int]()
 
 
 def _cpu_s() -> float:

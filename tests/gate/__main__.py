@@ -182,7 +182,12 @@ class Runner:
                 log.write(f"{error}\n".encode())
                 return 127, 0.0
             self._running.add(process.pid)
-        timer = threading.Timer(stage.limit_s, os.killpg, (process.pid, signal.SIGKILL))
+
+        def end() -> None:
+            print(f"{stage.name}: ended after {stage.limit_s:g} s, its limit", flush=True)
+            os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(stage.limit_s, end)
         timer.daemon = True
         timer.start()
         _, status, used = os.wait4(process.pid, 0)

@@ -23,6 +23,17 @@ def test_fast(): assert {fast}
 """
 
 
+DEAF = """
+import signal, time
+
+def test_that_hears_no_signal():
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    time.sleep(600)
+
+def test_fast(): pass
+"""
+
+
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -65,6 +76,7 @@ def test_all_stages_run_and_all_failures_are_at_the_end(tmp_path: Path, capsys: 
     assert code == 1
     assert "FAILED some/test_a.py::test_fast" in printed
     assert "badly written" in printed
+    assert "late: ended after 0.2 s, its limit" in printed
     assert "late failed" in printed
     assert document["green"] is False
     assert printed.endswith("1 passed, 4 failed, 0 skipped\n")
@@ -83,6 +95,19 @@ def test_a_stage_that_the_gate_cannot_run_or_read_has_failed_and_its_lane_contin
     codes = {name: stage["code"] for name, stage in document["stages"].items()}
     assert (code, codes) == (1, {"damaged": 70, "no/such/folder": 70, "last": 0})
     assert "failed to run it or to read its results" in capsys.readouterr().out
+
+
+def test_a_test_that_its_timeout_cannot_end_is_named_and_the_others_run(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((affected.ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {affected.ROOT}\ntimeout = 2\n")
+    (tmp_path / "test_a.py").write_text(DEAF)
+    stage = gate.tests("deaf", "--numprocesses", "1", "test_a.py", venv=gate.VENV, limit_s=100)
+    _, document = carried_out([stage])
+    outcomes = {test["test"].rpartition(":")[2]: test["outcome"] for test in document["tests"]}
+    assert sorted(outcomes.values()) == ["failed", "passed"], outcomes
+    log = stage.log.read_text()
+    assert "in test_that_hears_no_signal" in log
+    assert "1 failed, 1 passed" in log
 
 
 def test_after_an_interrupt_no_stage_starts_any_more(tmp_path: Path) -> None:
