@@ -42,17 +42,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Remember the CPU time at the beginning of a test, and end the process if the test outlives its timeout by far.
 
     The timeout is a signal. A test that waits outside Python never gets it, and one whose fixtures hang after it gets
-    no second one: such a test would use up the time of all others, and nobody would learn which one it was.
+    no second one: such a test would use up the time of all others, and nobody would learn which one it was. The end of
+    the session after the last test hangs in the same way, so nothing cancels the watch.
     """
     item.stash[_CPU] = _cpu_s()
     mark = item.get_closest_marker("timeout")
     timeout_s = float(mark.args[0] if mark else item.config.getoption("timeout") or item.config.getini("timeout") or 0)
     if timeout_s:
         faulthandler.dump_traceback_later(1.5 * timeout_s, exit=True, file=item.config.stash[_STDERR])
-    try:
-        return (yield)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
