@@ -1,5 +1,6 @@
 """The verdict of a gate: which failures count, which tests are tried once more, and what has cost too much."""
 
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ MOST_FLAKY = 2
 """More tests than this that pass only at the second try fail the gate."""
 FAST_TEST_CPU_S = 2.0
 GATE_CPU_S = 1700.0
+_ENDED = re.compile(r"Timeout \(>[\d.]+s\) from pytest-timeout|worker '\w+' crashed while running")
+"""In the log of a test that was ended, by its timeout or with its process."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,15 @@ class Result:
     def may_be_repeated(self) -> bool:
         """Return whether a failure may be the fault of a busy machine.
 
-        A fast test depends on no other process, and a failed assertion about safety is never an accident. A test
-        without markers has lost its process: the plugin of its worker could not report them.
+        A fast test depends on no other process, and a failed assertion about safety is never an accident. But where a
+        test was ended, none failed: a fault that always hangs does so again.
         """
-        return "system" in self.markers and "safety" not in self.markers
+        return ("system" in self.markers or _ENDED.search(self.log) is not None) and not self.is_about_safety
+
+    @property
+    def is_about_safety(self) -> bool:
+        """Return whether its failure means harm. A test that has lost its process shows no markers."""
+        return "safety" in self.markers
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ def read_results(report: Path) -> list[Result]:
 
 def judge(results: Iterable[Result], repeated: Iterable[Result]) -> Verdict:
     """Return the verdict on all results and on those of a second try. A test that vanished there has failed."""
-    passed_later = {result.test for result in repeated if result.outcome == "passed"}
+    passed_later = {result.test for result in repeated if result.outcome == "passed" and not result.is_about_safety}
     failed = [result for result in results if result.outcome == "failed"]
     flaky = tuple(result for result in failed if result.may_be_repeated and result.test in passed_later)
     return Verdict(tuple(result for result in failed if result not in flaky), flaky)

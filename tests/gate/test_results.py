@@ -87,6 +87,19 @@ def test_fast_tests_and_safety_are_never_tried_again(markers: str) -> None:
     assert not judge([result("a", markers=markers)], [result("a", "passed")]).is_green
 
 
+@pytest.mark.parametrize(
+    "log",
+    [
+        "E  Failed: Timeout (>240.0s) from pytest-timeout.",
+        "worker 'gw1' crashed while running 'tests/test_a.py::a'",
+    ],
+)
+def test_one_that_was_ended_is_tried_again_unless_it_is_about_safety(log: str) -> None:
+    ended = Result("a", "failed", 0.0, frozenset(), log)
+    assert judge([ended], [result("a", "passed", markers="")]).flaky == (ended,)
+    assert not judge([ended], [result("a", "passed", markers="system safety")]).is_green
+
+
 def test_too_many_flaky_tests_are_a_failure() -> None:
     names = [str(number) for number in range(MOST_FLAKY + 1)]
     again = [result(name, "passed") for name in names]

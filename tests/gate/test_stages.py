@@ -102,7 +102,8 @@ def test_a_test_that_its_timeout_cannot_end_is_named_and_the_others_run(tmp_path
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {affected.ROOT}\ntimeout = 2\n")
     (tmp_path / "test_a.py").write_text(DEAF)
     stage = gate.tests("deaf", "--numprocesses", "1", "test_a.py", venv=gate.VENV, limit_s=100)
-    _, document = carried_out([stage])
+    code, document = carried_out([stage])
+    assert code == 1, "it hangs again"
     outcomes = {test["test"].rpartition(":")[2]: test["outcome"] for test in document["tests"]}
     assert sorted(outcomes.values()) == ["failed", "passed"], outcomes
     log = stage.log.read_text()
