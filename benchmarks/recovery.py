@@ -1,13 +1,13 @@
-"""Measure the time that a killed rank costs: kill one of eight ranks, again and again, while a run trains.
+"""Measure the time that a killed rank costs: kill one of the ranks, again and again, while a run trains.
 
-In the same call, start the same eight processes cold, from a committed checkpoint of the same run to the end of their
+In the same call, start the same processes cold, from a committed checkpoint of the same run to the end of their
 first optimizer step. The cold restart gets two things for free that Holdfast must do first. It need not detect that a
 rank died, and its shards are already unpacked in shared memory.
 
 With ``--torchrun``, measure instead what a killed rank, a hung rank and a lost node cost under torchrun, with
 Holdfast's rendezvous and with torch's own.
 
-    python benchmarks/recovery.py [--kills 5] [--torchrun] [--json]
+    python benchmarks/recovery.py [--ranks 8] [--kills 5] [--torchrun] [--json]
 """
 
 import argparse
@@ -42,7 +42,8 @@ from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, RUN_PHASE_RUNNING, Incident
 
-RANKS = 8
+LAYOUTS = {2: (2, 1, 1), 8: (2, 2, 2)}
+"""Number of ranks -> data-parallel, tensor-parallel and pipeline ranks."""
 STEPS = 100_000
 """More steps than are trained: the benchmark ends the run."""
 
@@ -51,9 +52,11 @@ STEPS_BETWEEN_KILLS = 6
 PATIENCE_S = 180.0
 
 
-def trainer_command() -> tuple[str, ...]:
+def trainer_command(ranks: int) -> tuple[str, ...]:
     config = str(files("holdfast_trainer") / "configs" / "demo.toml")
-    return ("python", "-m", "holdfast_trainer", "--config", config, "--train.steps", str(STEPS))
+    layout = [word for name, size in zip(("dp", "tp", "pp"), LAYOUTS[ranks], strict=True)
+              for word in (f"--parallel.{name}", str(size))]  # fmt: skip
+    return ("python", "-m", "holdfast_trainer", "--config", config, "--train.steps", str(STEPS), *layout)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -80,9 +83,10 @@ def kill_and_recover(local: LocalRun, number: int) -> tuple[float, Incident]:
         return status is not None and status.phase == RUN_PHASE_RUNNING and status.newest_step >= reached
 
     wait_until(is_well)
-    pid = rank_pids(local.status())[number % RANKS]
+    pids = rank_pids(local.status())
+    culprit = number % len(pids)
     killed_unix_s = time.time()
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pids[culprit], signal.SIGKILL)
     found: list[Incident] = []
 
     def is_over() -> bool:
@@ -90,12 +94,12 @@ def kill_and_recover(local: LocalRun, number: int) -> tuple[float, Incident]:
         return bool(found) and found[-1].state == INCIDENT_STATE_RECOVERED
 
     wait_until(is_over)
-    assert found[-1].verdict.culprits[0] == number % RANKS, found[-1].verdict.message
+    assert found[-1].verdict.culprits[0] == culprit, found[-1].verdict.message
     return killed_unix_s, found[-1]
 
 
-def cold_restart(checkpoints: Path, run: str) -> float:
-    """Start eight processes from nothing and return the seconds until all have ended their first step."""
+def cold_restart(checkpoints: Path, run: str, ranks: int) -> float:
+    """Start the processes from nothing and return the seconds until all have ended their first step."""
     directory = CheckpointDirectory(checkpoints, kept=1)
     step = directory.committed()[-1]
     with (
@@ -104,8 +108,8 @@ def cold_restart(checkpoints: Path, run: str) -> float:
     ):
         memory = SnapshotMemory(Path("/dev/shm"), Path(folder) / "slots", run, "bench")
         contexts = []
-        for rank in range(RANKS):
-            slot = slot_for(directory.step_directory(step), rank, memory, ranks_on_node=RANKS)
+        for rank in range(ranks):
+            slot = slot_for(directory.step_directory(step), rank, memory, ranks_on_node=ranks)
             read_shard(directory.step_directory(step), rank, slot, generation=1)
             box = Path(folder) / f"{rank}.box"
             nobody = f"unix:{folder}/nobody.sock"
@@ -115,7 +119,7 @@ def cold_restart(checkpoints: Path, run: str) -> float:
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port.getsockname()[1])}
         port.close()
         started = time.monotonic()
-        processes = [start_rank(rank, contexts[rank], address, Path(folder)) for rank in range(RANKS)]
+        processes = [start_rank(rank, contexts, address, Path(folder)) for rank in range(ranks)]
         try:
             # A rank in the step after the first new one has ended its first optimizer step.
             wait_until(lambda: all(step_of(Path(context.black_box)) >= step + 2 for context in contexts))
@@ -127,19 +131,22 @@ def cold_restart(checkpoints: Path, run: str) -> float:
             memory.remove_all()
 
 
-def start_rank(rank: int, context: RankContext, address: dict[str, str], folder: Path) -> "subprocess.Popen[bytes]":
+def start_rank(
+    rank: int, contexts: list[RankContext], address: dict[str, str], folder: Path
+) -> "subprocess.Popen[bytes]":
+    ranks = str(len(contexts))
     environment = {
         **os.environ,
         **address,
-        **context.to_environment(),
+        **contexts[rank].to_environment(),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(RANKS),
-        "LOCAL_WORLD_SIZE": str(RANKS),
+        "WORLD_SIZE": ranks,
+        "LOCAL_WORLD_SIZE": ranks,
         "OMP_NUM_THREADS": "1",
     }
     with (folder / f"{rank}.log").open("wb") as log:
-        command = [sys.executable, *trainer_command()[1:]]
+        command = [sys.executable, *trainer_command(len(contexts))[1:]]
         return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
 
@@ -150,24 +157,24 @@ def step_of(box: Path) -> int:
         return -1
 
 
-def measure(kills: int, colds: int, console: Console) -> dict[str, object]:
+def measure(ranks: int, kills: int, colds: int, console: Console) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         options = LocalRunOptions(
             run="bench",
-            command=trainer_command(),
-            ranks=RANKS,
+            command=trainer_command(ranks),
+            ranks=ranks,
             directory=Path(folder),
             snapshot_every=1,
             checkpoint_every=CHECKPOINT_EVERY,
             preset=PresetName.FAST,
         )
-        console.print(f"training with {RANKS} ranks; one is killed {kills} times")
+        console.print(f"training with {ranks} ranks; one is killed {kills} times")
         with LocalRun(options) as local:
             wait_until(lambda: (status := status_of(local)) is not None and status.newest_checkpoint >= 0)
             recoveries = [kill_and_recover(local, number) for number in range(kills)]
             checkpoints = Path(local.checkpoints)
-        console.print(f"cold restarts of the same {RANKS} processes: {colds}")
-        cold_s = [cold_restart(checkpoints, "bench") for _ in range(colds)]
+        console.print(f"cold restarts of the same {ranks} processes: {colds}")
+        cold_s = [cold_restart(checkpoints, "bench", ranks) for _ in range(colds)]
     return {
         "kill": {
             "detected_s": median([incident.detected_unix_s - killed for killed, incident in recoveries]),
@@ -175,6 +182,7 @@ def measure(kills: int, colds: int, console: Console) -> dict[str, object]:
             "lost_steps": statistics.median([incident.lost_steps for _, incident in recoveries]),
         },
         "cold_restart_s": median(cold_s),
+        "ranks": ranks,
         "kills": kills,
         "cold_restarts": colds,
     }
@@ -186,6 +194,7 @@ def median(values: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, choices=LAYOUTS, default=8, help="number of ranks (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=5, help="number of kills (default: %(default)s)")
     parser.add_argument("--colds", type=int, default=3, help="number of cold restarts (default: %(default)s)")
     parser.add_argument("--torchrun", action="store_true", help="measure faults under torchrun, with and without us")
@@ -202,7 +211,7 @@ def main() -> None:
         if arguments.json:
             print(json.dumps(costs))
         return
-    result = measure(arguments.kills, arguments.colds, console)
+    result = measure(arguments.ranks, arguments.kills, arguments.colds, console)
     kill = result["kill"]
     assert isinstance(kill, dict)
     table = Table("", "median", title="From the fault to the end of the next optimizer step")
