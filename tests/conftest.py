@@ -39,18 +39,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Remember the CPU time at the beginning of a test, and end the process if the test outlives its timeout by far.
+    """Remember the CPU time at the beginning of a test."""
+    item.stash[_CPU] = _cpu_s()
+    _watch(item)
+    return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Watch the end of a test, too: pytest ends the watch when a test fails."""
+    _watch(item)
+
+
+def _watch(item: pytest.Item) -> None:
+    """End the process if a test outlives its timeout by far.
 
     The timeout is a signal. A test that waits outside Python never gets it, and one whose fixtures hang after it gets
     no second one: such a test would use up the time of all others, and nobody would learn which one it was. The end of
-    the session after the last test hangs in the same way, so nothing cancels the watch.
+    the session after the last test may hang in the same way, so nothing here ends the watch.
     """
-    item.stash[_CPU] = _cpu_s()
     mark = item.get_closest_marker("timeout")
     timeout_s = float(mark.args[0] if mark else item.config.getoption("timeout") or item.config.getini("timeout") or 0)
     if timeout_s:
         faulthandler.dump_traceback_later(1.5 * timeout_s, exit=True, file=item.config.stash[_STDERR])
-    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
