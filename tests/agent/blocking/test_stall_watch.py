@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -68,17 +68,21 @@ async def watched(node: RecordedNode, *ranks: Running) -> AsyncIterator[Recorded
 
 
 @contextlib.contextmanager
-def no_free_descriptor() -> Iterator[None]:
-    """Take all free descriptors of this process."""
+def no_free_descriptor() -> Iterator[Callable[[], None]]:
+    """Take all free descriptors of this process, and again those that it frees whenever the function is called."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
     taken: list[int] = []
-    try:
+
+    def take() -> None:
         with contextlib.suppress(OSError):
             while True:
                 taken.append(os.open(os.devnull, os.O_RDONLY))
-        yield
+
+    take()
+    try:
+        yield take
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for descriptor in taken:
@@ -147,9 +151,14 @@ async def test_an_agent_that_can_see_nothing_of_a_rank_reports_no_stall(node: Re
     rank.say(f"12 {PHASE_DATA}")
     async with watched(node, rank):
         await until(lambda: published(node).stalled_s > 1.0, "it stands still")
-        with no_free_descriptor():
+        with no_free_descriptor() as take:
             moves = node.ranks[0].moves_total
-            await until(lambda: node.ranks[0].moves_total >= moves + 2, "the stall begins anew with every look")
+
+            def begins_anew() -> bool:
+                take()  # what tests before this one have left behind may be closed only now
+                return node.ranks[0].moves_total >= moves + 2
+
+            await until(begins_anew, "the stall begins anew with every look")
             node.ranks[0].channel.outbox = asyncio.Queue()
             await until(lambda: published(node).stalled_s > 1.0, "a rank with a session could report")
 
