@@ -33,7 +33,9 @@ async def operating(folder: Path, service: Any) -> AsyncIterator[Any]:
     socket = folder / "control.sock"
     server = await control.serve(service, socket)
     try:
-        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        # Else the connection to an earlier server of this socket may still be there, broken, and be taken again.
+        alone = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"unix:{socket}", options=alone) as channel:
             yield control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
     finally:
         await server.stop(grace=None)
