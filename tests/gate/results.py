@@ -10,8 +10,9 @@ MOST_FLAKY = 2
 """More tests than this that pass only at the second try fail the gate."""
 FAST_TEST_CPU_S = 2.0
 GATE_CPU_S = 1700.0
-_ENDED = re.compile(r"Timeout \(>[\d.]+s\) from pytest-timeout|worker '\w+' crashed while running")
-"""In the log of a test that was ended, by its timeout or with its process."""
+_TIMED_OUT = re.compile(r"Timeout \(>[\d.]+s\) from pytest-timeout")
+_LOST = re.compile(r"worker '\w+' crashed while running '(.+)'")
+"""In the log of a test that has lost its process: its name."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Result:
         A fast test depends on no other process, and a failed assertion about safety is never an accident. But where a
         test was ended, none failed: a fault that always hangs does so again.
         """
-        return ("system" in self.markers or _ENDED.search(self.log) is not None) and not self.is_about_safety
+        was_ended = _TIMED_OUT.search(self.log) or _LOST.search(self.log)
+        return ("system" in self.markers or was_ended is not None) and not self.is_about_safety
 
     @property
     def is_about_safety(self) -> bool:
@@ -88,10 +90,12 @@ def _result(case: ET.Element) -> Result:
     properties = {item.get("name", ""): item.get("value", "") for item in case.iter("property")}
     broken = case.find("failure") if case.find("failure") is not None else case.find("error")
     outcome = "failed" if broken is not None else "skipped" if case.find("skipped") is not None else "passed"
+    log = "\n".join(element.text or "" for element in case if element.tag != "properties")
+    lost = _LOST.search(log)
     return Result(
-        test=properties.get("nodeid") or f"{case.get('classname')}::{case.get('name')}",
+        test=properties.get("nodeid") or (lost[1] if lost else f"{case.get('classname')}::{case.get('name')}"),
         outcome=outcome,
         cpu_s=float(properties.get("cpu_s", 0.0)),
         markers=frozenset(properties.get("markers", "").split()),
-        log="\n".join(element.text or "" for element in case if element.tag != "properties"),
+        log=log,
     )
