@@ -10,9 +10,9 @@ MOST_FLAKY = 2
 """More tests than this that pass only at the second try fail the gate."""
 FAST_TEST_CPU_S = 2.0
 GATE_CPU_S = 1700.0
+# In the log of a test that was ended: by its timeout, or with its process. The second one has no other name than this.
 _TIMED_OUT = re.compile(r"Timeout \(>[\d.]+s\) from pytest-timeout")
 _LOST = re.compile(r"worker '\w+' crashed while running '(.+)'")
-"""In the log of a test that has lost its process: its name."""
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,7 @@ class RunSettings:
     """launcher: the launcher's code. verdict: 75 if a requeue may help, 93 if not, else the launcher's."""
 
     loss_blip: LossActionName = _action("blip")
-    """What to do about one outlying loss."""
+    """What to do about one outlying loss. roll_back is refused here."""
     loss_blip_budget: int = _budget("blip")
     """Blips that are tolerated before that."""
     loss_spike: LossActionName = _action("spike")
@@ -243,7 +243,7 @@ class RunSettings:
     loss_spike_budget: int = _budget("spike")
     """Spikes that are tolerated before that."""
     loss_slow_rise: LossActionName = _action("slow_rise")
-    """What to do about a loss that rises slowly."""
+    """What to do about a loss that rises slowly. roll_back is refused here."""
     loss_slow_rise_budget: int = _budget("slow_rise")
     """Slow rises that are tolerated before that."""
     loss_divergence: LossActionName = _action("divergence")
