@@ -61,6 +61,10 @@ class RankContext:
     """Data that no step trains on, ascending: the first number, and how many. See LeftOut in session.proto."""
     rolls_back: bool = False
     """Whether a bad loss may lead to a roll-back, which leaves data out: a script that cannot do that is refused."""
+    min_replicas: int = 0
+    """Least number of data-parallel replicas with which the run trains on when nodes are missing; 0: it waits."""
+    full_world_size: int = 0
+    """Number of ranks while no node is missing; 0: that of the present world."""
 
     @property
     def saves(self) -> bool:

@@ -36,7 +36,7 @@ class AgentMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., slot_grant: _Optional[_Union[SlotGrant, _Mapping]] = ..., command: _Optional[_Union[RankCommand, _Mapping]] = ..., start_from: _Optional[_Union[StartFrom, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("run", "generation", "rank", "world_size", "local_rank", "pid", "device", "coordinates", "local_world_size", "store_port", "pid_namespace", "start_ticks", "protocol", "restarts_left", "awaits_start", "attachment", "training_thread")
+    __slots__ = ("run", "generation", "rank", "world_size", "local_rank", "pid", "device", "coordinates", "local_world_size", "store_port", "pid_namespace", "start_ticks", "protocol", "restarts_left", "awaits_start", "replica_ranks", "attachment", "training_thread")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class Hello(_message.Message):
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_LEFT_FIELD_NUMBER: _ClassVar[int]
     AWAITS_START_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_RANKS_FIELD_NUMBER: _ClassVar[int]
     ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     TRAINING_THREAD_FIELD_NUMBER: _ClassVar[int]
     run: str
@@ -76,9 +77,10 @@ class Hello(_message.Message):
     protocol: int
     restarts_left: int
     awaits_start: bool
+    replica_ranks: int
     attachment: int
     training_thread: int
-    def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ..., store_port: _Optional[int] = ..., pid_namespace: _Optional[int] = ..., start_ticks: _Optional[int] = ..., protocol: _Optional[int] = ..., restarts_left: _Optional[int] = ..., awaits_start: bool = ..., attachment: _Optional[int] = ..., training_thread: _Optional[int] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ..., store_port: _Optional[int] = ..., pid_namespace: _Optional[int] = ..., start_ticks: _Optional[int] = ..., protocol: _Optional[int] = ..., restarts_left: _Optional[int] = ..., awaits_start: bool = ..., replica_ranks: _Optional[int] = ..., attachment: _Optional[int] = ..., training_thread: _Optional[int] = ...) -> None: ...
 
 class StepRecord(_message.Message):
     __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "nonfinite_origin", "bad_gradient", "plain", "coverage")

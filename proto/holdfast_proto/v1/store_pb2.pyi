@@ -325,7 +325,7 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "continue_from", "versions", "notify", "loss_policy", "on_hang", "auto", "ras_off", "restores", "replicate_every_s", "replica_bytes_per_s", "left_out")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "continue_from", "versions", "notify", "loss_policy", "on_hang", "auto", "ras_off", "restores", "replicate_every_s", "replica_bytes_per_s", "left_out", "min_replicas", "resize_after_s")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +365,8 @@ class RunSpec(_message.Message):
     REPLICATE_EVERY_S_FIELD_NUMBER: _ClassVar[int]
     REPLICA_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_AFTER_S_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
     ranks_per_node: int
@@ -397,7 +399,9 @@ class RunSpec(_message.Message):
     replicate_every_s: float
     replica_bytes_per_s: float
     left_out: _containers.RepeatedCompositeFieldContainer[_session_pb2.LeftOut]
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., continue_from: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ..., on_hang: _Optional[_Union[HangAction, str]] = ..., auto: bool = ..., ras_off: bool = ..., restores: bool = ..., replicate_every_s: _Optional[float] = ..., replica_bytes_per_s: _Optional[float] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ...) -> None: ...
+    min_replicas: int
+    resize_after_s: float
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., continue_from: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ..., on_hang: _Optional[_Union[HangAction, str]] = ..., auto: bool = ..., ras_off: bool = ..., restores: bool = ..., replicate_every_s: _Optional[float] = ..., replica_bytes_per_s: _Optional[float] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ..., min_replicas: _Optional[int] = ..., resize_after_s: _Optional[float] = ...) -> None: ...
 
 class LossRule(_message.Message):
     __slots__ = ("action", "budget")
@@ -614,7 +618,7 @@ class GpuState(_message.Message):
     def __init__(self, gpu: _Optional[int] = ..., uuid: _Optional[str] = ..., fault: _Optional[_Union[GpuFault, _Mapping]] = ..., throttles: _Optional[_Iterable[str]] = ..., utilization_sum: _Optional[float] = ..., utilization_samples: _Optional[int] = ...) -> None: ...
 
 class RankState(_message.Message):
-    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "recorders", "planned_steps", "gpu", "start_ticks", "sign_of_life", "sign_age_s", "dying", "lost_worker", "awaits_start")
+    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "own_time_source", "own_time_reason", "recorders", "planned_steps", "gpu", "start_ticks", "sign_of_life", "sign_age_s", "dying", "lost_worker", "awaits_start", "replica_ranks")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -669,6 +673,7 @@ class RankState(_message.Message):
     DYING_FIELD_NUMBER: _ClassVar[int]
     LOST_WORKER_FIELD_NUMBER: _ClassVar[int]
     AWAITS_START_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_RANKS_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     life: Life
@@ -709,7 +714,8 @@ class RankState(_message.Message):
     dying: bool
     lost_worker: LostWorker
     awaits_start: bool
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., planned_steps: _Optional[int] = ..., gpu: _Optional[_Union[GpuState, _Mapping]] = ..., start_ticks: _Optional[int] = ..., sign_of_life: _Optional[str] = ..., sign_age_s: _Optional[float] = ..., dying: bool = ..., lost_worker: _Optional[_Union[LostWorker, _Mapping]] = ..., awaits_start: bool = ...) -> None: ...
+    replica_ranks: int
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., own_time_source: _Optional[_Union[_common_pb2.OwnTimeSource, str]] = ..., own_time_reason: _Optional[str] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., planned_steps: _Optional[int] = ..., gpu: _Optional[_Union[GpuState, _Mapping]] = ..., start_ticks: _Optional[int] = ..., sign_of_life: _Optional[str] = ..., sign_age_s: _Optional[float] = ..., dying: bool = ..., lost_worker: _Optional[_Union[LostWorker, _Mapping]] = ..., awaits_start: bool = ..., replica_ranks: _Optional[int] = ...) -> None: ...
 
 class LostWorker(_message.Message):
     __slots__ = ("pid", "code")
@@ -1165,7 +1171,7 @@ class CommandRefused(_message.Message):
     def __init__(self, command_fence: _Optional[int] = ..., known_fence: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeCommand(_message.Message):
-    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot", "inject_fault", "prove_checkpoint", "take_stacks", "take_profile", "end_ranks", "replicate", "spike_found", "instance")
+    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot", "inject_fault", "prove_checkpoint", "take_stacks", "take_profile", "end_ranks", "replicate", "spike_found", "persist_replicas", "instance")
     ID_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -1184,6 +1190,7 @@ class NodeCommand(_message.Message):
     END_RANKS_FIELD_NUMBER: _ClassVar[int]
     REPLICATE_FIELD_NUMBER: _ClassVar[int]
     SPIKE_FOUND_FIELD_NUMBER: _ClassVar[int]
+    PERSIST_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     id: str
     fence: int
@@ -1203,8 +1210,9 @@ class NodeCommand(_message.Message):
     end_ranks: EndRanks
     replicate: Replicate
     spike_found: _session_pb2.SpikeFound
+    persist_replicas: PersistReplicas
     instance: str
-    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., prove_checkpoint: _Optional[_Union[ProveCheckpoint, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., take_profile: _Optional[_Union[TakeProfile, _Mapping]] = ..., end_ranks: _Optional[_Union[EndRanks, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., spike_found: _Optional[_Union[_session_pb2.SpikeFound, _Mapping]] = ..., instance: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., prove_checkpoint: _Optional[_Union[ProveCheckpoint, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., take_profile: _Optional[_Union[TakeProfile, _Mapping]] = ..., end_ranks: _Optional[_Union[EndRanks, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., spike_found: _Optional[_Union[_session_pb2.SpikeFound, _Mapping]] = ..., persist_replicas: _Optional[_Union[PersistReplicas, _Mapping]] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class StartGeneration(_message.Message):
     __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step", "history", "run_generation", "replica_generation", "replica_holders", "left_out")
@@ -1305,6 +1313,18 @@ class PersistSnapshot(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     step: int
     def __init__(self, step: _Optional[int] = ...) -> None: ...
+
+class PersistReplicas(_message.Message):
+    __slots__ = ("step", "generation", "world_size", "ranks")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    generation: int
+    world_size: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., world_size: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TakeStacks(_message.Message):
     __slots__ = ("request", "ranks", "native")
@@ -1983,7 +2003,7 @@ class Incident(_message.Message):
     def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ..., notify: bool = ..., loss_tier: _Optional[_Union[LossTier, str]] = ..., culprits: _Optional[_Iterable[_Union[CulpritPlace, _Mapping]]] = ..., nodes: _Optional[int] = ..., acknowledged_unix_s: _Optional[float] = ..., abort: _Optional[_Union[HangAbort, _Mapping]] = ..., superseded: _Optional[int] = ..., lost_unknown: bool = ...) -> None: ...
 
 class CoordinatorState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage", "standstill_incident", "uncertain_restarts", "restart_is_uncertain", "known_pauses", "longest_phase_s", "history", "trained", "failed_reads", "read_again_unix_s", "reads_incident", "history_is_known", "failed_checkpoint", "refused", "pinned", "wanted", "time_use", "loss_counts", "proven", "bad_loss", "event_numbers", "counts_anew", "unusable_replica", "replica_generation", "left_out", "roll_back", "line")
+    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage", "standstill_incident", "uncertain_restarts", "restart_is_uncertain", "known_pauses", "longest_phase_s", "history", "trained", "failed_reads", "read_again_unix_s", "reads_incident", "history_is_known", "failed_checkpoint", "refused", "pinned", "wanted", "time_use", "loss_counts", "proven", "bad_loss", "event_numbers", "counts_anew", "unusable_replica", "replica_generation", "left_out", "roll_back", "line", "resize", "replica_ranks", "shrunk_incident")
     class LongestPhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -2046,6 +2066,9 @@ class CoordinatorState(_message.Message):
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     ROLL_BACK_FIELD_NUMBER: _ClassVar[int]
     LINE_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_RANKS_FIELD_NUMBER: _ClassVar[int]
+    SHRUNK_INCIDENT_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: RunPhase
     generation: int
@@ -2094,7 +2117,22 @@ class CoordinatorState(_message.Message):
     left_out: _containers.RepeatedCompositeFieldContainer[_session_pb2.LeftOut]
     roll_back: RollBack
     line: Line
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ..., standstill_incident: _Optional[str] = ..., uncertain_restarts: _Optional[int] = ..., restart_is_uncertain: bool = ..., known_pauses: _Optional[_Iterable[_Union[KnownPause, _Mapping]]] = ..., longest_phase_s: _Optional[_Mapping[int, float]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., trained: bool = ..., failed_reads: _Optional[int] = ..., read_again_unix_s: _Optional[float] = ..., reads_incident: _Optional[str] = ..., history_is_known: bool = ..., failed_checkpoint: _Optional[int] = ..., refused: bool = ..., pinned: _Optional[_Iterable[_Union[PinnedCheckpoint, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[WantedCheckpoint, _Mapping]]] = ..., time_use: _Optional[_Union[TimeUse, _Mapping]] = ..., loss_counts: _Optional[_Union[LossCounts, _Mapping]] = ..., proven: _Optional[_Union[ProvenSteps, _Mapping]] = ..., bad_loss: _Optional[_Union[BadLoss, _Mapping]] = ..., event_numbers: _Optional[_Mapping[str, int]] = ..., counts_anew: bool = ..., unusable_replica: _Optional[int] = ..., replica_generation: _Optional[int] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ..., roll_back: _Optional[_Union[RollBack, _Mapping]] = ..., line: _Optional[_Union[Line, _Mapping]] = ...) -> None: ...
+    resize: Resize
+    replica_ranks: int
+    shrunk_incident: str
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ..., standstill_incident: _Optional[str] = ..., uncertain_restarts: _Optional[int] = ..., restart_is_uncertain: bool = ..., known_pauses: _Optional[_Iterable[_Union[KnownPause, _Mapping]]] = ..., longest_phase_s: _Optional[_Mapping[int, float]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., trained: bool = ..., failed_reads: _Optional[int] = ..., read_again_unix_s: _Optional[float] = ..., reads_incident: _Optional[str] = ..., history_is_known: bool = ..., failed_checkpoint: _Optional[int] = ..., refused: bool = ..., pinned: _Optional[_Iterable[_Union[PinnedCheckpoint, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[WantedCheckpoint, _Mapping]]] = ..., time_use: _Optional[_Union[TimeUse, _Mapping]] = ..., loss_counts: _Optional[_Union[LossCounts, _Mapping]] = ..., proven: _Optional[_Union[ProvenSteps, _Mapping]] = ..., bad_loss: _Optional[_Union[BadLoss, _Mapping]] = ..., event_numbers: _Optional[_Mapping[str, int]] = ..., counts_anew: bool = ..., unusable_replica: _Optional[int] = ..., replica_generation: _Optional[int] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ..., roll_back: _Optional[_Union[RollBack, _Mapping]] = ..., line: _Optional[_Union[Line, _Mapping]] = ..., resize: _Optional[_Union[Resize, _Mapping]] = ..., replica_ranks: _Optional[int] = ..., shrunk_incident: _Optional[str] = ...) -> None: ...
+
+class Resize(_message.Message):
+    __slots__ = ("world_size", "since_unix_s", "step", "replica_generation")
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    world_size: int
+    since_unix_s: float
+    step: int
+    replica_generation: int
+    def __init__(self, world_size: _Optional[int] = ..., since_unix_s: _Optional[float] = ..., step: _Optional[int] = ..., replica_generation: _Optional[int] = ...) -> None: ...
 
 class Line(_message.Message):
     __slots__ = ("since_generation", "starts")
