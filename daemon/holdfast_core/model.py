@@ -377,6 +377,8 @@ class CoreState:
     """Node of an observed run whose launcher has ended in this generation -> exit code, as in a shell."""
     live_requests: Mapping[str, LiveRequest] = field(default_factory=dict)
     """Requests for stacks and profiles that are not answered yet, by id."""
+    wider_since_unix_s: float = 0.0
+    """Time since which nodes are ready with which a run that has lost nodes could train; 0: there are none."""
     replication: Replication | None = None
     """Newest replica snapshots that this leader has asked for."""
     watched: tuple[SeenStretch, ...] = ()
@@ -419,7 +421,7 @@ class CoreState:
             # Nodes that a launcher has left out may still show the size of an earlier world.
             sizes = (node.world_size for node in self.nodes.values() if not present or node.generation == present)
             return max([1, *sizes])
-        return self.spec.nodes * self.spec.ranks_per_node
+        return (len(self.record.nodes) or self.spec.nodes) * self.spec.ranks_per_node
 
 
 def ranks_of(nodes: Mapping[str, store.NodeState], generation: int) -> dict[int, store.RankState]:

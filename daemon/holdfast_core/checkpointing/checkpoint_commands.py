@@ -24,7 +24,7 @@ def serve(tick: Tick) -> None:
     elif tick.record.standstill_incident or tick.state.suspicion is not None:
         tick.actions.append(_answer_in_standstill(tick))
     else:
-        step = _take(tick)
+        step = take(tick)
         reason = "no step has been timed yet: try again after the next one"
         tick.actions.append(CheckpointAnswered(-1, reason) if step is None else CheckpointAnswered(step))
 
@@ -49,7 +49,7 @@ def command_by_time(tick: Tick) -> None:
         with tick.edit_record() as record:
             record.checkpoint_since_unix_s = tick.now
     elif every_s and tick.now - since >= every_s:
-        _take(tick)
+        take(tick)
 
 
 def restart_timer(tick: Tick) -> None:
@@ -130,7 +130,8 @@ def _committed(tick: Tick) -> set[int]:
     return set(committed_steps(tick.state))
 
 
-def _take(tick: Tick) -> int | None:
+def take(tick: Tick) -> int | None:
+    """Have a checkpoint taken at a step ahead; return the step, or None before one is timed."""
     step = tick.step_ahead()
     if step is not None:
         tick.send(tick.record.nodes, lambda _: store.NodeCommand(take_checkpoint=store.TakeCheckpoint(step=step)))

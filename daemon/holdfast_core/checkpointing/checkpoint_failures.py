@@ -23,6 +23,9 @@ def failed(tick: Tick, event: store.Event) -> None:
     if not tick.record.HasField("failed_checkpoint") or failure.step > tick.record.failed_checkpoint:
         with tick.edit_record() as record:
             record.failed_checkpoint = failure.step
+    if tick.record.resize.HasField("step") and tick.record.resize.step == failure.step:
+        with tick.edit_record() as record:
+            record.resize.failed = True
     if incident is None:
         incident = note(tick, detail, failure.step)
     else:

@@ -34,6 +34,7 @@ def choose(
     *,
     replicas: Collection[tuple[int, int]] = (),
     is_strict: bool = False,
+    is_in_memory: bool = True,
 ) -> RestorePoint | None:
     """Return the newest restore point: snapshots in memory, replica snapshots, a checkpoint, else the seed.
 
@@ -41,17 +42,22 @@ def choose(
     every node has most of it. States from step ``bad_from`` on are taken only if there is no earlier one; if the choice
     ``is_strict``, never. None if there are checkpoints and none can be used: the seed is for runs that have none.
 
-    ``replicas``: step and generation of the sets of replica snapshots that can be used.
+    ``replicas``: step and generation of the sets of replica snapshots that can be used. ``is_in_memory``: whether
+    snapshots in memory can be.
     """
+
+    def in_memory(before: int | None) -> int:
+        return newest_common_snapshot(nodes, world_size, before) if is_in_memory else -1
+
     history = present_history(nodes)
     present = [node for node in nodes.values() if node.history == history]
     damaged = {step for node in present for step in node.damaged_checkpoints}
     there = {step for node in present for step in node.checkpoints} | damaged
     whole = there - damaged - set(unreadable)
-    found = _newest(nodes, world_size, replicas, whole)
+    found = _newest(in_memory(None), replicas, whole)
     if bad_from is not None:
         good_replicas = {one for one in replicas if one[0] < bad_from}
-        good = _newest(nodes, world_size, good_replicas, {step for step in whole if step < bad_from}, bad_from)
+        good = _newest(in_memory(bad_from), good_replicas, {step for step in whole if step < bad_from})
         found = good if is_strict or good.step >= 0 else found
     step = found.step
     if step < 0:
@@ -63,18 +69,12 @@ def choose(
     return replace(found, history=begun, passed_over=passed_over)
 
 
-def _newest(
-    nodes: Mapping[str, store.NodeState],
-    world_size: int,
-    replicas: Iterable[tuple[int, int]],
-    checkpoints: Iterable[int],
-    before_step: int | None = None,
-) -> RestorePoint:
-    """Return the newest state of all kinds; its step is -1 if there is none."""
+def _newest(in_memory: int, replicas: Iterable[tuple[int, int]], checkpoints: Iterable[int]) -> RestorePoint:
+    """Return the newest state of all kinds; its step is -1 if there is none. ``in_memory``: that of the snapshots."""
     replica_step, replica_generation = max(replicas, default=(-1, 0))
     # Of equal steps, max() takes the first.
     kinds = (
-        RestorePoint(store.SOURCE_MEMORY, newest_common_snapshot(nodes, world_size, before_step)),
+        RestorePoint(store.SOURCE_MEMORY, in_memory),
         RestorePoint(store.SOURCE_REPLICA, replica_step, replica_generation=replica_generation),
         RestorePoint(store.SOURCE_CHECKPOINT, max(checkpoints, default=-1)),
     )

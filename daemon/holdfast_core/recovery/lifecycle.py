@@ -12,6 +12,7 @@ from holdfast_core.naming import incident_number, kind_name
 from holdfast_core.recovery import (
     hang_aborts,
     leaving,
+    missing_nodes,
     new_generation,
     observed,
     response,
@@ -43,7 +44,7 @@ def waiting(tick: Tick) -> None:
     newest = max((node.generation for node in running.values()), default=0)
     current = {name: node for name, node in running.items() if node.generation == newest}
     for members in (current, running):  # nodes of an older generation may have been replaced: try without them first
-        if len(members) == tick.state.spec.nodes:
+        if missing_nodes.is_whole(tick.state.spec, members):
             _take_over(tick, members)
             return
     ready = sorted(name for name, node in mine.items() if node.ready)
@@ -62,6 +63,7 @@ def _take_over(tick: Tick, running: dict[str, store.NodeState]) -> None:
         record.generation = generation
     ledger.adopt(tick)
     tick.enter(store.RUN_PHASE_RUNNING)
+    missing_nodes.see_training(tick)
 
 
 def starting(tick: Tick) -> None:
@@ -82,6 +84,7 @@ def starting(tick: Tick) -> None:
     if len(ranks) == tick.world_size and not ranks.untrained:
         ended = max(rank.first_step_ended_unix_s for rank in ranks.values())
         tick.enter(store.RUN_PHASE_RUNNING)
+        missing_nodes.see_training(tick)
         hang_aborts.see_first_steps(tick)
         roll_back.see_first_steps(tick)
         incidents.close(tick, store.INCIDENT_STATE_RECOVERED, "training again", recovered_unix_s=ended)
@@ -105,7 +108,7 @@ def running(tick: Tick) -> None:
     if end_after_training(tick):
         return
     suspicion.watch(tick)
-    stop_strays(tick)
+    missing_nodes.stop_strays(tick)
     judged_in = tick.record.phase
     is_explained = stands_still = False
     for finding in detection.look_at_tick(tick):
@@ -124,6 +127,9 @@ def running(tick: Tick) -> None:
     elif judged_in == store.RUN_PHASE_RUNNING:
         checkpoint_commands.command_by_time(tick)
         replicas.command(tick)
+        more_nodes = missing_nodes.grow(tick)
+        if more_nodes:
+            _stop(tick, more_nodes)
 
 
 def gathering(tick: Tick) -> None:
@@ -139,6 +145,7 @@ def gathering(tick: Tick) -> None:
             hang_aborts.decide(tick)
             return
         incident = incidents.open_one(tick)
+        missing_nodes.give_up_growth(tick)
         _stop(tick, incident.verdict.message if incident else "")
 
 
@@ -163,7 +170,8 @@ def stopping(tick: Tick) -> None:
         if not hang_aborts.end_with_launcher(tick):
             hang_aborts.await_reaction(tick)
         return
-    replace_lost(tick)
+    missing_nodes.replace_lost(tick)
+    missing_nodes.shrink(tick)
     record, nodes = tick.record, tick.state.nodes
     here = [nodes.get(name) for name in record.nodes]
     stopped = all(node is not None and node.stopped and _has_obeyed(node, record.generation) for node in here)
@@ -171,7 +179,7 @@ def stopping(tick: Tick) -> None:
         if tick.now - tick.state.sent_unix_s > RESEND_S:
             _send_stop(tick)
         return
-    if checkpoint_reads.may_be_unreadable(tick):
+    if checkpoint_reads.may_be_unreadable(tick) or not missing_nodes.has_state(tick):
         return
     unread = checkpoint_reads.failure(tick)
     if unread:  # not counted as a restart without a new step: the files are missing
@@ -252,29 +260,3 @@ HANDLERS: dict[int, Callable[[Tick], None]] = {
     store.RUN_PHASE_FAILED: ended,
     store.RUN_PHASE_LEAVING: leaving.leaving,
 }
-
-
-def replace_lost(tick: Tick) -> None:
-    """Let spares take the places of missing nodes."""
-    nodes, members = tick.state.nodes, list(tick.record.nodes)
-    mine = (name for name, node in nodes.items() if node.ready and node.instance == tick.state.spec.instance)
-    spares = sorted(name for name in mine if name not in members)
-    for lost, spare in zip([name for name in members if name not in nodes], spares, strict=False):
-        members[members.index(lost)] = spare
-        incidents.add_line_to_open(tick, f"node {spare} takes the place of {lost}")
-    if members != list(tick.record.nodes):
-        with tick.edit_record() as record:
-            record.nodes[:] = members
-
-
-def stop_strays(tick: Tick) -> None:
-    """Have nodes that were replaced while they were unreachable stop the ranks that they still have."""
-    if tick.observes or tick.now - tick.state.strays_stopped_unix_s < RESEND_S:
-        return
-    members = set(tick.record.nodes)
-    for name, node in tick.state.nodes.items():
-        ours = name not in members and node.instance == tick.state.spec.instance
-        if ours and node.generation and not node.stopped:
-            tick.state = replace(tick.state, strays_stopped_unix_s=tick.now)
-            message = store.StopGeneration(reason="another node has taken this one's place")
-            tick.send_to(name, store.NodeCommand(generation=node.generation, stop=message))

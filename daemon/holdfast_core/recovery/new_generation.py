@@ -25,15 +25,7 @@ def begin(tick: Tick) -> None:
     standstills.drop(tick, "another generation begins")
     record = tick.record
     bad_from, rolls_back = roll_back.bad_from(tick), record.HasField("roll_back")
-    point = restore_point.choose(
-        tick.state.members,
-        tick.world_size,
-        record.unreadable_checkpoints,
-        tick.now,
-        bad_from,
-        replicas=replicas.usable(tick),
-        is_strict=rolls_back,
-    )
+    point = choose(tick)
     if rolls_back and point is None:
         checkpoint_reads.refuse_bad(tick, record.roll_back.before_step)
         return
@@ -75,6 +67,22 @@ def begin(tick: Tick) -> None:
         incidents.add_line_to_open(tick, start)
         checkpoint_failures.passed_over(tick, point.passed_over, f"{start} instead")
     send_start(tick, list(tick.record.nodes), world_size)
+
+
+def choose(tick: Tick) -> restore_point.RestorePoint | None:
+    """Return the state to start from; None if there are some, and none can be used."""
+    record = tick.record
+    is_resized = record.resize.world_size > 0  # what is in memory is of a world of another size
+    return restore_point.choose(
+        tick.state.members,
+        tick.world_size,
+        record.unreadable_checkpoints,
+        tick.now,
+        roll_back.bad_from(tick),
+        replicas=() if is_resized else replicas.usable(tick),
+        is_strict=record.HasField("roll_back"),
+        is_in_memory=not is_resized,
+    )
 
 
 def send_start(tick: Tick, nodes: list[str], world_size: int) -> None:

@@ -1,0 +1,241 @@
+"""The nodes of a run: spares take the places of missing ones; without a spare, the run may train on with fewer nodes.
+
+Only data-parallel replicas can be left out, whole ones, so the ranks of the nodes that are left must make up whole
+replicas. The ranks then have another layout than the snapshots in memory. So what is newest is made a checkpoint first,
+and the next generation starts from that: every rank reads what it needs of it. When nodes are ready again, the run
+takes a checkpoint and continues from it with all of them.
+
+The record keeps a change until the new world has trained: a start that fails is tried again from the checkpoint.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import lcm
+
+from holdfast_core import incidents
+from holdfast_core.checkpointing import checkpoint_commands
+from holdfast_core.model import committed_steps
+from holdfast_core.recovery import new_generation
+from holdfast_core.recovery.ending import RESEND_S
+from holdfast_core.tick import Tick
+from holdfast_proto.v1 import store_pb2 as store
+
+WRITE_PATIENCE_S = 1800.0
+"""Longest wait for the checkpoint of a change. Who gives up too early loses steps, or stays without a node."""
+
+
+def replace_lost(tick: Tick) -> None:
+    """Let spares take the places of missing nodes."""
+    members, nodes = list(tick.record.nodes), tick.state.nodes
+    lost = [name for name in members if name not in nodes]
+    for name, spare in zip(lost, _spares(tick), strict=False):
+        members[members.index(name)] = spare
+        incidents.add_line_to_open(tick, f"node {spare} takes the place of {name}")
+    if members != list(tick.record.nodes):
+        with tick.edit_record() as record:
+            record.nodes[:] = members
+
+
+def stop_strays(tick: Tick) -> None:
+    """Have nodes that were replaced while they were unreachable stop the ranks that they still have."""
+    if tick.observes or tick.now - tick.state.strays_stopped_unix_s < RESEND_S:
+        return
+    members = set(tick.record.nodes)
+    for name, node in tick.state.nodes.items():
+        ours = name not in members and node.instance == tick.state.spec.instance
+        if ours and node.generation and not node.stopped:
+            tick.state = replace(tick.state, strays_stopped_unix_s=tick.now)
+            message = store.StopGeneration(reason="another node has taken this one's place")
+            tick.send_to(name, store.NodeCommand(generation=node.generation, stop=message))
+
+
+def is_whole(spec: store.RunSpec, running: Mapping[str, store.NodeState]) -> bool:
+    """Return whether these nodes have all ranks of a world: of all nodes, or of fewer while some are missing."""
+    size = len(running) * spec.ranks_per_node
+    fewer = spec.min_replicas > 0 and {node.world_size for node in running.values()} == {size}
+    return len(running) == spec.nodes or fewer
+
+
+def see_training(tick: Tick) -> None:
+    """Note that the present world trains, and what a replica of it is."""
+    record = tick.record
+    if not tick.state.spec.min_replicas or (record.replica_ranks and not record.resize.world_size):
+        return
+    with tick.edit_record() as edited:
+        edited.replica_ranks = max((rank.replica_ranks for rank in tick.ranks.values()), default=0)
+        edited.ClearField("resize")
+        if len(record.nodes) == tick.state.spec.nodes:
+            edited.shrunk_incident = ""
+
+
+def shrink(tick: Tick) -> None:
+    """Leave missing nodes out, if the run may, once it has waited for others: see `--resize-after-s`."""
+    spec, record = tick.state.spec, tick.record
+    missing = [name for name in record.nodes if name not in tick.state.nodes]
+    if not spec.min_replicas or not missing:
+        return
+    left = _whole_replicas(tick, [name for name in record.nodes if name not in missing])
+    who = f"node {missing[0]}" if len(missing) == 1 else f"{len(missing)} nodes"
+    if left is None:
+        _line(tick, f"waits for {who}: fewer replicas than --min-replicas {spec.min_replicas} are left")
+        return
+    _line(
+        tick, f"waits {spec.resize_after_s:g} s for {who}, or for a spare, and then trains on without (--min-replicas)"
+    )
+    if tick.now - max(record.phase_since_unix_s, record.resize.since_unix_s) < spec.resize_after_s:
+        return
+    point = None if record.resize.world_size else new_generation.choose(tick)
+    if point is not None and point.source == store.SOURCE_SEED and record.trained:
+        _line(tick, f"waits for {who}: nothing is left to train on from, neither checkpoint nor replica snapshots")
+        return
+    with tick.edit_record() as edited:
+        edited.nodes[:] = left
+        edited.resize.world_size = record.resize.world_size or tick.world_size
+        edited.resize.since_unix_s = tick.now
+        if point is not None and point.source == store.SOURCE_REPLICA:
+            edited.resize.step, edited.resize.replica_generation = point.step, point.replica_generation
+        edited.shrunk_incident = record.shrunk_incident or record.open_incident
+    tick.state = replace(tick.state, sent_unix_s=0.0)
+    incidents.add_line_to_open(tick, f"no node has come: the run trains on with {_share(tick)}")
+
+
+def has_state(tick: Tick) -> bool:
+    """Return whether the state from which the world of another size is to start can be read.
+
+    If it is in the memory of the nodes that are left, they write it as a checkpoint. All nodes must be here, without
+    ranks. If it cannot be written, the newest checkpoint serves, if there is one.
+    """
+    resize = tick.record.resize
+    if not (resize.world_size and resize.HasField("step")) or resize.step in committed_steps(tick.state):
+        return True
+    if resize.failed or tick.now - resize.since_unix_s > WRITE_PATIENCE_S:
+        return _do_without(tick)
+    if tick.now - tick.state.sent_unix_s > RESEND_S:
+        shares = _shares(tick)
+        if shares is None:
+            return _do_without(tick)
+        _line(tick, f"the replica snapshots of step {resize.step} are written as a checkpoint, to start from")
+        message = {
+            node: store.PersistReplicas(
+                step=resize.step, generation=resize.replica_generation, world_size=resize.world_size, ranks=ranks
+            )
+            for node, ranks in shares.items()
+        }
+        tick.send(message, lambda node: store.NodeCommand(persist_replicas=message[node]))
+    return False
+
+
+def grow(tick: Tick) -> str:
+    """Take nodes in again once they have been ready for `--resize-after-s`, from a checkpoint taken for that.
+
+    Return why the ranks must be stopped now; "" if they need not.
+    """
+    spec, record = tick.state.spec, tick.record
+    if not spec.min_replicas or len(record.nodes) == spec.nodes:
+        return ""
+    wider = _whole_replicas(tick, [*record.nodes, *_spares(tick)][: spec.nodes])
+    if wider is None or len(wider) <= len(record.nodes):
+        _forget_growth(tick, since_unix_s=0.0)
+    elif not tick.state.wider_since_unix_s:
+        tick.state = replace(tick.state, wider_since_unix_s=tick.now)
+    elif not record.HasField("resize"):
+        if tick.now - tick.state.wider_since_unix_s >= spec.resize_after_s:
+            _begin_growth(tick)
+    elif any(step >= record.resize.step for step in committed_steps(tick.state)):
+        return _take_in(tick, wider)
+    elif record.resize.failed or tick.now - record.resize.since_unix_s > WRITE_PATIENCE_S:
+        _forget_growth(tick, since_unix_s=tick.now)
+    return ""
+
+
+def give_up_growth(tick: Tick) -> None:
+    """Leave the nodes as they are: a fault stops the ranks before the checkpoint for more nodes is there."""
+    if tick.record.HasField("resize") and not tick.record.resize.world_size:
+        _forget_growth(tick, since_unix_s=0.0)
+
+
+def _begin_growth(tick: Tick) -> None:
+    step = checkpoint_commands.take(tick)
+    if step is None:
+        return
+    with tick.edit_record() as record:
+        record.resize.step, record.resize.since_unix_s = step, tick.now
+
+
+def _take_in(tick: Tick, wider: Sequence[str]) -> str:
+    back = [name for name in wider if name not in tick.record.nodes]
+    who = f"node {back[0]} is" if len(back) == 1 else f"{len(back)} nodes are"
+    with tick.edit_record() as record:
+        record.resize.world_size, record.resize.since_unix_s = tick.world_size, tick.now
+        record.nodes[:] = wider
+    reason = f"{who} taken in: the run trains on with {_share(tick)}"
+    incident = tick.state.incidents.get(tick.record.shrunk_incident)
+    if incident is not None:
+        incidents.add_line(tick, incident, reason)
+    return reason
+
+
+def _forget_growth(tick: Tick, since_unix_s: float) -> None:
+    tick.state = replace(tick.state, wider_since_unix_s=since_unix_s)
+    if tick.record.HasField("resize"):
+        with tick.edit_record() as record:
+            record.ClearField("resize")
+
+
+def _do_without(tick: Tick) -> bool:
+    """Give up the state that cannot be written; return whether there is another one to start from."""
+    step, others = tick.record.resize.step, committed_steps(tick.state)
+    instead = f"the run continues from the checkpoint of step {others[-1]}" if others else "it is tried again"
+    _line(tick, f"the replica snapshots of step {step} cannot be written as a checkpoint: {instead}")
+    with tick.edit_record() as edited:
+        edited.resize.failed = False
+        if others:
+            edited.resize.ClearField("step")
+        else:  # the seed is never taken instead
+            edited.resize.since_unix_s = tick.now
+    tick.state = replace(tick.state, sent_unix_s=tick.now)
+    return bool(others)
+
+
+def _shares(tick: Tick) -> dict[str, list[int]] | None:
+    """Return which node writes the shards of which ranks; None if there are ranks that no node holds any more."""
+    resize, members = tick.record.resize, tick.state.members
+    wanted = resize.step, resize.replica_generation
+    holders: dict[int, list[str]] = {}
+    for name, node in members.items():
+        held = {rank for one in node.replicas.held if (one.step, one.generation) == wanted for rank in one.ranks}
+        for rank in held:
+            holders.setdefault(rank, []).append(name)
+    if len(holders) < resize.world_size:
+        return None
+    shares: dict[str, list[int]] = {name: [] for name in members}
+    for rank in range(resize.world_size):
+        shares[min(holders[rank], key=lambda name: len(shares[name]))].append(rank)
+    return {name: ranks for name, ranks in shares.items() if ranks}
+
+
+def _whole_replicas(tick: Tick, present: Sequence[str]) -> list[str] | None:
+    """Return the nodes, of those that are present, whose ranks make up whole replicas; None if they are too few."""
+    spec, replica_ranks = tick.state.spec, tick.record.replica_ranks
+    if not replica_ranks:
+        return None
+    together = lcm(spec.ranks_per_node, replica_ranks) // spec.ranks_per_node
+    count = len(present) // together * together
+    return list(present[:count]) if count * spec.ranks_per_node >= spec.min_replicas * replica_ranks else None
+
+
+def _spares(tick: Tick) -> list[str]:
+    """Return the nodes that are ready and have no part in the run. Their ranks of earlier generations are gone."""
+    members, instance = set(tick.record.nodes), tick.state.spec.instance
+    ready = (name for name, node in tick.state.nodes.items() if node.ready and node.instance == instance)
+    return sorted(name for name in ready if name not in members)
+
+
+def _share(tick: Tick) -> str:
+    spec, here = tick.state.spec, len(tick.record.nodes)
+    return f"{here} of {spec.nodes} nodes, {tick.world_size} of {spec.nodes * spec.ranks_per_node} ranks"
+
+
+def _line(tick: Tick, what: str) -> None:
+    if tick.once(what):
+        incidents.add_line_to_open(tick, what)
