@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,9 @@ class Cluster:
     """Whether checkpoints are in an object store at node 0, all that nodes share. Otherwise they share a folder."""
     replicate_every_s: float = 0.0
     checkpoint_every: int = CHECKPOINT_EVERY
+    script: Path = TRAINER
+    flags: Sequence[str] = ()
+    """Further flags of `holdfast publish`."""
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     _mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Value in the environment of every process of this cluster."""
@@ -108,8 +111,8 @@ class Cluster:
         if self.uses_object_store:
             where = ["--checkpoints", f"s3://{BUCKET}/{RUN}", "--checkpoints-secondary", str(self.second_place)]
             where += ["--checkpoints-secondary-keep", "1", "--checkpoint-upload-mb-per-s", "50"]
-        trainer = ["python", str(TRAINER), str(self.folder), str(steps)]
-        command = [*HOLDFAST, "publish", *self._store, *how, *states, *where, "--", *trainer]
+        trainer = ["python", str(self.script), str(self.folder), str(steps)]
+        command = [*HOLDFAST, "publish", *self._store, *how, *states, *where, *self.flags, "--", *trainer]
         subprocess.run(self.net.inside(0, command), check=True, capture_output=True, timeout=PATIENCE_S)
 
     @property
