@@ -215,7 +215,7 @@ class Node:
             restored_generation=self.restored_generation,
             restarts_left=min((left for rank in ranks if (left := rank.restarts_left) is not None), default=None),
             left_out=to_messages(self._inventory.left_out),
-            replicas=None if self.replicas is None else self.replicas.state(self.start.world_size),
+            replicas=None if self.replicas is None else self.replicas.state(),
         )
 
     def _state_of(self, rank: Rank) -> store.RankState | None:

@@ -1,4 +1,4 @@
-"""A run trains on with fewer nodes after a loss, and with all of them again, next to the curve of an undisturbed one."""
+"""A run trains on with fewer nodes after a loss, and then with all of them again, along the undisturbed curve."""
 
 import math
 import os

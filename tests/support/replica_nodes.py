@@ -21,12 +21,13 @@ def replicate(world: World) -> int:
     for name, made in commanded(world):
         if made.step == step:
             for holder in (name, made.partner):
-                _hold(world.node_states[holder].replicas, step, world.state.record.generation, ranks[name])
+                _hold(world, world.node_states[holder].replicas, step, ranks[name])
             known = world.node_states[name].replicas
             known.wanted_step = known.replicated_step = step
     return step
 
 
-def _hold(replicas: store.NodeReplicas, step: int, generation: int, ranks: list[int]) -> None:
+def _hold(world: World, replicas: store.NodeReplicas, step: int, ranks: list[int]) -> None:
+    generation, world_size = world.state.record.generation, world.state.world_size
     same = [one for one in replicas.held if (one.step, one.generation) == (step, generation)]
-    (same or [replicas.held.add(step=step, generation=generation)])[0].ranks.extend(ranks)
+    (same or [replicas.held.add(step=step, generation=generation, world_size=world_size)])[0].ranks.extend(ranks)

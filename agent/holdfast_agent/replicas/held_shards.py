@@ -60,15 +60,14 @@ class HeldShards:
         shard = self.get(base.step, rank)
         return shard is not None and shard.digest == base.index_digest and shard.base is None
 
-    def by_step(self, world_size: int) -> list[store_pb2.HeldReplicas]:
-        """Return the shards of a world of this size by step and generation, ascending."""
+    def by_step(self) -> list[store_pb2.HeldReplicas]:
+        """Return the shards by step, generation and size of their world, ascending."""
         groups = defaultdict(list)
         for (step, rank), shard in self._shards.items():
-            if shard.world_size == world_size:
-                groups[step, shard.generation].append(rank)
+            groups[step, shard.generation, shard.world_size].append(rank)
         return [
-            store_pb2.HeldReplicas(step=step, generation=generation, ranks=sorted(ranks))
-            for (step, generation), ranks in sorted(groups.items())[-_MOST_GROUPS:]
+            store_pb2.HeldReplicas(step=step, generation=generation, world_size=world_size, ranks=sorted(ranks))
+            for (step, generation, world_size), ranks in sorted(groups.items())[-_MOST_GROUPS:]
         ]
 
     def base_for(self, rank: int, world_size: int, most_differences: int) -> int | None:

@@ -34,12 +34,12 @@ class ReplicaService:
     """Host and port at which other nodes reach this one."""
     failure_domain: str
 
-    def state(self, world_size: int) -> store.NodeReplicas:
-        """Return what the node's state says of them. ``world_size``: those of worlds of another size do not count."""
+    def state(self) -> store.NodeReplicas:
+        """Return what the node's state says of them."""
         message = store.NodeReplicas(
             address=self.address,
             failure_domain=self.failure_domain,
-            held=self.replicas.held(world_size),
+            held=self.replicas.held(),
             unusable_generation=self.restorer.failed_generation,
         )
         self.replicator.describe(message)

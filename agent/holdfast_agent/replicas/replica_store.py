@@ -109,9 +109,9 @@ class ReplicaStore:
             self._held.add(index.step, index.rank, shard)
             return True
 
-    def held(self, world_size: int) -> list[store_pb2.HeldReplicas]:
-        """Return which shards of a world of this size are complete, by step and generation, ascending."""
-        return self._held.by_step(world_size)
+    def held(self) -> list[store_pb2.HeldReplicas]:
+        """Return which shards are complete, by step, generation and size of their world, ascending."""
+        return self._held.by_step()
 
     @property
     def held_bytes(self) -> int:

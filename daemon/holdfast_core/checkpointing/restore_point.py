@@ -102,13 +102,16 @@ def complete_replicas(
 ) -> frozenset[tuple[int, int]]:
     """Return step and generation of all sets of replica snapshots of which each rank's is on ``copies`` nodes.
 
+    Those of worlds of another size do not count.
+
     Snapshots of one step that two generations have taken do not belong together.
     """
     held: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
     for node in nodes.values():
         here: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         for one in node.replicas.held:
-            here[one.step, one.generation].update(one.ranks)
+            if one.world_size == world_size:
+                here[one.step, one.generation].update(one.ranks)
         for known, ranks in here.items():
             held[known].update(ranks)
     return frozenset(

@@ -804,14 +804,16 @@ class NodeReplicas(_message.Message):
     def __init__(self, address: _Optional[str] = ..., failure_domain: _Optional[str] = ..., held: _Optional[_Iterable[_Union[HeldReplicas, _Mapping]]] = ..., wanted_step: _Optional[int] = ..., failed: bool = ..., replicated_step: _Optional[int] = ..., unusable_generation: _Optional[int] = ...) -> None: ...
 
 class HeldReplicas(_message.Message):
-    __slots__ = ("step", "generation", "ranks")
+    __slots__ = ("step", "generation", "ranks", "world_size")
     STEP_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     step: int
     generation: int
     ranks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+    world_size: int
+    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., world_size: _Optional[int] = ...) -> None: ...
 
 class Mean(_message.Message):
     __slots__ = ("sum", "count")

@@ -70,7 +70,7 @@ class ReplicaDesk(Desk):
     @property
     def said(self) -> tuple[int, bool, int]:
         """Newest step of the node's state that was named, whether it has failed, and the step that is done; or -1."""
-        state = self.service.state(WORLD)
+        state = self.service.state()
         return state.wanted_step, state.failed, state.replicated_step if state.HasField("replicated_step") else -1
 
     def pinned(self) -> list[int]:
@@ -99,7 +99,7 @@ async def test_all_ranks_pin_the_step_and_their_snapshots_reach_the_partner(
         await desk.give()
     wanted = session.SnapshotAt(step=STEP, replica=True)
     assert [command.snapshot_at for command in (*of_first, *of_second)] == [wanted, wanted]  # once
-    assert [(one.step, one.generation, list(one.ranks)) for one in partner.held(WORLD)] == [(STEP, GENERATION, [0, 1])]
+    assert [(one.step, one.generation, list(one.ranks)) for one in partner.held()] == [(STEP, GENERATION, [0, 1])]
     assert (desk.said, desk.pinned()) == ((STEP, False, STEP), [])
     assert desk.reported == ["evidence_captured"]
     await asyncio.to_thread(server.close)

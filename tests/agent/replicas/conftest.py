@@ -57,7 +57,7 @@ class Node:
 
     def held(self) -> dict[tuple[int, int], list[int]]:
         """Return what the store reports: step and generation -> ranks."""
-        return {(one.step, one.generation): list(one.ranks) for one in self.store.held(WORLD)}
+        return {(one.step, one.generation): list(one.ranks) for one in self.store.held()}
 
     def files(self) -> list[str]:
         """Return all files of the store, once what is dropped is removed."""

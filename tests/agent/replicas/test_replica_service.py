@@ -59,7 +59,7 @@ def test_other_nodes_reach_the_node_at_the_address_that_was_set(made: RecordedNo
     }.items():
         service = opened(made, address)
         assert service is not None
-        assert service.state(WORLD).address == told.replace("*", str(service.server.port))
+        assert service.state().address == told.replace("*", str(service.server.port))
         service.close()
 
 

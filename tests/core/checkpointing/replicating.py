@@ -48,6 +48,6 @@ def learn(world: World, *names: str) -> None:
         world.node_states[name].replicas.failed = False
 
 
-def held(step: int, *ranks: int, generation: int = 1) -> store.HeldReplicas:
+def held(step: int, *ranks: int, generation: int = 1, world_size: int = 4) -> store.HeldReplicas:
     """Return what a node holds of a step."""
-    return store.HeldReplicas(step=step, generation=generation, ranks=ranks)
+    return store.HeldReplicas(step=step, generation=generation, ranks=ranks, world_size=world_size)

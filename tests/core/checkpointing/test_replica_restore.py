@@ -24,14 +24,18 @@ def node(
 
 
 def test_a_set_is_complete_when_every_rank_of_one_generation_is_held() -> None:
+    def of_three(step: int, *ranks: int, generation: int = 1) -> store.HeldReplicas:
+        return held(step, *ranks, generation=generation, world_size=3)
+
     nodes = {
-        "a": node(held(9, 0, 1, generation=1), held(19, 0, 1, generation=1), held(29, 0, 1, generation=2)),
-        "b": node(held(9, 0, 1, generation=1), held(19, 1, 2, generation=1), held(29, 2, generation=1)),
-        "c": node(held(9, 2, generation=1)),
+        "a": node(of_three(9, 0, 1), of_three(19, 0, 1), of_three(29, 0, 1, generation=2)),
+        "b": node(of_three(9, 0, 1), of_three(19, 1, 2), of_three(29, 2)),
+        "c": node(of_three(9, 2)),
     }
     assert complete_replicas(nodes, 3) == {(9, 1), (19, 1)}
+    assert complete_replicas(nodes, 2) == set()
     assert complete_replicas(nodes, 3, copies=2) == set()
-    nodes["d"] = node(held(9, 2, generation=1))
+    nodes["d"] = node(of_three(9, 2))
     assert complete_replicas(nodes, 3, copies=2) == {(9, 1)}
 
 
