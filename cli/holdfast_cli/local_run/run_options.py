@@ -14,7 +14,7 @@ from holdfast_cli.errors import SettingsError
 from holdfast_cli.local_run.notify_spec import check_notify
 from holdfast_cli.local_run.store import check_url
 from holdfast_cli.settings.resolving import Resolved
-from holdfast_cli.settings.schema import RunSettings, schema
+from holdfast_cli.settings.schema import ModeName, RunSettings, schema
 from holdfast_proto import keys
 from holdfast_proto.left_out import parse
 from holdfast_proto.vocabulary import ROLLED_BACK
@@ -135,12 +135,24 @@ class LocalRunOptions(RunSettings):
                 yield f'loss.{tier} = "roll_back" with {lacks}: there are no states to return to: leave one of them out'
         if self.loss_leave_out and self.ranks and self.auto:
             yield "--leave-out with --auto: the script's position in its data is not known: leave one of them out"
+        if self.min_replicas:
+            yield from self._why_no_node_can_be_missing()
         restoring = [("--adopt", self.adopt), ("--continue-from", self.continue_from is not None)]
         for flag in (flag for flag, is_given in restoring if is_given):
             if self.from_scratch:
                 yield f"--from-scratch and {flag} exclude each other: one starts from the seed, the other continues"
             if self.auto and not self.restore:
                 yield f"--auto restores nothing, and {flag} asks for it: leave one of them out"
+
+    def _why_no_node_can_be_missing(self) -> Iterator[str]:
+        """Yield why a run with these settings cannot continue with fewer nodes."""
+        flag = f"--min-replicas {self.min_replicas}"
+        if self.nodes == 1:
+            yield f"{flag} with --nodes 1: no node can be missing: raise --nodes, or leave --min-replicas out"
+        if not self.snapshot_every:
+            yield f"{flag} with --snapshot-every 0: there are no states to continue from: leave one of them out"
+        if self.mode == ModeName.OBSERVE:
+            yield f"{flag} with --mode observe, which starts no rank again: use --mode act, or leave --min-replicas out"
 
     def _wrong_locations(self) -> Iterator[str]:
         primary = self.checkpoint_directory and primary_location(self.checkpoint_directory)

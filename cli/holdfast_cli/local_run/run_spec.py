@@ -55,6 +55,8 @@ def run_spec(
         restores=options.restore,
         replicate_every_s=options.replicate_every_s if nodes > 1 else 0.0,  # one node has no partner
         replica_bytes_per_s=options.replica_mb_per_s * 1e6,
+        min_replicas=options.min_replicas,
+        resize_after_s=options.resize_after_s if options.min_replicas else 0.0,
         left_out=to_messages(parse(options.loss_leave_out)),
     )
     return from_json(words, spec)  # it knows the names of all values of enumerations

@@ -195,6 +195,13 @@ class RunSettings:
         250.0, "snapshots.replica_mb_per_s", "--replica-mb-per-s MB", by="publish observe", least=0, most=100_000
     )
     """Megabytes per second that a node sends to its partner. 0: no limit."""
+    min_replicas: int = setting(0, "snapshots.min_replicas", "--min-replicas N", by="publish", least=0, most=100_000)
+    """Continue with at least N data-parallel replicas while nodes are missing. 0: wait for the nodes."""
+    resize_after_s: float = setting(
+        60.0, "snapshots.resize_after_s", "--resize-after-s SECONDS", by="publish", least=0, most=86_400
+    )
+    """Seconds to wait for a node before the run continues without it. A node is taken in again when it has been ready
+    for as long."""
     topology: str | None = setting(
         None, "snapshots.topology", "--topology DOMAIN", by="observe", unset="each node is one of its own"
     )

@@ -11,6 +11,10 @@ from holdfast_proto.vocabulary import ENDED
 
 RECENT_S = 600.0
 """Time for which an incident that stopped nothing still asks for attention."""
+MISSING_NODES_ADVICE = (
+    "start `holdfast agent` on another node: the run takes it in when it has been ready for --resize-after-s"
+)
+"""What to do about missing nodes."""
 _PASSING = (store.INCIDENT_STATE_NOTED, store.INCIDENT_STATE_FAILED)
 
 
@@ -69,6 +73,16 @@ def is_bad(state: CoreState) -> bool:
     """Return whether a run that has not ended does not train, or trains what is worth nothing and nobody knows."""
     is_worthless = state.record.loss_counts.HasField("nonfinite_since") and not is_loss_acknowledged(state)
     return open_incident(state) is not None or is_worthless
+
+
+def missing_nodes_line(state: CoreState) -> str:
+    """Return with how many of its nodes and ranks the run trains, and since which incident; "" if none is missing."""
+    record, spec = state.record, state.spec
+    if not record.shrunk_incident or record.phase in ENDED:
+        return ""
+    nodes, each = len(record.nodes), spec.ranks_per_node
+    ranks = f"{nodes * each} of {spec.nodes * each} ranks"
+    return f"trains with {nodes} of {spec.nodes} nodes ({ranks}) since incident {record.shrunk_incident}"
 
 
 def explains_the_end(newest: store.Incident, phase: "store.RunPhase") -> bool:

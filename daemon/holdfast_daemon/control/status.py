@@ -10,7 +10,13 @@ from holdfast_core.checkpointing.restore_point import newest_common_snapshot
 from holdfast_core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_core.model import CoreState, committed_steps, present_step, ranks_of
 from holdfast_core.naming import incident_number, time_left_s
-from holdfast_core.reading.attention import is_loss_acknowledged, is_training, tokens_per_s, urgent_incident
+from holdfast_core.reading.attention import (
+    is_loss_acknowledged,
+    is_training,
+    missing_nodes_line,
+    tokens_per_s,
+    urgent_incident,
+)
 from holdfast_daemon.control.listed_ranks import listed_ranks
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
@@ -41,6 +47,7 @@ def status_of(
         checkpoints=checkpoints,
         newest_snapshot=newest_common_snapshot(state.members, state.world_size),
         newest_replica=complete_step(state),
+        missing_nodes=missing_nodes_line(state),
         left_out=record.left_out,
         incidents=max(record.incident_count, len(state.incidents)),
         restarts=record.restarts_total,

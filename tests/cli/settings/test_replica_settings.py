@@ -1,4 +1,4 @@
-"""Replica snapshots: what the settings of a run and of a node become."""
+"""Replicas and their snapshots: what the settings of a run and of a node become."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +13,7 @@ from holdfast_cli.local_run.command_lines import agent_command
 from holdfast_cli.local_run.run_options import LocalRunOptions
 from holdfast_cli.local_run.run_spec import run_spec
 from holdfast_cli.run_folder.paths import RunPaths
+from holdfast_cli.settings.schema import ModeName
 from tests.cli.conftest import holdfast
 
 PATHS = RunPaths(Path("/d"), Path("/r"), Path("/m"), "n")
@@ -67,3 +68,33 @@ def test_a_node_with_a_wrong_place_is_refused(settings: dict[str, str], problem:
     result = holdfast("agent", *needed, *flags)
     assert result.exit_code == 78
     assert problem in result.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "spec"),
+    [
+        ({}, (0, 0.0)),
+        ({"resize_after_s": 5.0}, (0, 0.0)),
+        ({"min_replicas": 2}, (2, 60.0)),
+        ({"min_replicas": 2, "resize_after_s": 0.0}, (2, 0.0)),
+    ],
+)
+def test_a_run_waits_for_its_nodes_unless_it_says_how_many_replicas_are_enough(
+    settings: dict[str, Any], spec: tuple[int, float]
+) -> None:
+    made = run_spec(options(nodes=3, **settings), nodes=3, checkpoints="c", created_unix_s=1.0, instance="i")
+    assert (made.min_replicas, made.resize_after_s) == spec
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"nodes": 1}, "--min-replicas 2 with --nodes 1: no node can be missing"),
+        ({"snapshot_every": 0, "checkpoint_every": 0}, "--min-replicas 2 with --snapshot-every 0: there are no states"),
+        ({"mode": ModeName.OBSERVE}, "--min-replicas 2 with --mode observe, which starts no rank again"),
+    ],
+)
+def test_a_run_that_cannot_continue_with_fewer_nodes_is_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        options(**{"nodes": 3, "min_replicas": 2, **settings})
+    assert str(refused.value).startswith(problem)

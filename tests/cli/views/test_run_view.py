@@ -40,6 +40,12 @@ def test_the_header_shows_the_newest_replica_snapshot_if_there_is_one() -> None:
     assert "snapshot of step 41 · replica snapshot of step 39 · checkpoint of step 39" in draw(status)
 
 
+def test_the_header_shows_that_nodes_are_missing() -> None:
+    status = healthy()
+    status.missing_nodes = "trains with 2 of 3 nodes (4 of 6 ranks) since incident 0001-lost-node"
+    assert status.missing_nodes in draw(status)
+
+
 def test_the_header_shows_which_data_are_left_out() -> None:
     status = healthy()
     status.left_out.add(first=20, steps=16)

@@ -8,7 +8,13 @@ from holdfast_core.accounting.ledger import time_use
 from holdfast_core.checkpointing.replicas import complete_step
 from holdfast_core.model import CoreState, Logged, Telemetry, committed_steps, present_step
 from holdfast_core.naming import run_phase_text, time_left_s
-from holdfast_core.reading.attention import is_training, open_incident, tokens_per_s, urgent_incident
+from holdfast_core.reading.attention import (
+    is_training,
+    missing_nodes_line,
+    open_incident,
+    tokens_per_s,
+    urgent_incident,
+)
 from holdfast_core.texts.incident_lines import what_line
 from holdfast_daemon.console.pages.sentences import (
     attention,
@@ -52,7 +58,7 @@ def short_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         "incidents": max(state.record.incident_count, len(state.incidents)),
         "created_unix_s": state.spec.created_unix_s,
         "ranks": table.size,
-        "verdict": "" if incident is None else headline(incident),
+        "verdict": missing_nodes_line(state) if incident is None else headline(incident),
     }
 
 
@@ -102,7 +108,7 @@ def run_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
             "newest": max(committed, default=-1),
             "committed": committed,
         },
-        "notes": _notes(run, state, table),
+        "notes": _notes(run, state, table, now),
     }
 
 
@@ -190,9 +196,12 @@ def _logged_row(name: str, number: Logged) -> Frame:
     return {"name": name, "value": number.value if math.isfinite(number.value) else None, "step": number.step}
 
 
-def _notes(run: WatchedRun, state: CoreState, table: RankTable) -> list[str]:
+def _notes(run: WatchedRun, state: CoreState, table: RankTable, now: float) -> list[str]:
     """Return lines about what the page cannot show, or should be read with care."""
     notes = []
+    missing = missing_nodes_line(state)
+    if missing and urgent_incident(state, now) is not None:  # else it is what the page says first
+        notes.append(missing)
     if not run.leads and run.store_up:
         notes.append("another daemon leads this run: what it has learned and measured is on its own console")
     if state.record.phase not in ENDED and len(table.rows) < table.size and state.record.generation:

@@ -5,7 +5,14 @@ from collections.abc import Mapping
 from holdfast_base.text import clock
 from holdfast_core.model import CoreState
 from holdfast_core.naming import STOPPED_BY_OPERATOR, ranks_named
-from holdfast_core.reading.attention import can_be_acknowledged, is_bad, open_incident, urgent_incident
+from holdfast_core.reading.attention import (
+    MISSING_NODES_ADVICE,
+    can_be_acknowledged,
+    is_bad,
+    missing_nodes_line,
+    open_incident,
+    urgent_incident,
+)
 from holdfast_core.reading.rank_health import LEFT, WAITING
 from holdfast_core.texts.advice import next_line
 from holdfast_core.texts.hangs import awaited_calls
@@ -45,7 +52,7 @@ def health(state: CoreState | None, table: RankTable | None, now: float, *, stor
         return "unknown"
     is_not_finite = state.record.loss_counts.HasField("nonfinite_since")
     is_odd = is_not_finite or table.counts["stalled"] > 0 or urgent_incident(state, now) is not None
-    return "attention" if is_odd else "ok"
+    return "attention" if is_odd or missing_nodes_line(state) else "ok"
 
 
 def state_text(state: CoreState | None, table: RankTable | None, *, store_up: bool) -> str:
@@ -113,7 +120,8 @@ def attention(state: CoreState, now: float) -> dict[str, object] | None:
     """Return what happened, why Holdfast thinks so, and what is next; None if nothing needs attention."""
     incident = urgent_incident(state, now)
     if incident is None:
-        return None
+        what = missing_nodes_line(state)
+        return {"what": what, "why": [], "next": MISSING_NODES_ADVICE} if what else None
     return {
         "incident": incident.id,
         "what": headline(incident),
