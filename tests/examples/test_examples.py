@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples import checked_updates, ddp, fsdp2, no_line, own_state
+from examples import checked_updates, ddp, fsdp2, no_line, own_state, same_batch
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -30,7 +30,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("main", [checked_updates.main, ddp.main, fsdp2.main, no_line.main, own_state.main])
+@pytest.mark.parametrize(
+    "main", [checked_updates.main, ddp.main, fsdp2.main, no_line.main, own_state.main, same_batch.main]
+)
 @pytest.mark.usefixtures("alone")
 def test_without_holdfast_it_trains_as_it_is(main: Callable[[int], None]) -> None:
     main(2)
@@ -135,6 +137,17 @@ def test_a_second_start_continues_at_the_next_step_and_sample(tmp_path: Path) ->
     continued, whole = validation_lines(tmp_path / "continued"), validation_lines(tmp_path / "whole")
     assert len(whole) == 2
     assert continued == whole
+
+
+@pytest.mark.system
+def test_a_batch_that_fewer_ranks_share_after_a_restart_gives_the_losses_of_an_undisturbed_run(tmp_path: Path) -> None:
+    def loss_after(run: str, ranks: int, steps: int) -> float:
+        where = ("--run", run, "--directory", str(tmp_path), "--ranks", str(ranks), "--json")
+        status = json.loads(holdfast("run", *where, "--", sys.executable, "examples/same_batch.py", str(steps)))
+        return float(status["loss"])
+
+    loss_after("shrunk", 3, 20)
+    assert loss_after("shrunk", 2, 40) == pytest.approx(loss_after("whole", 3, 40), rel=1e-4)
 
 
 @pytest.mark.system

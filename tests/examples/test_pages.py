@@ -23,7 +23,7 @@ def snippets(page: Path) -> list[str]:
 def test_every_page_shows_the_examples_as_they_are() -> None:
     assert main(["--check"]) == 0
     showing = [page.name for page in PAGES if "<!-- examples/" in page.read_text()]
-    assert showing == ["frameworks.md", "loss-policy.md", "own-trainer.md"]
+    assert showing == ["frameworks.md", "loss-policy.md", "multinode.md", "own-trainer.md"]
 
 
 def test_a_page_that_shows_an_older_example_is_found() -> None:
