@@ -10,6 +10,7 @@
             hooks.report(loss=loss, tokens=n)
 """
 
+from holdfast_hooks.full_world import full_world_size
 from holdfast_hooks.hook_errors import ConfigurationError
 from holdfast_hooks.hooks import Hooks, attach
 from holdfast_hooks.phases import Phase
@@ -28,5 +29,6 @@ __all__ = [
     "Stateful",
     "attach",
     "by_name",
+    "full_world_size",
     "merged",
 ]

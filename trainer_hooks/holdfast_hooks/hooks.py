@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.auto import takeover
+from holdfast_hooks.full_world import check_replica_ranks, context_of
 from holdfast_hooks.hook_errors import ConfigurationError, OnceLog
 from holdfast_hooks.identity import Identity
 from holdfast_hooks.left_loop import OpenStep
@@ -52,6 +53,7 @@ def attach(
     check_data_position: bool = True,
     data_by_step: bool = False,
     on_spike: OnSpike | None = None,
+    replica_ranks: int | None = None,
 ) -> "Hooks":
     """Attach Holdfast to this training process.
 
@@ -76,13 +78,15 @@ def attach(
         on_spike: function that :meth:`Hooks.should_update` calls when something is bad, on all ranks in the same step,
             such as to lower the learning rate. It gets a :class:`Spike`: an update that is skipped, or what Holdfast
             has found in the loss. Only :meth:`Hooks.should_update` calls it. What it raises ends the rank.
+        replica_ranks: number of ranks of one data-parallel replica: 1 under plain data parallelism, tp x pp otherwise.
+            Passing it promises that the script takes its layout, and its share of each batch, from the size of the
+            world. A run with ``--min-replicas`` may then start it with fewer replicas: see :func:`full_world_size`.
 
     In a process that no agent has started, all calls work, but the hooks send, save and restore nothing. Under
     ``holdfast observe`` without ``--restore``, and ``holdfast run --auto``, they send everything, and still save and
     restore nothing.
-    Raises ConfigurationError if ``state`` cannot be saved, torch knows no such ``device`` or the agent's context is not
-    valid. A rank has one session:
-    close the hooks of an earlier call first.
+    Raises ConfigurationError if ``state`` cannot be saved, torch knows no such ``device``, ``replica_ranks`` does not
+    fit the run or the agent's context is not valid. A rank has one session: close the hooks of an earlier call first.
     """
     global _newest  # noqa: PLW0603 - a process is one rank, and a rank has one session
     takeover.take_over()
@@ -96,6 +100,7 @@ def attach(
         check_data_position=check_data_position,
         data_by_step=data_by_step,
         on_spike=on_spike,
+        replica_ranks=replica_ranks,
     )
     hooks.start()
     if is_second and hooks.is_open:
@@ -117,6 +122,7 @@ class Hooks:
         check_data_position: bool,
         data_by_step: bool = False,
         on_spike: OnSpike | None = None,
+        replica_ranks: int | None = None,
         identity: Identity | None = None,
         saves: bool = True,
     ) -> None:
@@ -139,6 +145,7 @@ class Hooks:
         self._device = device
         self._check_replicas = check_replicas
         self._check_data_position = check_data_position
+        self._replica_ranks = replica_ranks
         self._updates = UpdateCheck(on_spike, self._once)
         self._data = DataWindows(state, by_step=data_by_step, once=self._once)
         self._timeline = Timeline(_nowhere)
@@ -155,18 +162,19 @@ class Hooks:
         """Install the exception hooks and start to report. Without an agent, leave everything as it was."""
         self._last_words.install()  # first: they turn a ConfigurationError of the lines below into its exit code
         identity = self._identity or Identity.from_environment()
-        self._context = _read_context(identity)
+        self._context = context_of(identity)
         if self._context is None:
             self._last_words.uninstall()
             return
         if self._context.observed and self._identity is None:
             # A rank of our own has the number that its agent knows it by, whatever groups the script makes.
             identity = identity.as_in_torch()
-            self._context = _read_context(identity)
+            self._context = context_of(identity)
             assert self._context is not None
         if not self._may_save:
             self._context = replace(self._context, restores=False)
         self._undo.callback(self._last_words.uninstall)
+        check_replica_ranks(self._replica_ranks, self._context, identity.world_size)
         open_step = None
         if self._context.saves:
             _check_state(self._state)
@@ -189,6 +197,7 @@ class Hooks:
             black_box=self._black_box,
             once=self._once,
             check_replicas=self._check_replicas,
+            replica_ranks=self._replica_ranks or 0,
             updates=self._updates,
             own_states={data_windows.KEY: self._data, usual_norm.KEY: self._updates.norms},
         )
@@ -557,13 +566,6 @@ class Hooks:
 
 def _nowhere(step: int, phase: int, unix_ns: int) -> None:
     """Take the place of a black box."""
-
-
-def _read_context(identity: Identity) -> RankContext | None:
-    try:
-        return RankContext.from_environment(rank=identity.rank)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
 
 
 def _check_state(state: Mapping[str, Stateful]) -> None:

@@ -68,6 +68,7 @@ class Sidecar:
         black_box: BlackBoxWriter | None,
         once: OnceLog,
         check_replicas: bool,
+        replica_ranks: int,
         updates: UpdateCheck,
         own_states: OwnStates | None = None,
     ) -> None:
@@ -137,7 +138,7 @@ class Sidecar:
         )
         self._reporter = Reporter(
             target=context.agent,
-            hello=_hello(context, identity, coordinates, device),
+            hello=_hello(context, identity, coordinates, device, replica_ranks),
             sources=self._sources,
             commands=RankCommands(
                 generation=context.generation,
@@ -340,7 +341,9 @@ class Sidecar:
         return self._snapshots.refusal or self._slot_requests.refusal
 
 
-def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, int], device: OwnDevice) -> Hello:
+def _hello(
+    context: RankContext, identity: Identity, coordinates: Mapping[str, int], device: OwnDevice, replica_ranks: int
+) -> Hello:
     return Hello(
         pid_namespace=pid_namespace(),
         run=context.run,
@@ -355,6 +358,7 @@ def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, i
         coordinates=dict(coordinates),
         store_port=identity.store_port,
         restarts_left=identity.restarts_left,
+        replica_ranks=replica_ranks,
         awaits_start=context.restores and context.saves,
         attachment=next(_attachments),
         training_thread=threading.get_native_id(),
