@@ -209,7 +209,7 @@ class Node:
             damaged_checkpoints=self._inventory.damaged,
             awaits_files=self.awaits_files,
             leave_in_s=self._leave_in_s(),
-            world_size=self.start.world_size if self.observes else 0,
+            world_size=self.start.world_size,
             refused_ranks=self.refused_ranks,
             relaunched=self.observes and has_replacement(ranks),
             restored_generation=self.restored_generation,

@@ -42,6 +42,8 @@ def fork_request(
         auto=spec.auto,
         left_out=from_messages(start.left_out),
         rolls_back=rolls_back(spec) and spec.mode == store.MODE_ACT,
+        min_replicas=spec.min_replicas if spec.mode == store.MODE_ACT else 0,
+        full_world_size=spec.nodes * spec.ranks_per_node,
     )
     environment = {
         "RANK": str(rank),

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from holdfast_agent.checkpoints.restorer import StartingPoint
 from holdfast_agent.rank_start import fork_request
 from holdfast_proto.rank_context import RankContext
@@ -30,6 +32,15 @@ def test_rank_gets_its_place_in_the_world_and_its_share_of_the_state() -> None:
     context = RankContext.from_environment(dict(fork.environment))
     assert context is not None
     assert (context.restore_slot, context.restore_checkpoint) == ("/dev/shm/5.slot", "/checkpoints/step-00000010")
+
+
+@pytest.mark.parametrize(("mode", "min_replicas"), [(store.MODE_ACT, 3), (store.MODE_OBSERVE, 0)])
+def test_rank_learns_how_few_replicas_may_train_if_the_leader_acts(mode: "store.Mode", min_replicas: int) -> None:
+    spec = store.RunSpec(run="run", mode=mode, nodes=4, ranks_per_node=4, min_replicas=3)
+    fork = fork_request(OPTIONS, spec, START, generation=1, local_rank=0, rendezvous="a:1", point=StartingPoint())
+    context = RankContext.from_environment(dict(fork.environment))
+    assert context is not None
+    assert (context.min_replicas, context.full_world_size) == (min_replicas, 16)
 
 
 def test_rank_of_a_run_from_the_seed_restores_nothing() -> None:

@@ -46,9 +46,9 @@ class NodeCheckpoints:
         if start.source == store.SOURCE_REPLICA:
             return await self._from_replicas(start, ranks, generation)
         if start.source == store.SOURCE_SEED:
-            self.memory.keep_only(-1)
+            self.memory.keep_only(-1, ranks)
             return StartingPoint()
-        self.memory.keep_only(start.step)
+        self.memory.keep_only(start.step, ranks)
         if self.inventory.is_old:
             # What is in memory does not need the folder.
             with suppress(*() if start.source == store.SOURCE_CHECKPOINT else (CheckpointError,)):

@@ -120,6 +120,7 @@ class CheckpointRestorer:
                     workers.run("verify", directory=directory, ranks=[rank], world_size=world_size) for rank in ranks
                 ]
                 await asyncio.gather(*jobs)
+                self._memory.keep_only(-1, ranks)  # snapshots of the other world fit no rank of this one
                 return StartingPoint(checkpoint=directory)
             slots = await asyncio.to_thread(self._slots_for, directory, ranks)
             jobs = [

@@ -7,20 +7,18 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
-from holdfast_agent.checkpoints.workers import CheckpointWorkers
-from holdfast_agent.metrics.families import STALL_BUCKETS_S, STEP_BUCKETS_S
+from holdfast_agent.checkpoints.workers import CheckpointWorkers, reason_of_failure
+from holdfast_agent.metrics.families import WriterCounters
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
-from holdfast_base.metric_family import Histogram
 from holdfast_base.processes import lower_priority
 from holdfast_checkpoint.checkpoint_errors import CheckpointCommitted, CheckpointError
 from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_checkpoint.format.bad_loss import BadLossRecord
-from holdfast_proto.snapshot import Header, SlotState, SnapshotError
+from holdfast_proto.snapshot import Header, SlotState
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
@@ -38,19 +36,6 @@ _STEPS_KEPT = 1000
 """Checkpoints that are remembered as begun or failed, the newest: a store may be unreachable for weeks."""
 _UPLOADS = 4
 """Concurrent uploads; each takes up to 32 MiB of memory."""
-
-
-@dataclass
-class WriterCounters:
-    """Numbers for /metrics."""
-
-    attempts: int = 0
-    failures: int = 0
-    last_success_unix_s: float = 0.0
-    raw_bytes: int = 0
-    stored_bytes: int = 0
-    durations: Histogram = field(default_factory=lambda: Histogram(STEP_BUCKETS_S))
-    stalls: Histogram = field(default_factory=lambda: Histogram(STALL_BUCKETS_S))
 
 
 def must_be_written(header: Header | None) -> bool:
@@ -97,11 +82,25 @@ class ShardSaver:
     def schedule(self, rank: int, step: int, world_size: int) -> None:
         """Write the shard of ``rank`` from the slot pinned for ``step``, unless a job does that already."""
         if (rank, step) not in self._pending:
-            self._began.setdefault(step, time.monotonic())
-            while len(self._began) > _STEPS_KEPT:  # of checkpoints that another node commits, or nobody does
-                del self._began[next(iter(self._began))]
+            self._note_begin(step)
             task = asyncio.get_running_loop().create_task(self._write(rank, step, world_size))
             self._pending[rank, step] = task
+
+    def _note_begin(self, step: int) -> None:
+        self._began.setdefault(step, time.monotonic())
+        while len(self._began) > _STEPS_KEPT:  # of checkpoints that another node commits, or nobody does
+            del self._began[next(iter(self._began))]
+
+    async def begin_again(self, step: int) -> None:
+        """Begin a checkpoint that may have failed before, once no shard of it is being written."""
+        if pending := [task for (_, of_step), task in self._pending.items() if of_step == step]:
+            await asyncio.wait(pending)
+        self._failed.discard((self._inventory.history, step))
+        self._note_begin(step)
+
+    def give_up(self, step: int) -> None:
+        """Wait no longer for the commit of a checkpoint."""
+        self._began.pop(step, None)
 
     def persist(self, rank: int, step: int, world_size: int) -> None:
         """Write a checkpoint's shard from a snapshot in memory that was not meant for one."""
@@ -134,7 +133,7 @@ class ShardSaver:
                 log.info("rank %d: %s", rank, error)
             except Exception as error:  # noqa: BLE001  whatever it is, the rank must get its slot back
                 if await self._patiently(rank, lambda: memory.slot_holding(rank, step)) == slot:
-                    self._fail(step, _reason(error))
+                    self.fail(step, reason_of_failure(error))
                 else:
                     log.info("checkpoint of step %d is withdrawn: the run has gone back to an earlier step", step)
             # Each rank gets its slot back by itself. While the shards of other ranks are still being written, ranks may
@@ -144,11 +143,18 @@ class ShardSaver:
             del self._pending[rank, step]
 
     async def _write_shard(self, slot: Path, header: Header, world_size: int) -> None:
-        """Write and publish the shard in a pinned slot; commit the checkpoint if it is the last one."""
-        rank, step = header.rank, header.step
-        place = self._inventory.primary.at(step)
         base_step = await self._in_order(lambda: self._base(header, world_size))
-        await self._workers.run(
+        await self.write_slot(self._workers, slot, header.rank, header.step, world_size, base_step=base_step)
+
+    async def write_slot(
+        self, workers: CheckpointWorkers, slot: Path, rank: int, step: int, world_size: int, *, base_step: int | None
+    ) -> None:
+        """Write and publish the shard in a slot that does not change; commit the checkpoint if it is the last one.
+
+        Raises CheckpointError.
+        """
+        place = self._inventory.primary.at(step)
+        await workers.run(
             "write",
             directory=place.step_directory(step),
             slot=str(slot),
@@ -210,9 +216,9 @@ class ShardSaver:
                 "it is written, but all its tensors are those of the checkpoint before: give attach() the model and the"
                 " optimizer that train. This is all right while the learning rate is 0"
             )
-            self._fail(step, reason)
+            self.fail(step, reason)
 
-    def _fail(self, step: int, reason: str) -> None:
+    def fail(self, step: int, reason: str) -> None:
         """Report, once per step, that there will be no checkpoint of it; training continues."""
         checkpoint = (self._inventory.history, step)
         if checkpoint in self._failed:
@@ -268,7 +274,7 @@ class ShardSaver:
         if self._pending:
             await asyncio.wait(list(self._pending.values()), timeout=patience_s)
         for _, step in self._pending:
-            self._fail(step, f"it was not written within {patience_s:.0f} s after the end of the run")
+            self.fail(step, f"it was not written within {patience_s:.0f} s after the end of the run")
         secondary = self._inventory.secondary
         if secondary is not None:
             await self._await_commit(deadline_s)
@@ -288,9 +294,3 @@ class ShardSaver:
         self._workers.close()
         for threads in (self._uploads, self._commits):
             threads.shutdown(wait=True, cancel_futures=True)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, (CheckpointError, SnapshotError)):
-        return str(error)
-    return f"it could not be written ({error!r}): raise the agent's limits (ulimit -n, ulimit -u) or free memory"

@@ -105,6 +105,13 @@ class CheckpointWorkers:
         return worker
 
 
+def reason_of_failure(error: Exception) -> str:
+    """Return in words for the user why a checkpoint could not be written."""
+    if isinstance(error, (CheckpointError, SnapshotError)):
+        return str(error)
+    return f"it could not be written ({error!r}): {_LIMITS}"
+
+
 class _WorkerDied(Exception):  # noqa: N818 - an event
     """The message completes "checkpoint worker ..."."""
 

@@ -83,6 +83,8 @@ def _flaws(command: store.NodeCommand, spec: store.RunSpec, now_unix_s: float) -
             yield "its kind is unknown to this agent: it may come from a newer daemon"
         case "start":
             yield from _flaws_of_start(command, spec)
+        case "persist_replicas":
+            yield from _flaws_of_replicas(command.persist_replicas, spec)
         case "gather_evidence" if not (command.gather_evidence.incident or command.gather_evidence.suspicion):
             yield "it names neither incident nor suspicion"
 
@@ -98,5 +100,15 @@ def _flaws_of_start(command: store.NodeCommand, spec: store.RunSpec) -> Iterator
         yield f"{start.ranks} ranks are out of range: this node can have 1 to {most}"
     if start.first_rank + start.ranks > start.world_size:
         yield f"ranks from {start.first_rank} to {start.first_rank + start.ranks - 1} in a world of {start.world_size}"
-    if spec.nodes and spec.ranks_per_node and start.world_size > spec.nodes * spec.ranks_per_node:
-        yield f"a world of {start.world_size} ranks is larger than the run"
+    yield from _flaws_of_world(start.world_size, spec)
+
+
+def _flaws_of_replicas(command: store.PersistReplicas, spec: store.RunSpec) -> Iterator[str]:
+    yield from _flaws_of_world(command.world_size, spec)
+    if command.ranks and max(command.ranks) >= command.world_size:
+        yield f"rank {max(command.ranks)} in a world of {command.world_size}"
+
+
+def _flaws_of_world(world_size: int, spec: store.RunSpec) -> Iterator[str]:
+    if spec.nodes and spec.ranks_per_node and world_size > spec.nodes * spec.ranks_per_node:
+        yield f"a world of {world_size} ranks is larger than the run"

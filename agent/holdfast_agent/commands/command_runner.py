@@ -11,6 +11,7 @@ from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.commands.checks import REPEATED, Known, refusal
 from holdfast_agent.commands.fault_commands import ACK_PATIENCE_S, FaultCommands
 from holdfast_agent.commands.live_evidence import LiveEvidence
+from holdfast_agent.commands.replica_commands import ReplicaCommands
 from holdfast_agent.evidence.gathering import EvidenceGatherer
 from holdfast_agent.evidence.ras_client import RasError
 from holdfast_agent.evidence.ras_report import ask_of
@@ -48,6 +49,7 @@ class CommandRunner:
         self._supervisor = supervisor
         self._saver = checkpoints.saver
         self._replicator = checkpoints.replicator
+        self._replicas = ReplicaCommands(node, checkpoints)
         self._emit = emit
         self._on_state = on_state
         self._injector = FaultCommands(node, emit)
@@ -113,6 +115,8 @@ class CommandRunner:
                 self._emit(store.Event(generation=command.generation, evidence_captured=captured))
             case "persist_snapshot":
                 self._persist(command.persist_snapshot.step)
+            case "persist_replicas":
+                self._replicas.persist(command.persist_replicas)
             case "finish":
                 if not self.finished.done():
                     self.finished.set_result(command.finish)
@@ -124,11 +128,16 @@ class CommandRunner:
                 self._jobs.begin(self._background(command))
 
     async def end_moves(self) -> None:
-        """Give up starts and stops that are not done: the agent ends, and its own stop must not wait for them."""
+        """Give up starts and stops that are not done: the agent ends, and its own stop must not wait for them.
+
+        The same holds for replica snapshots that are not written yet.
+        """
         await self._moves.end()
+        await self._replicas.end()
 
     async def _move(self, command: store.NodeCommand) -> None:
         """Start or stop ranks. The supervisor does one after another."""
+        await self._replicas.end()  # no job may write the state of a world while the next one begins
         if command.HasField("stop"):
             await self._supervisor.stop()
             if command.generation > self._node.generation:  # it will not start here: the leader waits for that word

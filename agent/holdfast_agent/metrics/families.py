@@ -3,14 +3,30 @@
 The collector fills them; docs/metrics.md, the dashboards and their tests read them. The metrics page keeps this order.
 """
 
+from dataclasses import dataclass, field
+
 from holdfast_agent.devices.gpu import THROTTLES
 from holdfast_agent.processes.containment import JOBS, SOURCES
-from holdfast_base.metric_family import counter, declared_in, gauge, histogram
+from holdfast_base.metric_family import Histogram, counter, declared_in, gauge, histogram
 from holdfast_proto.message_json import enum_names
 from holdfast_proto.v1.common_pb2 import Phase
 
 STEP_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 STALL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+@dataclass
+class WriterCounters:
+    """Numbers of the checkpoints that a node writes."""
+
+    attempts: int = 0
+    failures: int = 0
+    last_success_unix_s: float = 0.0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+    durations: Histogram = field(default_factory=lambda: Histogram(STEP_BUCKETS_S))
+    stalls: Histogram = field(default_factory=lambda: Histogram(STALL_BUCKETS_S))
+
 
 PHASES = enum_names(Phase)
 """Phase as the label spells it -> its number in messages."""

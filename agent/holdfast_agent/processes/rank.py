@@ -112,6 +112,8 @@ class Rank:
     restarts_left: int | None = None
     """Restarts that its launcher has left; None: the launcher does not say."""
     coordinates: dict[str, int] = field(default_factory=dict)
+    replica_ranks: int = 0
+    """Number of ranks of one data-parallel replica; 0: the rank does not say."""
     device: str = ""
     """torch's name of its device; empty: not known yet."""
     device_uuid: str = ""
@@ -249,6 +251,7 @@ class Rank:
         self.awaits_start = hello.awaits_start
         self.restarts_left = hello.restarts_left if hello.HasField("restarts_left") else None
         self.coordinates = dict(hello.coordinates)
+        self.replica_ranks = hello.replica_ranks
         self.store_port = hello.store_port or self.store_port
         self.device = hello.device or self.device
 
@@ -354,6 +357,7 @@ class Rank:
             exit=self.exit,
             snapshots=snapshots,
             coordinates=self.coordinates,
+            replica_ranks=self.replica_ranks,
             device=self.device,
             first_step_ended_unix_s=self.first_step_ended_unix_s,
             steps_done=self.steps_done,

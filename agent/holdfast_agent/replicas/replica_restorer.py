@@ -56,7 +56,7 @@ class ReplicaRestorer:
             await asyncio.gather(*(self._find(rank, start, holders, stop) for rank in ranks))
         finally:
             stop.set()  # threads outlive a start that fails or is given up, and the agent waits for them
-        self._memory.keep_only(-1)
+        self._memory.keep_only(-1, ranks)
         # No rank runs now, so the workers need not yield to anybody.
         workers = CheckpointWorkers(max(1, min(len(ranks), len(os.sched_getaffinity(0)))), background=False)
         try:

@@ -6,7 +6,7 @@ import mmap
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,18 +159,21 @@ class SnapshotMemory:
         if path is not None:
             release_replica_pin(path)
 
-    def keep_only(self, step: int) -> None:
+    def keep_only(self, step: int, ranks: Collection[int]) -> None:
         """Discard all snapshots except those of ``step``, and those of older steps that are pinned; -1 discards all.
 
         A pinned snapshot belongs to a checkpoint that is being written. It stays valid unless the run goes back to an
         earlier step. Slots are released from replica snapshots, which nobody makes any more. Call this before the next
         generation starts, while no rank is alive.
 
+        ``ranks``: those of the node in that generation. The slots of other ranks are removed, except pinned ones: ranks
+        are numbered anew when the nodes of the run change.
+
         A slot that was removed or damaged from outside is forgotten: its rank then gets a new one.
         """
         with self._lock:
             self._forget_damaged()
-            for rank, files in self._files.items():
+            for rank, files in list(self._files.items()):
                 complete = dict(self._complete(rank))
                 for file in files:
                     header = complete.get(file.path)
@@ -179,7 +182,10 @@ class SnapshotMemory:
                             slot.invalidate()
                     else:
                         release_replica_pin(file.path)
-                self._drop_retired(rank)
+                if rank in ranks:
+                    self._drop_retired(rank)
+                else:
+                    self._drop_unpinned(rank)
 
     def remove_all(self) -> None:
         """Remove all slots of this run and node, known or not, their directories, and all replica snapshots there.
@@ -279,6 +285,15 @@ class SnapshotMemory:
             if header is None or (is_in_use and not header.is_pinned):
                 file.path.unlink(missing_ok=True)
                 self._files[rank].remove(file)
+
+    def _drop_unpinned(self, rank: int) -> None:
+        """Remove the slots of a rank, except those that a checkpoint is being written from."""
+        pinned = {path for path, header in self._complete(rank) if header.persist}
+        for file in self._files.pop(rank):
+            if file.path in pinned:
+                self._files.setdefault(rank, []).append(file)
+            else:
+                file.path.unlink(missing_ok=True)
 
     def _forget_damaged(self) -> None:
         for rank, files in list(self._files.items()):

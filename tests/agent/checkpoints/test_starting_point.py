@@ -40,9 +40,12 @@ async def test_world_of_the_same_size_gets_slots_and_the_checkpoint(
 
 async def test_world_of_another_size_gets_the_checkpoint_alone(committed: CheckpointDirectory, tmp_path: Path) -> None:
     node = make_node(tmp_path)
-    point = await node.restorer.starting_point(40, range(3), world_size=3, generation=3)
+    slots = await node.restorer.starting_point(40, range(2), world_size=2, generation=2)
+    assert node.memory.complete_steps(0) == [40]
+    point = await node.restorer.starting_point(40, range(1), world_size=3, generation=3)
     assert (point.slots, point.checkpoint) == ({}, committed.step_directory(40))
-    assert node.memory.complete_steps(0) == []
+    assert node.memory.complete_steps(0) == []  # of the other layout
+    assert [path.exists() for path in slots.slots.values()] == [True, False]
 
 
 async def test_damaged_checkpoint_is_reported_before_ranks_of_another_world_start(

@@ -45,6 +45,7 @@ def evidence(**names: Any) -> dict[str, store.GatherEvidence]:
         {"replicate": store.Replicate(step=12, partner="b", address="b:7000", kept_step=6)},
         {"keep_checkpoint": store.KeepCheckpoint(step=0)},
         {"persist_snapshot": store.PersistSnapshot(step=3)},
+        {"persist_replicas": store.PersistReplicas(step=3, generation=1, world_size=8, ranks=[0, 7])},
         {"leave": store.LeaveAt(step=-1)},
         {"finish": store.FinishRun(succeeded=True)},
         {"inject_fault": Fault(kind="kill", rank=1, step=-1)},
@@ -87,6 +88,9 @@ def test_what_a_leader_sends_is_carried_out(kind: dict[str, Any]) -> None:
         ({"take_checkpoint": store.TakeCheckpoint(step=-2)}, "step is -2"),
         ({"replicate": store.Replicate(step=-2)}, "step is -2"),
         ({"persist_snapshot": store.PersistSnapshot(step=2**62)}, "step"),
+        ({"persist_replicas": store.PersistReplicas(step=-2, world_size=8)}, "step is -2"),
+        ({"persist_replicas": store.PersistReplicas(world_size=9, ranks=[0])}, "larger than the run"),
+        ({"persist_replicas": store.PersistReplicas(world_size=4, ranks=[1, 4])}, "rank 4 in a world of 4"),
         ({"leave": store.LeaveAt(step=-(2**63))}, "step"),
         ({"finish": store.FinishRun(patience_s=float("nan"))}, "patience"),
         ({"finish": store.FinishRun(patience_s=-1.0)}, "patience"),
@@ -130,6 +134,12 @@ def test_replica_snapshots_are_made_of_ranks_of_another_launcher_only_if_they_ar
     assert "another launcher has started its ranks" in reason(given, observed, observes=True)
     observed.restores = True
     assert reason(given, observed, observes=True) == ""
+
+
+def test_replica_snapshots_of_ranks_of_another_launcher_never_become_a_checkpoint() -> None:
+    given = command(persist_replicas=store.PersistReplicas(step=12, world_size=8, ranks=[0]))
+    observed = store.RunSpec(run="run", instance="i", nodes=2, restores=True)
+    assert "another launcher has started its ranks" in reason(given, observed, observes=True)
 
 
 def test_a_command_for_another_instance_of_the_run_is_refused() -> None:

@@ -233,7 +233,7 @@ async def test_start_that_fails_unexpectedly_is_reported_as_a_failed_generation(
 ) -> None:
     desk.node.ranks.clear()
 
-    def fail(step: int) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("a case without a handler")
 
     monkeypatch.setattr(desk.node.memory, "keep_only", fail)

@@ -44,6 +44,15 @@ async def test_each_look_at_a_node_shows_what_the_training_threads_do(folder: Pa
     assert reported.thread_state == "R"
 
 
+def test_a_node_shows_the_size_of_its_world_and_of_a_replica_as_a_rank_has_said_it(folder: Path) -> None:
+    node = make_node(folder)
+    assert node.state(ready=True).world_size == 0
+    begin(node, 1, {0: os.getpid()})
+    assert node.admit(session.Hello(run=RUN, generation=1, world_size=1, replica_ranks=4)) is not None
+    state = node.state(ready=True)
+    assert (state.world_size, [rank.replica_ranks for rank in state.ranks]) == (1, [4])
+
+
 def test_a_node_looks_at_the_thread_that_a_rank_names_and_keeps_its_time_when_it_has_ended(folder: Path) -> None:
     asleep = threading.Event()
     thread = threading.Thread(target=asleep.wait)

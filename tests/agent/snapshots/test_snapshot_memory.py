@@ -301,7 +301,7 @@ def test_replica_pins_end_with_the_generation_and_with_the_agent(
     new_memory(tmp_path).adopt()
     assert left() == [(6, True, False), (7, False, False), (5, False, False)]
     fill()
-    memory.keep_only(7)
+    memory.keep_only(7, range(2))
     assert left() == [(6, True, False), (7, False, False)]
 
 
@@ -322,14 +322,31 @@ def test_only_the_step_to_restore_is_kept_and_what_is_pinned_before_it(
     paths = memory.grant(0, 128 * KIB, ranks_on_node=2, slots=3).paths
     for path, step in zip(paths, (7, 8, 6), strict=True):
         snapshots.fill(path, 0, step, persist=True)
-    memory.keep_only(7)
+    memory.keep_only(7, range(2))
     headers = [memory.header(path) for path in paths]
     kept, emptied = (SlotState.COMPLETE, True), (SlotState.EMPTY, False)
     assert [header and (header.state, header.persist) for header in headers] == [kept, emptied, kept]
     assert not old[0].exists()
-    memory.keep_only(-1)
+    memory.keep_only(-1, range(2))
     assert memory.complete_steps(0) == []
     assert memory.slots(0) == list(paths)
+
+
+def test_slots_of_ranks_that_are_not_on_the_node_go_except_one_that_is_pinned(
+    memory: SnapshotMemory, snapshots: Snapshots
+) -> None:
+    paths = {rank: memory.grant(rank, 64 * KIB, ranks_on_node=3).paths for rank in range(3)}
+    for rank, slots in paths.items():
+        snapshots.fill(slots[0], rank, 7, persist=False)
+        snapshots.fill(slots[1], rank, 6, persist=rank == 2)
+    memory.keep_only(7, [0])
+    assert [path.exists() for rank in range(3) for path in paths[rank]] == [True, True, False, False, False, True]
+    assert memory.slot_holding(2, 6) == paths[2][1]
+    memory.release(2, 6)
+    memory.keep_only(7, [0])
+    assert not paths[2][1].exists()
+    assert [memory.complete_steps(rank) for rank in range(3)] == [[7], [], []]
+    assert len(memory.grant(2, 64 * KIB, ranks_on_node=3).paths) == 2
 
 
 @pytest.mark.parametrize("harm", ["remove", "overwrite", "cut"])
@@ -348,7 +365,7 @@ def test_slots_that_were_harmed_from_outside_are_replaced_before_the_next_start(
                 path.write_bytes(b"x" * 64 * KIB)
             case "cut":
                 os.truncate(path, 32 * KIB)
-    memory.keep_only(7)
+    memory.keep_only(7, range(2))
     assert memory.complete_steps(0) == [7][count - 1 :]
     granted = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
     assert len(granted) >= 2
