@@ -195,13 +195,6 @@ class RunSettings:
         250.0, "snapshots.replica_mb_per_s", "--replica-mb-per-s MB", by="publish observe", least=0, most=100_000
     )
     """Megabytes per second that a node sends to its partner. 0: no limit."""
-    min_replicas: int = setting(0, "snapshots.min_replicas", "--min-replicas N", by="publish", least=0, most=100_000)
-    """Continue with at least N data-parallel replicas while nodes are missing. 0: wait for the nodes."""
-    resize_after_s: float = setting(
-        60.0, "snapshots.resize_after_s", "--resize-after-s SECONDS", by="publish", least=0, most=86_400
-    )
-    """Seconds to wait for a node before the run continues without it. A node is taken in again when it has been ready
-    for as long."""
     topology: str | None = setting(
         None, "snapshots.topology", "--topology DOMAIN", by="observe", unset="each node is one of its own"
     )
@@ -240,6 +233,13 @@ class RunSettings:
     """Save and restore the state that the script gives to attach(). The flags of checkpoints and snapshots need it."""
     exit_code: ExitCodeName = setting(ExitCodeName.LAUNCHER, "recovery.exit_code", "--exit-code", by="observe")
     """launcher: the launcher's code. verdict: 75 if a requeue may help, 93 if not, else the launcher's."""
+    min_replicas: int = setting(0, "recovery.min_replicas", "--min-replicas N", by="publish", least=0, most=100_000)
+    """Continue with at least N data-parallel replicas while nodes are missing. 0: wait for the nodes."""
+    resize_after_s: float = setting(
+        60.0, "recovery.resize_after_s", "--resize-after-s SECONDS", by="publish", least=0, most=86_400
+    )
+    """Seconds to wait for a node before the run continues without it. A node is taken in again when it has been ready
+    for as long."""
 
     loss_blip: LossActionName = _action("blip")
     """What to do about one outlying loss. roll_back is refused here."""

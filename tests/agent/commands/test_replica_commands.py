@@ -79,7 +79,7 @@ class HoldingDesk(ReplicaDesk):
 
     def held(self) -> list[int]:
         """Ranks whose replica snapshots are here."""
-        return [rank for one in self.service.replicas.held(WORLD) for rank in one.ranks]
+        return [rank for one in self.service.replicas.held() for rank in one.ranks]
 
     def slots(self) -> list[str]:
         """Names of the temporary slots."""
