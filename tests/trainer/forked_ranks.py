@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 
 import holdfast_hooks
 import holdfast_trainer.preload  # noqa: F401
-from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config import TrainerConfig, resized
 from holdfast_trainer.data import corpus
 from holdfast_trainer.parallel import mesh
 from holdfast_trainer.rank_device import open_device
@@ -86,10 +86,11 @@ class RecordingHooks:
         device: str,
         check_data_position: bool,
         data_by_step: bool,
+        replica_ranks: int | None,
     ) -> "RecordingHooks":
         if check_data_position or not data_by_step:
             raise ValueError("the trainer's batches follow from a number: the check for a position is noise")
-        self.calls.append(f"attach {sorted(state)} {coordinates} {device}")
+        self.calls.append(f"attach {sorted(state)} {coordinates} {device} {replica_ranks}")
         self._state = state
         return self
 
@@ -154,6 +155,11 @@ def digests(world: World, config: TrainerConfig) -> None:
     print("resumed", trained(config, RecordingHooks(start=3, saved=first.saved)))
 
 
+def check_resized(config: TrainerConfig) -> None:
+    """Check the layout of ``config`` with as many replicas as this world has."""
+    check_layout(resized(config, dist.get_world_size()))
+
+
 def imports(world: World, config: TrainerConfig) -> None:
     """Train, and print the modules that had not been imported before the fork."""
     before = set(sys.modules)
@@ -163,6 +169,7 @@ def imports(world: World, config: TrainerConfig) -> None:
 
 CASES: dict[str, Callable[..., None]] = {
     "sweep": functools.partial(sweep, check_layout),
+    "resized": functools.partial(sweep, check_resized),
     "overflow": functools.partial(sweep, check_overflow),
     "memory": functools.partial(sweep, check_memory_options),
     "watched": functools.partial(sweep, check_watched),

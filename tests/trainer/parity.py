@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.config_sections import DataConfig, ModelConfig, OptimizerConfig, TrainConfig
-from holdfast_trainer.data.batches import Batch, document_spans
+from holdfast_trainer.data.batches import Batch, document_spans, share_of
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.model.transformer import Transformer
 from holdfast_trainer.moe.balance import collect_expert_statistics, weigh_balance_loss
@@ -93,16 +93,10 @@ def expect_expert_statistics(config: TrainerConfig, found: ExpertStatistics, wan
 def share(config: TrainerConfig, mesh: Mesh, index: int) -> Batch:
     """Return this rank's share of a batch of random tokens."""
     whole = random_batch(config.train.global_batch, config.data, index)
-    samples = config.train.global_batch // config.parallel.dp
-    start = mesh.index("dp") * samples
+    samples = share_of(config, mesh.index("dp"))
     positions = zigzag_positions(config.data.sequence, config.parallel.cp, mesh.index("cp"))
-    return replace(
-        whole,
-        inputs=whole.inputs[start : start + samples, positions],
-        targets=whole.targets[start : start + samples, positions],
-        positions=positions,
-        spans=None if whole.spans is None else whole.spans[start : start + samples, positions],
-    )
+    real = whole.changed(lambda tensor: tensor[samples.start : samples.stop, positions])
+    return replace(real, positions=positions).padded(config.parallel.microbatches * config.microbatch_samples)
 
 
 def random_batch(samples: int, data: DataConfig, index: int) -> Batch:

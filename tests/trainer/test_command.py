@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_proto.rank_context import RankContext
+
 pytestmark = pytest.mark.system
 
 DEMO = Path(__file__).parents[2] / "trainer" / "holdfast_trainer" / "configs" / "demo.toml"
@@ -45,6 +47,21 @@ def test_torchrun_starts_a_world_of_which_one_rank_prints(tmp_path: Path) -> Non
     layout = ["--parallel.pp=2", "--parallel.microbatches=2"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = run(*launcher, "-m", "holdfast_trainer", *layout, cache, *SHORT)
+    assert done.returncode == 0, done.stderr
+    expect_lines(done.stdout)
+
+
+def test_command_trains_with_the_replicas_that_are_left_while_nodes_are_missing(tmp_path: Path) -> None:
+    context = RankContext(
+        run="run",
+        generation=2,
+        agent=f"unix:{tmp_path}/no-agent",
+        black_box=f"{tmp_path}/box",
+        observed=True,
+        full_world_size=2,
+    )
+    layout = ["--parallel.dp=2", f"--data.cache_directory={tmp_path}"]
+    done = run(sys.executable, "-m", "holdfast_trainer", *layout, *SHORT, **context.to_environment())
     assert done.returncode == 0, done.stderr
     expect_lines(done.stdout)
 

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.config import TrainerConfig, load
+from holdfast_trainer.config import TrainerConfig, load, resized
 
 DEMO = Path(__file__).parents[2] / "trainer" / "holdfast_trainer" / "configs" / "demo.toml"
 
@@ -78,6 +78,66 @@ WRONG = {
 def test_wrong_flag_is_refused_in_one_line_that_names_it(flags: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         load(flags.split(), world_size=8)
+    assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize(
+    ("flags", "full", "world_size", "expected"),
+    [
+        # dp, microbatches and the samples of each
+        ("--parallel.dp 3 --parallel.microbatches 2 --train.global_batch 12", 3, 2, (2, 3, 2)),
+        ("--parallel.dp 3 --parallel.microbatches 3 --train.global_batch 9", 3, 2, (2, 5, 1)),
+        ("--parallel.dp 3 --parallel.microbatches 3 --train.global_batch 9", 3, 1, (1, 9, 1)),
+        ("--parallel.dp 4 --parallel.dp_shard 2 --parallel.tp 2 --parallel.microbatches 2", 8, 4, (2, 4, 1)),
+        (f"{INTERLEAVED} --parallel.dp 3 --parallel.microbatches 2 --train.global_batch 6", 6, 4, (2, 4, 1)),
+        ("--parallel.dp 2 --parallel.microbatches 2", 2, 2, (2, 2, 2)),
+    ],
+)
+def test_fewer_replicas_compute_the_same_global_batch_in_more_microbatches(
+    flags: str, full: int, world_size: int, expected: tuple[int, int, int]
+) -> None:
+    config = load(flags.split(), world_size=full)
+    smaller = resized(config, world_size)
+    parallel = smaller.parallel
+    assert (parallel.dp, parallel.microbatches, smaller.microbatch_samples) == expected
+    assert parallel.ranks == world_size
+    assert smaller.microbatch_samples <= config.microbatch_samples
+    assert smaller.train.global_batch == config.train.global_batch
+
+
+@pytest.mark.parametrize(
+    ("flags", "full", "replica_ranks", "message"),
+    [
+        (
+            "--parallel.dp 3 --parallel.tp 2 --train.global_batch 3",
+            6,
+            2,
+            "parallel.cp x parallel.tp x parallel.pp is 2, which does not divide the 3 ranks that were started "
+            "without the missing nodes: change [parallel] or the ranks of a node",
+        ),
+        (
+            "--parallel.dp 4 --parallel.dp_shard 2",
+            4,
+            2,
+            "parallel.cp x parallel.tp x parallel.pp x parallel.dp_shard is 2, which does not divide the 3 ranks that "
+            "were started without the missing nodes: change [parallel] or the ranks of a node",
+        ),
+        (
+            "--parallel.dp 4 --model.experts 4",
+            4,
+            None,
+            "model.experts is 4, and a model with experts needs all 4 ranks, but 3 were started: start the missing "
+            "nodes, or set model.experts = 0",
+        ),
+    ],
+)
+def test_a_world_that_the_layout_cannot_have_is_refused(
+    flags: str, full: int, replica_ranks: int | None, message: str
+) -> None:
+    config = load(flags.split(), world_size=full)
+    assert config.replica_ranks == replica_ranks
+    with pytest.raises(ConfigurationError) as refusal:
+        resized(config, 3)
     assert str(refusal.value) == message
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.programs import package
 from tests.trainer.conftest import RunRanks
+from tests.trainer.layouts import OPTIMIZER
 
 pytestmark = pytest.mark.system
 
@@ -44,6 +45,23 @@ def test_memory_options_do_not_change_a_bit(
     run_ranks: RunRanks, parallel: dict[str, Any], memory: dict[str, Any]
 ) -> None:
     run_ranks("memory", ranks=4, model=SMALL, parallel=parallel, memory=memory)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "samples", "parallel"),
+    [
+        (2, 12, {"zero": 0, "microbatches": 2}),  # 6 and 6 samples
+        (2, 12, {"zero": 3, "microbatches": 2}),
+        (2, 9, {"zero": 3, "microbatches": 3}),  # 5 and 4 samples in 5 microbatches
+        (4, 9, {"tp": 2, "zero": 0, "microbatches": 3}),
+        (4, 6, {"pp": 2, "schedule": "interleaved-1f1b", "microbatches": 2}),  # 3 and 3 in 4
+    ],
+)
+def test_two_of_three_replicas_compute_what_one_plain_process_computes(
+    run_ranks: RunRanks, ranks: int, samples: int, parallel: dict[str, Any]
+) -> None:
+    train = {"global_batch": samples}
+    run_ranks("resized", ranks=ranks, model=SMALL, parallel={"dp": 3, **parallel}, train=train, optimizer=OPTIMIZER)
 
 
 @pytest.mark.parametrize("checkpointing", ["selective", "full"])

@@ -13,7 +13,7 @@ def test_hooks_get_the_phases_and_figures_of_each_step(run_ranks: Any) -> None:
     output = run_ranks("calls", model=SMALL, train=train)
     compute = ["DATA", "FORWARD_BACKWARD", "report ['samples']", "OPTIMIZER"]
     assert [line for line in output.splitlines() if not line.startswith("step 1  ")] == [
-        "attach ['model', 'optimizer', 'scheduler'] {'pp': 0, 'dp': 0, 'tp': 0} cpu",
+        "attach ['model', 'optimizer', 'scheduler'] {'pp': 0, 'dp': 0, 'tp': 0} cpu 1",
         "watch ['embedding', 'layers.0', 'layers.1', 'norm'] head",
         *["step 0", *compute, "report ['grad_norm', 'learning_rate', 'loss', 'tokens']"],
         *["step 1", *compute, "report ['grad_norm', 'learning_rate', 'loss', 'tokens', 'update_norm']"],

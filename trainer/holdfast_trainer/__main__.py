@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from holdfast_hooks import ConfigurationError
+from holdfast_hooks import ConfigurationError, full_world_size
 from holdfast_trainer import config
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.data import corpus
@@ -13,7 +13,8 @@ from holdfast_trainer.data import corpus
 def main(arguments: Sequence[str]) -> None:
     """Train as ``arguments`` say. After a wrong configuration the process exits with the code CONFIGURATION."""
     try:
-        _train(config.load(arguments, world_size=int(os.environ.get("WORLD_SIZE", "1"))))
+        settings = config.load(arguments, world_size=full_world_size())
+        _train(config.resized(settings, int(os.environ.get("WORLD_SIZE", "1"))))
     except ConfigurationError as error:
         for line in str(error).splitlines():
             print(f"holdfast_trainer: {line}", file=sys.stderr)

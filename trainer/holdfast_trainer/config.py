@@ -83,6 +83,17 @@ class TrainerConfig(BaseSettings):
             raise BrokenRulesError(self, problems)
         return self
 
+    @property
+    def replica_ranks(self) -> int | None:
+        """Number of ranks of one data-parallel replica. None with experts: their load depends on all the ranks."""
+        parallel = self.parallel
+        return None if self.model.experts else parallel.cp * parallel.tp * parallel.pp * (parallel.dp_shard or 1)
+
+    @property
+    def microbatch_samples(self) -> int:
+        """Samples in one microbatch of one dp rank. If the global batch does not come out even, some are padding."""
+        return -(-self.train.global_batch // (self.parallel.dp * self.parallel.microbatches))
+
 
 class BrokenRulesError(ValueError):
     """The settings of a configuration do not go together. The text has one line for each problem."""
@@ -126,6 +137,36 @@ def expect_ranks(config: TrainerConfig, world_size: int) -> None:
             f"parallel.dp x parallel.cp x parallel.tp x parallel.pp is {config.parallel.ranks}, but {world_size} ranks "
             "were started: change [parallel] or --ranks"
         )
+
+
+def resized(config: TrainerConfig, world_size: int) -> TrainerConfig:
+    """Return ``config`` for a world of ``world_size`` ranks, which has fewer replicas while nodes are missing.
+
+    The global batch stays the same: each replica computes more microbatches, none with more samples than before.
+    Raises ConfigurationError if the layout cannot have ``world_size`` ranks.
+    """
+    parallel = config.parallel
+    assert world_size <= parallel.ranks, "a run never grows beyond its configuration"
+    if world_size == parallel.ranks:
+        return config
+    if config.replica_ranks is None:
+        raise ConfigurationError(
+            f"model.experts is {config.model.experts}, and a model with experts needs all {parallel.ranks} ranks, but "
+            f"{world_size} were started: start the missing nodes, or set model.experts = 0"
+        )
+    if world_size % config.replica_ranks:
+        shards = " x parallel.dp_shard" if parallel.dp_shard else ""
+        raise ConfigurationError(
+            f"parallel.cp x parallel.tp x parallel.pp{shards} is {config.replica_ranks}, which does not divide the "
+            f"{world_size} ranks that were started without the missing nodes: change [parallel] or the ranks of a node"
+        )
+    dp = parallel.dp * world_size // parallel.ranks
+    microbatches = -(-parallel.dp * parallel.microbatches // dp)
+    if parallel.schedule == "interleaved-1f1b":
+        microbatches += -microbatches % parallel.pp
+    # Copies are not checked again: the global batch need not be a multiple of the new numbers.
+    smaller = parallel.model_copy(update={"dp": dp, "microbatches": microbatches})
+    return config.model_copy(update={"parallel": smaller})
 
 
 def build(flags: Sequence[str], values: dict[str, Any]) -> TrainerConfig:

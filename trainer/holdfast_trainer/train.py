@@ -55,6 +55,7 @@ def train(config: TrainerConfig, corpus: Corpus, device: RankDevice) -> ModelPar
             holdfast_hooks.attach(
                 state=state,
                 coordinates=mesh.coordinates,
+                replica_ranks=config.replica_ranks,
                 device=str(device.torch_device),
                 check_data_position=False,  # a number decides the batch of a step
                 data_by_step=True,

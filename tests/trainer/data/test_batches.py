@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.config import TrainerConfig, resized
 from holdfast_trainer.config_sections import DataConfig, ParallelConfig, TrainConfig
 from holdfast_trainer.data import corpus
-from holdfast_trainer.data.batches import Batches, document_spans, fingerprint, permuted, sample_window
+from holdfast_trainer.data.batches import IGNORED, Batches, document_spans, fingerprint, permuted, sample_window
 from holdfast_trainer.data.sources import in_validation_part
 from holdfast_trainer.parallel.context_parallel import zigzag_positions
 
@@ -25,7 +25,14 @@ def batches(text_folder: Path) -> Iterator[Open]:
     opened: list[Batches] = []
 
     def open_batches(
-        *, dp: int = 1, dp_index: int = 0, cp: int = 1, cp_index: int = 0, seed: int = 0, **settings: Any
+        *,
+        dp: int = 1,
+        dp_index: int = 0,
+        cp: int = 1,
+        cp_index: int = 0,
+        seed: int = 0,
+        ranks: int | None = None,
+        **settings: Any,
     ) -> Batches:
         data = DataConfig(
             source=str(text_folder), cache_directory=text_folder.parent / "cache", sequence=16, **settings
@@ -33,6 +40,7 @@ def batches(text_folder: Path) -> Iterator[Open]:
         train = TrainConfig(global_batch=8, seed=seed)
         config = TrainerConfig(data=data, parallel=ParallelConfig(dp=dp, cp=cp), train=train)
         text = corpus.prepare(data, vocabulary=256)
+        config = resized(config, ranks or config.parallel.ranks)
         opened.append(Batches(config, text, dp_index=dp_index, cp_index=cp_index, device=CPU))
         return opened[-1]
 
@@ -58,6 +66,29 @@ def test_ranks_share_the_same_global_batch_at_every_degree(batches: Open, part: 
     shares = [getattr(batches(dp=4, dp_index=index), part)(2) for index in range(4)]
     assert torch.equal(torch.cat([share.inputs for share in shares]), whole.inputs)
     assert torch.equal(torch.cat([share.targets for share in shares]), whole.targets)
+
+
+@pytest.mark.parametrize("part", ["training", "validation"])
+def test_uneven_shares_have_each_sample_once_and_are_padded_to_the_same_size(batches: Open, part: str) -> None:
+    space = ord(" ")
+    whole = getattr(batches(document_end=space), part)(2)
+    shares = [getattr(batches(dp=4, ranks=3, dp_index=index, document_end=space), part)(2) for index in range(3)]
+    counted = [(share.targets != IGNORED).all(dim=1) for share in shares]
+    assert [rows.tolist() for rows in counted] == [[True] * 3 + [False]] * 2 + [[True] * 2 + [False] * 2]
+    for name in ("inputs", "targets", "spans"):
+        real = [getattr(share, name)[rows] for share, rows in zip(shares, counted, strict=True)]
+        assert torch.equal(torch.cat(real), getattr(whole, name))
+    for share, rows in zip(shares, counted, strict=True):
+        assert torch.equal(share.inputs[~rows], share.inputs[rows][-1:].expand((~rows).sum(), -1))
+        assert (share.targets[~rows] == IGNORED).all()
+
+
+def test_padding_is_no_part_of_the_fingerprint(batches: Open) -> None:
+    # The first of seven ranks has two samples, as each of four has. The last one has a sample and a repetition.
+    assert batches(dp=8, ranks=7).training(0).fingerprint == batches(dp=4).training(0).fingerprint
+    assert (
+        batches(dp=8, ranks=7, dp_index=6).training(0).fingerprint == batches(dp=8, dp_index=7).training(0).fingerprint
+    )
 
 
 @pytest.mark.parametrize("part", ["training", "validation"])

@@ -6,7 +6,7 @@ window of text at every data-parallel degree, and the step number alone is the d
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from holdfast_trainer.data.prefetch import Prefetch
 from holdfast_trainer.data.tokenizer import Tokens
 from holdfast_trainer.parallel.context_parallel import zigzag_positions
 
+IGNORED = -100
+"""Target of a token that counts neither in the loss nor in the gradient."""
 _FEISTEL_ROUNDS = 4
 
 
@@ -41,6 +43,21 @@ class Batch:
     def spans_of_microbatches(self, count: int) -> Sequence[Tensor | None]:
         """Return ``spans`` in ``count`` equal parts."""
         return [None] * count if self.spans is None else self.spans.chunk(count)
+
+    def padded(self, samples: int) -> "Batch":
+        """Return the batch with ``samples`` samples: the last one is repeated, with targets that are IGNORED."""
+        real = len(self.inputs)
+        if samples == real:
+            return self
+        rows = torch.arange(samples).clamp(max=real - 1)
+        longer = self.changed(lambda tensor: tensor[rows])
+        longer.targets[real:] = IGNORED
+        return longer
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """Return the batch with ``change`` applied to each tensor that has a row for each sample."""
+        spans = None if self.spans is None else change(self.spans)
+        return dataclasses.replace(self, inputs=change(self.inputs), targets=change(self.targets), spans=spans)
 
 
 @dataclass(frozen=True)
@@ -66,8 +83,8 @@ class Batches:
     ) -> None:
         sequence = config.data.sequence
         self._global_batch = config.train.global_batch
-        self._share = config.train.global_batch // config.parallel.dp
-        self._first = dp_index * self._share
+        self._share = share_of(config, dp_index)
+        self._padded_samples = config.parallel.microbatches * config.microbatch_samples
         self._seed = config.train.seed
         self._document_end = config.data.document_end
         self._device = device
@@ -98,8 +115,8 @@ class Batches:
         self._prefetch.close()
 
     def _samples(self, step: int) -> range:
-        start = step * self._global_batch + self._first
-        return range(start, start + self._share)
+        start = step * self._global_batch
+        return range(start + self._share.start, start + self._share.stop)
 
     def _read_training(self, step: int) -> Batch:
         samples, windows = self._samples(step), len(self._train)
@@ -110,26 +127,31 @@ class Batches:
         tokens = np.stack([windows[index] for index in chosen])
         whole = torch.from_numpy(tokens.astype(np.int64))
         spans = None if self._document_end is None else document_spans(whole[:, :-1], self._document_end)
-        return Batch(
-            inputs=self._pinned(whole.index_select(1, self._positions)),
-            targets=self._pinned(whole.index_select(1, self._positions + 1)),
+        real = Batch(
+            inputs=whole.index_select(1, self._positions),
+            targets=whole.index_select(1, self._positions + 1),
             positions=self._device_positions,
-            spans=None if spans is None else self._pinned(spans.index_select(1, self._positions)),
+            spans=None if spans is None else spans.index_select(1, self._positions),
             fingerprint=fingerprint(epochs, chosen, tokens),
         )
+        return self._pinned(real.padded(self._padded_samples))
 
-    def _pinned(self, tensor: Tensor) -> Tensor:
-        """Pin the tensor if it goes to a GPU, so that the training thread need not wait for the copy."""
+    def _pinned(self, batch: Batch) -> Batch:
+        """Pin the batch if it goes to a GPU, so that the training thread need not wait for the copy."""
         if self._device.type != "cuda":
-            return tensor
+            return batch
         with torch.cuda.device(self._device):  # In a new thread, the current GPU is the first one, not the rank's.
-            return tensor.pin_memory()
+            return batch.changed(Tensor.pin_memory)
 
     def _on_device(self, batch: Batch) -> Batch:
-        inputs = batch.inputs.to(self._device, non_blocking=True)
-        targets = batch.targets.to(self._device, non_blocking=True)
-        spans = None if batch.spans is None else batch.spans.to(self._device, non_blocking=True)
-        return dataclasses.replace(batch, inputs=inputs, targets=targets, spans=spans)
+        return batch.changed(lambda tensor: tensor.to(self._device, non_blocking=True))
+
+
+def share_of(config: TrainerConfig, dp_index: int) -> range:
+    """Return which samples of a global batch a dp rank has. If they do not come out even, the first ranks have more."""
+    size, larger = divmod(config.train.global_batch, config.parallel.dp)
+    start = dp_index * size + min(dp_index, larger)
+    return range(start, start + size + (dp_index < larger))
 
 
 def sample_window(sample: int, windows: int, seed: int) -> int:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.data.batches import IGNORED
 from holdfast_trainer.parallel.mesh import Mesh
 from holdfast_trainer.precision.loss_scaling import LossScaler
 
@@ -26,11 +27,11 @@ class MeanLoss:
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Map logits [samples, sequence, (local) vocabulary] and targets [samples, sequence] to a scalar.
 
-        If there is a loss scale, the gradient of the scalar is multiplied by it.
+        Targets that are IGNORED add nothing. If there is a loss scale, the gradient of the scalar is multiplied by it.
         """
         flat, labels = logits.flatten(0, 1).float(), targets.flatten()
         if self._vocabulary_group is None:
-            total = functional.cross_entropy(flat, labels, reduction="sum")
+            total = functional.cross_entropy(flat, labels, ignore_index=IGNORED, reduction="sum")
         else:
             total = vocabulary_parallel_cross_entropy(flat, labels, self._vocabulary_group)
         loss = total / self._tokens
@@ -45,8 +46,9 @@ def logits_are_cut(config: TrainerConfig) -> bool:
 def vocabulary_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Return the cross-entropy of ``logits`` to ``targets``, summed over tokens: the same on all ranks of ``group``.
 
-    Logits are fp32 [tokens, local vocabulary], targets int64 [tokens]. Each rank of ``group`` holds an equal part of
-    the vocabulary, in the order of the ranks. Shoeybi et al., "Megatron-LM", 2019, section 3.
+    Logits are fp32 [tokens, local vocabulary], targets int64 [tokens]; those that are IGNORED add nothing. Each rank of
+    ``group`` holds an equal part of the vocabulary, in the order of the ranks. Shoeybi et al., "Megatron-LM", 2019,
+    section 3.
 
     torch's own ``loss_parallel`` is a context that must stay open during the backward pass. Under a pipeline that pass
     belongs to the schedule.
@@ -70,7 +72,7 @@ class _VocabularyParallelCrossEntropy(torch.autograd.Function):
         largest = logits.amax(dim=-1)
         dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
         shifted = logits - largest.unsqueeze(-1)
-        # Exactly one rank has the logit of a token's target. The others add 0 to the sum.
+        # Exactly one rank has the logit of a token's target, and none that of an ignored one. Others add 0 to the sum.
         local_targets = targets - dist.get_rank(group) * logits.shape[-1]
         elsewhere = (local_targets < 0) | (local_targets >= logits.shape[-1])
         local_targets = local_targets.masked_fill(elsewhere, 0)
@@ -80,9 +82,12 @@ class _VocabularyParallelCrossEntropy(torch.autograd.Function):
         sums = torch.stack([exponentials.sum(dim=-1), chosen])
         dist.all_reduce(sums, group=group)
         normaliser, chosen = sums
+        # An infinite normaliser makes all probabilities, and with them the gradient, of an ignored token exactly 0.
+        ignored = targets == IGNORED
+        normaliser = normaliser.masked_fill(ignored, torch.inf)
         probabilities = exponentials.div_(normaliser.unsqueeze(-1))
         ctx.save_for_backward(probabilities, local_targets, elsewhere)
-        total: Tensor = (normaliser.log() - chosen).sum()
+        total: Tensor = (normaliser.log() - chosen).masked_fill(ignored, 0.0).sum()
         return total
 
     @staticmethod

@@ -10,7 +10,7 @@ from holdfast_trainer.precision.compute_dtype import compute_dtype
 
 def like_tokens(config: TrainerConfig) -> Tensor:
     """Return the input of the first stage: int64 [samples, local sequence]."""
-    return torch.empty(_samples(config), _sequence(config), dtype=torch.int64, device="meta")
+    return torch.empty(config.microbatch_samples, _sequence(config), dtype=torch.int64, device="meta")
 
 
 def like_stream(config: TrainerConfig) -> Tensor:
@@ -21,7 +21,7 @@ def like_stream(config: TrainerConfig) -> Tensor:
     parallel = config.parallel
     sequence = _sequence(config) // (parallel.tp if parallel.sequence_parallel else 1)
     return torch.empty(
-        _samples(config),
+        config.microbatch_samples,
         sequence,
         config.model.dim,
         dtype=compute_dtype(config.precision),
@@ -33,11 +33,7 @@ def like_stream(config: TrainerConfig) -> Tensor:
 def like_logits(config: TrainerConfig) -> Tensor:
     """Return the output of the last stage: fp32 [samples, local sequence, (local) vocabulary]."""
     vocabulary = config.model.vocabulary // (config.parallel.tp if logits_are_cut(config) else 1)
-    return torch.empty(_samples(config), _sequence(config), vocabulary, device="meta", requires_grad=True)
-
-
-def _samples(config: TrainerConfig) -> int:
-    return config.train.global_batch // config.parallel.dp // config.parallel.microbatches
+    return torch.empty(config.microbatch_samples, _sequence(config), vocabulary, device="meta", requires_grad=True)
 
 
 def _sequence(config: TrainerConfig) -> int:
