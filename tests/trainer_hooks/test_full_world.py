@@ -1,7 +1,6 @@
 """What a script says and asks so that its run may train with fewer replicas."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,14 +68,9 @@ def test_the_agent_learns_the_size_of_a_replica(agent: AgentServer, launch: Laun
     assert hello.replica_ranks == 4
 
 
-def test_the_full_world_is_that_without_a_missing_node(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
-    assert full_world_size() == 1
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("WORLD_SIZE", "6")
-    assert full_world_size() == 6
-    launch()
-    assert full_world_size() == 8
+def test_the_full_world_is_that_without_a_missing_node(launch: Launch) -> None:
+    assert full_world_size(6) == 6
     launch(full_world_size=12)
-    assert full_world_size() == 12
+    assert full_world_size(6) == 12
+    launch(full_world_size=0)
+    assert full_world_size(6) == 6

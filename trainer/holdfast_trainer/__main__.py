@@ -13,8 +13,9 @@ from holdfast_trainer.data import corpus
 def main(arguments: Sequence[str]) -> None:
     """Train as ``arguments`` say. After a wrong configuration the process exits with the code CONFIGURATION."""
     try:
-        settings = config.load(arguments, world_size=full_world_size())
-        _train(config.resized(settings, int(os.environ.get("WORLD_SIZE", "1"))))
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        settings = config.load(arguments, world_size=full_world_size(world_size))
+        _train(config.resized(settings, world_size))
     except ConfigurationError as error:
         for line in str(error).splitlines():
             print(f"holdfast_trainer: {line}", file=sys.stderr)

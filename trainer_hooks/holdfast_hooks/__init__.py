@@ -13,7 +13,6 @@
 from holdfast_hooks.full_world import full_world_size
 from holdfast_hooks.hook_errors import ConfigurationError
 from holdfast_hooks.hooks import Hooks, attach
-from holdfast_hooks.identity import full_world_size
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.state.merged_modules import merged

@@ -7,16 +7,15 @@ from holdfast_proto.rank_context import RankContext
 _OR = "or start the run without --min-replicas"
 
 
-def full_world_size() -> int:
-    """Return the number of ranks while no node is missing; WORLD_SIZE may be smaller. Without a launcher it is 1.
+def full_world_size(present: int) -> int:
+    """Return the number of ranks while no node is missing. ``present``: size of the world now, if nobody says more.
 
     A run that was started with ``--min-replicas`` may train without some of its nodes for a while. Derive the global
     batch from this number: it then stays the same, and each rank does more micro-batches while there are fewer.
     Raises ConfigurationError if the agent's context is not valid.
     """
-    identity = Identity.from_environment().as_in_torch()
-    context = context_of(identity)
-    return (context.full_world_size if context is not None else 0) or identity.world_size
+    context = context_of(Identity.from_environment())
+    return (context.full_world_size if context is not None else 0) or present
 
 
 def context_of(identity: Identity) -> RankContext | None:

@@ -52,7 +52,6 @@ def attach(
     check_replicas: bool = True,
     check_data_position: bool = True,
     data_by_step: bool = False,
-    replica_ranks: int | None = None,
     on_spike: OnSpike | None = None,
     replica_ranks: int | None = None,
 ) -> "Hooks":
@@ -76,8 +75,6 @@ def attach(
             the number of the step or from random states.
         data_by_step: whether the script takes the data of each step by the number that :meth:`Hooks.data_of` returns.
             Then data can be left out, as a roll-back after a bad loss does, without an object that holds a position.
-        replica_ranks: number of ranks of one data-parallel replica, if the layout of the script follows from the size
-            of the world. Then the run may continue with fewer replicas.
         on_spike: function that :meth:`Hooks.should_update` calls when something is bad, on all ranks in the same step,
             such as to lower the learning rate. It gets a :class:`Spike`: an update that is skipped, or what Holdfast
             has found in the loss. Only :meth:`Hooks.should_update` calls it. What it raises ends the rank.
@@ -102,7 +99,6 @@ def attach(
         check_replicas=check_replicas,
         check_data_position=check_data_position,
         data_by_step=data_by_step,
-        replica_ranks=replica_ranks,
         on_spike=on_spike,
         replica_ranks=replica_ranks,
     )
@@ -125,7 +121,6 @@ class Hooks:
         check_replicas: bool,
         check_data_position: bool,
         data_by_step: bool = False,
-        replica_ranks: int | None = None,
         on_spike: OnSpike | None = None,
         replica_ranks: int | None = None,
         identity: Identity | None = None,
@@ -152,7 +147,6 @@ class Hooks:
         self._check_data_position = check_data_position
         self._replica_ranks = replica_ranks
         self._updates = UpdateCheck(on_spike, self._once)
-        self._replica_ranks = replica_ranks
         self._data = DataWindows(state, by_step=data_by_step, once=self._once)
         self._timeline = Timeline(_nowhere)
         self._loop = StepLoop(self._timeline, self._once)

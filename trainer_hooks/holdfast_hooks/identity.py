@@ -5,8 +5,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from holdfast_proto.rank_context import RankContext
-
 
 @dataclass(frozen=True)
 class _Launcher:
@@ -88,12 +86,6 @@ class Identity:
             return self
         rank, world_size = world
         return replace(self, rank=rank, world_size=world_size, local_rank=rank, local_world_size=0)
-
-
-def full_world_size() -> int:
-    """Return the number of ranks of this run while no node is missing."""
-    context = RankContext.from_environment()
-    return (context and context.full_world_size) or _number(os.environ, ("WORLD_SIZE",)) or 1
 
 
 def world_of_torch() -> tuple[int, int] | None:

@@ -7,18 +7,20 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
 from holdfast_agent.checkpoints.workers import CheckpointWorkers, reason_of_failure
 from holdfast_agent.metrics.families import WriterCounters
+from holdfast_agent.snapshots.rank_slots import must_be_written
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_base.processes import lower_priority
 from holdfast_checkpoint.checkpoint_errors import CheckpointCommitted, CheckpointError
 from holdfast_checkpoint.codec.codec_registry import Compression
 from holdfast_checkpoint.format.bad_loss import BadLossRecord
-from holdfast_proto.snapshot import Header, SlotState
+from holdfast_proto.snapshot import Header
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
@@ -36,11 +38,6 @@ _STEPS_KEPT = 1000
 """Checkpoints that are remembered as begun or failed, the newest: a store may be unreachable for weeks."""
 _UPLOADS = 4
 """Concurrent uploads; each takes up to 32 MiB of memory."""
-
-
-def must_be_written(header: Header | None) -> bool:
-    """Return whether a slot, given its header (None: it cannot be read), holds a snapshot for a checkpoint."""
-    return header is not None and header.persist and header.state is SlotState.COMPLETE
 
 
 class ShardSaver:
@@ -128,7 +125,8 @@ class ShardSaver:
             if slot is None or header is None or not must_be_written(header):
                 return  # a report that arrives twice finds the shard written
             try:
-                await self._write_shard(slot, header, world_size)
+                base = partial(self._base, header, world_size)
+                await self.write_slot(self._workers, slot, header.rank, header.step, world_size, base=base)
             except CheckpointCommitted as error:
                 log.info("rank %d: %s", rank, error)
             except Exception as error:  # noqa: BLE001  whatever it is, the rank must get its slot back
@@ -142,18 +140,22 @@ class ShardSaver:
         finally:
             del self._pending[rank, step]
 
-    async def _write_shard(self, slot: Path, header: Header, world_size: int) -> None:
-        base_step = await self._in_order(lambda: self._base(header, world_size))
-        await self.write_slot(self._workers, slot, header.rank, header.step, world_size, base_step=base_step)
-
     async def write_slot(
-        self, workers: CheckpointWorkers, slot: Path, rank: int, step: int, world_size: int, *, base_step: int | None
+        self,
+        workers: CheckpointWorkers,
+        slot: Path,
+        rank: int,
+        step: int,
+        world_size: int,
+        *,
+        base: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Write and publish the shard in a slot that does not change; commit the checkpoint if it is the last one.
 
-        Raises CheckpointError.
+        ``base`` returns the step of the checkpoint to store differences from, if any. Raises CheckpointError.
         """
-        place = self._inventory.primary.at(step)
+        place = self._inventory.primary.at(step)  # first: a history that begins meanwhile must not get this shard
+        base_step = await self._in_order(base)
         await workers.run(
             "write",
             directory=place.step_directory(step),

@@ -107,7 +107,7 @@ class ReplicaCommands:
             except CheckpointUnreadable as error:
                 replicas.drop(rank, step)
                 raise ReplicaError(f"the replica snapshot of rank {rank} cannot be used: {error}") from error
-            await self._checkpoints.saver.write_slot(workers, slot, rank, step, world_size, base_step=None)
+            await self._checkpoints.saver.write_slot(workers, slot, rank, step, world_size)
 
 
 class _TemporarySlots:

@@ -6,7 +6,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_proto.snapshot import Header, Slot, SnapshotError, allocate
+from holdfast_proto.snapshot import Header, Slot, SlotState, SnapshotError, allocate
 
 _NAME = re.compile(r"rank-(?P<rank>\d{5,})\.(?P<number>\d+)\.slot")
 
@@ -67,6 +67,11 @@ def read_header(path: Path) -> Header | None:
         return None
     # While a rank begins a snapshot, a single read could return the old state with the new step.
     return first if first == second else None
+
+
+def must_be_written(header: Header | None) -> bool:
+    """Return whether a slot, given its header (None: it cannot be read), holds a snapshot for a checkpoint."""
+    return header is not None and header.persist and header.state is SlotState.COMPLETE
 
 
 def release_replica_pin(path: Path) -> None:

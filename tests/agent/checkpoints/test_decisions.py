@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast_agent.checkpoints.restorer import reason_of
-from holdfast_agent.checkpoints.shard_saver import must_be_written
+from holdfast_agent.snapshots.rank_slots import must_be_written
 from holdfast_checkpoint.checkpoint_errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.snapshot import Header, SlotState
 
