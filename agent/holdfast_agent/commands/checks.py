@@ -15,7 +15,15 @@ HARMLESS = ("gather_evidence", "take_stacks", "take_profile", "finish", "spike_f
 """Commands that are also carried out on a node whose ranks another launcher has started. A spike changes something only
 in a script that asks to hear of it."""
 
-OF_STATE = ("start", "take_checkpoint", "persist_snapshot", "keep_checkpoint", "prove_checkpoint", "replicate")
+OF_STATE = (
+    "start",
+    "take_checkpoint",
+    "persist_snapshot",
+    "keep_checkpoint",
+    "prove_checkpoint",
+    "replicate",
+    "persist_replicas",
+)
 """Commands that are carried out on such a node only if Holdfast saves and restores the state of its ranks."""
 
 REPEATED = "it was given before the newest command that was carried out: it is repeated"

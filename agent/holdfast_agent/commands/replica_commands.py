@@ -30,15 +30,17 @@ class ReplicaCommands:
 
     def __init__(self, node: Node, checkpoints: NodeCheckpoints) -> None:
         self._checkpoints = checkpoints
-        self._most_slots = node.spec.ranks_per_node
+        self._node = node
         self._jobs = BackgroundJobs(node.errors, "commands")
         self._turn = asyncio.Lock()
         self._command: store.PersistReplicas | None = None
         """The command that was given last."""
+        self._done: store.PersistReplicas | None = None
+        """The command whose shards were written last."""
 
     def persist(self, command: store.PersistReplicas) -> None:
-        """Write the shards of a command. One that is repeated while it is carried out changes nothing."""
-        if command != self._command or not self._jobs.running:
+        """Write the shards of a command. One that is repeated changes nothing: the leader waits for other nodes."""
+        if command != self._done and (command != self._command or not self._jobs.running):
             self._command = command
             self._jobs.begin(self._persist(command))
 
@@ -55,6 +57,7 @@ class ReplicaCommands:
                 return
             try:
                 await self._write_all(command)
+                self._done = command
             except CheckpointCommitted as error:
                 log.info("%s", error)
             except asyncio.CancelledError:
@@ -69,7 +72,8 @@ class ReplicaCommands:
         if self._checkpoints.replicas is None:
             raise ReplicaError("this node takes no replica snapshots: see its log")
         replicas, ranks = self._checkpoints.replicas.replicas, sorted(set(command.ranks))
-        slots = _TemporarySlots(replicas, command.step, self._most_slots)
+        at_once = self._node.spec.ranks_per_node or max(len(self._node.ranks), 1)
+        slots = _TemporarySlots(replicas, command.step, at_once)
         # No rank runs now, so the workers need not yield to anybody.
         workers = CheckpointWorkers(max(1, min(len(ranks), len(os.sched_getaffinity(0)))), background=False)
         jobs = [asyncio.ensure_future(self._write(rank, command, replicas, slots, workers)) for rank in ranks]

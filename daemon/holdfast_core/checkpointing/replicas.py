@@ -63,11 +63,14 @@ def complete_step(state: CoreState) -> int | None:
     return replication.complete_step if replication is not None and is_present else None
 
 
-def usable(tick: Tick, copies: int = 1) -> set[tuple[int, int]]:
-    """Return step and generation of the sets from which a generation can start: each rank's is on ``copies`` nodes."""
+def usable(tick: Tick, copies: int = 1, world_size: int = 0) -> set[tuple[int, int]]:
+    """Return step and generation of the sets from which a generation can start: each rank's is on ``copies`` nodes.
+
+    ``world_size``: that of the world whose sets are sought, if it is not the present one.
+    """
     record = tick.record
     before = record.unusable_replica if record.HasField("unusable_replica") else None
-    whole = complete_replicas(tick.state.members, tick.world_size, copies=copies)
+    whole = complete_replicas(tick.state.members, world_size or tick.world_size, copies=copies)
     return {one for one in whole if is_in_line(record, *one) and (before is None or one[0] < before)}
 
 

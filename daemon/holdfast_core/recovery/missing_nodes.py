@@ -14,6 +14,7 @@ from math import lcm
 
 from holdfast_core import incidents
 from holdfast_core.checkpointing import checkpoint_commands
+from holdfast_core.checkpointing.restore_point import RestorePoint
 from holdfast_core.model import committed_steps
 from holdfast_core.recovery import new_generation
 from holdfast_core.recovery.ending import RESEND_S
@@ -59,9 +60,8 @@ def is_whole(spec: store.RunSpec, running: Mapping[str, store.NodeState]) -> boo
 def see_training(tick: Tick) -> None:
     """Note that the present world trains, and what a replica of it is."""
     record = tick.record
-    if not tick.state.spec.min_replicas or (record.replica_ranks and not record.resize.world_size):
-        return
     with tick.edit_record() as edited:
+        edited.trained_world_size = tick.world_size
         edited.replica_ranks = max((rank.replica_ranks for rank in tick.ranks.values()), default=0)
         edited.ClearField("resize")
         if len(record.nodes) == tick.state.spec.nodes:
@@ -88,15 +88,38 @@ def shrink(tick: Tick) -> None:
     if point is not None and point.source == store.SOURCE_SEED and record.trained:
         _line(tick, f"waits for {who}: nothing is left to train on from, neither checkpoint nor replica snapshots")
         return
+    if not record.resize.world_size:
+        _begin_resize(tick, tick.world_size, point)
     with tick.edit_record() as edited:
         edited.nodes[:] = left
-        edited.resize.world_size = record.resize.world_size or tick.world_size
         edited.resize.since_unix_s = tick.now
-        if point is not None and point.source == store.SOURCE_REPLICA:
-            edited.resize.step, edited.resize.replica_generation = point.step, point.replica_generation
         edited.shrunk_incident = record.shrunk_incident or record.open_incident
-    tick.state = replace(tick.state, sent_unix_s=0.0)
     incidents.add_line_to_open(tick, f"no node has come: the run trains on with {_share(tick)}")
+
+
+def resize(tick: Tick) -> bool:
+    """Prepare the state for a world that another launcher has made larger or smaller than the one before.
+
+    Return whether it can be chosen now.
+    """
+    before, changes = tick.record.trained_world_size, tick.record.resize.world_size > 0
+    if before in (0, tick.world_size):
+        if changes:
+            with tick.edit_record() as record:
+                record.ClearField("resize")
+        return True
+    if not changes:
+        _begin_resize(tick, before, new_generation.choose(tick, before))
+    return has_state(tick)
+
+
+def _begin_resize(tick: Tick, world_size: int, point: RestorePoint | None) -> None:
+    """Begin a change from a world of ``world_size`` ranks, whose newest state is ``point``."""
+    with tick.edit_record() as record:
+        record.resize.world_size, record.resize.since_unix_s = world_size, tick.now
+        if point is not None and point.source == store.SOURCE_REPLICA:
+            record.resize.step, record.resize.replica_generation = point.step, point.replica_generation
+    tick.state = replace(tick.state, sent_unix_s=0.0)
 
 
 def has_state(tick: Tick) -> bool:

@@ -69,19 +69,22 @@ def begin(tick: Tick) -> None:
     send_start(tick, list(tick.record.nodes), world_size)
 
 
-def choose(tick: Tick) -> restore_point.RestorePoint | None:
-    """Return the state to start from; None if there are some, and none can be used."""
-    record = tick.record
+def choose(tick: Tick, world_size: int = 0) -> restore_point.RestorePoint | None:
+    """Return the state to start from; None if there are some, and none can be used.
+
+    ``world_size``: that of the world whose state is sought, if it is not the present one.
+    """
+    record, world_size = tick.record, world_size or tick.world_size
     is_resized = record.resize.world_size > 0  # what is in memory is of a world of another size
     return restore_point.choose(
         tick.state.members,
-        tick.world_size,
+        world_size,
         record.unreadable_checkpoints,
         tick.now,
         roll_back.bad_from(tick),
-        replicas=() if is_resized else replicas.usable(tick),
+        replicas=() if is_resized else replicas.usable(tick, world_size=world_size),
         is_strict=record.HasField("roll_back"),
-        is_in_memory=not is_resized,
+        is_in_memory=not is_resized and world_size == tick.world_size,
     )
 
 

@@ -31,6 +31,8 @@ class Restored(Observed):
         self.launch(generation, pids, node=node, size=size)
         for name in ("checkpoints", "checkpoint_generation", "damaged_checkpoints"):
             self.nodes[node].MergeFrom(only(before, name))
+        if before.HasField("replicas"):
+            self.nodes[node].replicas.CopyFrom(before.replicas)
         for rank in self.nodes[node].ranks:
             rank.awaits_start = True
             rank.snapshots.extend(held.get(f"r{rank.rank}", []))
@@ -223,3 +225,65 @@ def test_a_hung_rank_is_ended_only_while_the_launcher_has_restarts_left(left: in
         world.nodes["a"].restarts_left = left
     world.tick()
     assert world.state.ends_hung_ranks is ends
+
+
+def hold(world: Restored, *nodes: str, step: int, size: int, generation: int) -> None:
+    """Let nodes hold the replica snapshots of a whole world."""
+    for name in nodes:
+        replicas = world.nodes[name].replicas
+        replicas.address = f"{name}:7"
+        replicas.held.add(step=step, generation=generation, world_size=size, ranks=range(size))
+
+
+def relaunch(world: Restored, generation: int, *nodes: str) -> None:
+    """Let a launcher start two ranks on each of these nodes, and none on others."""
+    for name in set(world.nodes) - set(nodes):
+        del world.nodes[name]
+    for number, name in enumerate(nodes):
+        pids = [100 * generation + 10 * number, 100 * generation + 10 * number + 1]
+        world.wait(generation, pids, node=name, size=2 * len(nodes), r0=[30], r1=[30], r2=[30], r3=[30])
+
+
+def commanded(world: Restored) -> dict[str, store.PersistReplicas]:
+    """Return what the nodes are told to write now."""
+    world.tick(seconds=3.0)
+    sent = [one for one in world.actions if isinstance(one, Send) and one.command.HasField("persist_replicas")]
+    return {one.node: one.command.persist_replicas for one in sent}
+
+
+def test_a_world_of_another_size_gets_the_newest_set_of_the_one_before_as_a_checkpoint() -> None:
+    world = Restored(nodes=2)
+    world.wait(1, [10, 11], size=4)
+    world.wait(1, [20, 21], node="b", size=4)
+    world.give("a", "b")
+    world.train(20)
+    hold(world, "a", step=20, size=4, generation=1)
+    started = len(world.starts)
+    relaunch(world, 2, "a")
+    asked = commanded(world)
+    assert {name: list(one.ranks) for name, one in asked.items()} == {"a": [0, 1, 2, 3]}
+    assert {(one.step, one.generation, one.world_size) for one in asked.values()} == {(20, 1, 4)}
+    assert len(world.starts) == started
+    world.nodes["a"].checkpoints.append(20)
+    world.tick()
+    assert world.chosen[started:] == [("a", store.SOURCE_CHECKPOINT, 20, 2)]
+    world.give("a")
+    world.train(25)
+    assert (world.state.record.trained_world_size, world.state.record.HasField("resize")) == (2, False)
+
+
+def test_a_world_that_has_its_size_again_before_it_trained_needs_no_checkpoint() -> None:
+    world = Restored(nodes=2)
+    world.wait(1, [10, 11], size=4)
+    world.wait(1, [20, 21], node="b", size=4)
+    world.give("a", "b")
+    world.train(20)
+    hold(world, "a", "b", step=20, size=4, generation=1)
+    kept, started = store.NodeState(), len(world.starts)
+    kept.CopyFrom(world.nodes["b"])
+    relaunch(world, 2, "a")
+    assert world.state.record.resize.world_size == 4
+    world.nodes["b"] = kept
+    relaunch(world, 3, "a", "b")
+    assert {one[1:3] for one in world.chosen[started:]} == {(store.SOURCE_REPLICA, 20)}
+    assert not world.state.record.HasField("resize")
