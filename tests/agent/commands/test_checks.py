@@ -136,10 +136,10 @@ def test_replica_snapshots_are_made_of_ranks_of_another_launcher_only_if_they_ar
     assert reason(given, observed, observes=True) == ""
 
 
-def test_replica_snapshots_of_ranks_of_another_launcher_never_become_a_checkpoint() -> None:
+def test_replica_snapshots_of_ranks_that_are_only_watched_never_become_a_checkpoint() -> None:
     given = command(persist_replicas=store.PersistReplicas(step=12, world_size=8, ranks=[0]))
-    observed = store.RunSpec(run="run", instance="i", nodes=2, restores=True)
-    assert "another launcher has started its ranks" in reason(given, observed, observes=True)
+    watched = store.RunSpec(run="run", instance="i", nodes=2)
+    assert "another launcher has started its ranks" in reason(given, watched, observes=True)
 
 
 def test_a_command_for_another_instance_of_the_run_is_refused() -> None:
