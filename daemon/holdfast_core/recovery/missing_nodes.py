@@ -82,7 +82,8 @@ def shrink(tick: Tick) -> None:
     _line(
         tick, f"waits {spec.resize_after_s:g} s for {who}, or for a spare, and then trains on without (--min-replicas)"
     )
-    if tick.now - max(record.phase_since_unix_s, record.resize.since_unix_s) < spec.resize_after_s:
+    missed = max(tick.state.missed_unix_s.get(name, tick.now) for name in missing)
+    if tick.now - max(missed, record.phase_since_unix_s, record.resize.since_unix_s) < spec.resize_after_s:
         return
     point = None if record.resize.world_size else new_generation.choose(tick)
     if point is not None and point.source == store.SOURCE_SEED and record.trained:

@@ -126,6 +126,20 @@ def test_a_spare_that_comes_in_time_takes_the_place() -> None:
     assert not world.state.record.HasField("resize")
 
 
+def test_a_node_that_is_missed_late_is_waited_for_as_long() -> None:
+    world = training()
+    world.obeys = False  # as ranks that hang in the kernel
+    world.end(1, signal=9)
+    world.until("stopping")
+    wait(world, 2 * WAIT_S)
+    world.obeys = True
+    del world.node_states["node2"]
+    wait(world, WAIT_S - 2)
+    assert len(world.state.record.nodes) == 3
+    wait(world, 4)
+    assert len(world.state.record.nodes) == 2
+
+
 @pytest.mark.parametrize(
     ("least", "replica_ranks"),
     [(0, 1), (5, 1), (1, 0), (2, 4)],
