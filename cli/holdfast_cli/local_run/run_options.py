@@ -149,6 +149,8 @@ class LocalRunOptions(RunSettings):
         flag = f"--min-replicas {self.min_replicas}"
         if self.nodes == 1:
             yield f"{flag} with --nodes 1: no node can be missing: raise --nodes, or leave --min-replicas out"
+        elif self.min_replicas >= (most := (self.nodes or 0) * self.ranks):
+            yield f"{flag} leaves none out: {most} ranks are {most} replicas at most: set it below {most}"
         if not self.snapshot_every:
             yield f"{flag} with --snapshot-every 0: there are no states to continue from: leave one of them out"
         if self.mode == ModeName.OBSERVE:

@@ -78,7 +78,7 @@ def is_bad(state: CoreState) -> bool:
 def missing_nodes_line(state: CoreState) -> str:
     """Return with how many of its nodes and ranks the run trains, and since which incident; "" if none is missing."""
     record, spec = state.record, state.spec
-    if not record.shrunk_incident or record.phase in ENDED:
+    if not record.shrunk_incident or record.phase != store.RUN_PHASE_RUNNING:
         return ""
     nodes, each = len(record.nodes), spec.ranks_per_node
     ranks = f"{nodes * each} of {spec.nodes * each} ranks"

@@ -170,6 +170,7 @@ def stopping(tick: Tick) -> None:
         if not hang_aborts.end_with_launcher(tick):
             hang_aborts.await_reaction(tick)
         return
+    missing_nodes.take_back(tick)
     missing_nodes.replace_lost(tick)
     missing_nodes.shrink(tick)
     record, nodes = tick.record, tick.state.nodes

@@ -25,16 +25,33 @@ WRITE_PATIENCE_S = 1800.0
 """Longest wait for the checkpoint of a change. Who gives up too early loses steps, or stays without a node."""
 
 
+WRITE_AGAIN_S = 30.0
+"""Pause before a write that has failed is tried again, if there is no other state."""
+
+
 def replace_lost(tick: Tick) -> None:
     """Let spares take the places of missing nodes."""
-    members, nodes = list(tick.record.nodes), tick.state.nodes
-    lost = [name for name in members if name not in nodes]
-    for name, spare in zip(lost, _spares(tick), strict=False):
-        members[members.index(name)] = spare
-        incidents.add_line_to_open(tick, f"node {spare} takes the place of {name}")
-    if members != list(tick.record.nodes):
+    members = list(tick.record.nodes)
+    filled = _filled(tick, members)
+    for name, spare in zip(members, filled, strict=True):
+        if name != spare:
+            incidents.add_line_to_open(tick, f"node {spare} takes the place of {name}")
+    if members != filled:
         with tick.edit_record() as record:
-            record.nodes[:] = members
+            record.nodes[:] = filled
+
+
+def take_back(tick: Tick) -> None:
+    """Leave no node out after all, if all of them, or spares, are here before the smaller world has trained."""
+    resize, members = tick.record.resize, _filled(tick, tick.record.resize.nodes)
+    if not members or not all(name in tick.state.nodes for name in members):
+        return
+    with tick.edit_record() as record:
+        record.nodes[:] = members
+        record.resize.ClearField("nodes")
+        if record.generation == resize.generation:  # else what is in memory may be of the smaller world
+            record.ClearField("resize")
+    incidents.add_line_to_open(tick, f"no node is missing any more: the run trains on with {_share(tick)}")
 
 
 def stop_strays(tick: Tick) -> None:
@@ -77,7 +94,8 @@ def shrink(tick: Tick) -> None:
     left = _whole_replicas(tick, [name for name in record.nodes if name not in missing])
     who = f"node {missing[0]}" if len(missing) == 1 else f"{len(missing)} nodes"
     if left is None:
-        _line(tick, f"waits for {who}: fewer replicas than --min-replicas {spec.min_replicas} are left")
+        few = f"fewer replicas than --min-replicas {spec.min_replicas} are left"
+        _line(tick, f"waits for {who}: {few if _replica_ranks(tick) else 'no rank has said what a replica is'}")
         return
     _line(
         tick, f"waits {spec.resize_after_s:g} s for {who}, or for a spare, and then trains on without (--min-replicas)"
@@ -91,11 +109,14 @@ def shrink(tick: Tick) -> None:
         return
     if not record.resize.world_size:
         _begin_resize(tick, tick.world_size, point)
+    present = [name for name in record.nodes if name not in missing]
     with tick.edit_record() as edited:
+        edited.resize.nodes[:] = list(record.resize.nodes) or list(record.nodes)
         edited.nodes[:] = left
         edited.resize.since_unix_s = tick.now
         edited.shrunk_incident = record.shrunk_incident or record.open_incident
-    incidents.add_line_to_open(tick, f"no node has come: the run trains on with {_share(tick)}")
+    spare = f"; replicas are whole, so {', '.join(present[len(left) :])} must wait" if len(left) < len(present) else ""
+    incidents.add_line_to_open(tick, f"no node has come: the run trains on with {_share(tick)}{spare}")
 
 
 def resize(tick: Tick) -> bool:
@@ -118,6 +139,7 @@ def _begin_resize(tick: Tick, world_size: int, point: RestorePoint | None) -> No
     """Begin a change from a world of ``world_size`` ranks, whose newest state is ``point``."""
     with tick.edit_record() as record:
         record.resize.world_size, record.resize.since_unix_s = world_size, tick.now
+        record.resize.generation = record.generation
         if point is not None and point.source == store.SOURCE_REPLICA:
             record.resize.step, record.resize.replica_generation = point.step, point.replica_generation
     tick.state = replace(tick.state, sent_unix_s=0.0)
@@ -157,7 +179,7 @@ def grow(tick: Tick) -> str:
     spec, record = tick.state.spec, tick.record
     if not spec.min_replicas or len(record.nodes) == spec.nodes:
         return ""
-    wider = _whole_replicas(tick, [*record.nodes, *_spares(tick)][: spec.nodes])
+    wider = _whole_replicas(tick, [*record.nodes, *_spares(tick, record.nodes)][: spec.nodes])
     if wider is None or len(wider) <= len(record.nodes):
         _forget_growth(tick, since_unix_s=0.0)
     elif not tick.state.wider_since_unix_s:
@@ -217,7 +239,7 @@ def _do_without(tick: Tick) -> bool:
             edited.resize.ClearField("step")
         else:  # the seed is never taken instead
             edited.resize.since_unix_s = tick.now
-    tick.state = replace(tick.state, sent_unix_s=tick.now)
+    tick.state = replace(tick.state, sent_unix_s=tick.now + WRITE_AGAIN_S)
     return bool(others)
 
 
@@ -240,7 +262,7 @@ def _shares(tick: Tick) -> dict[str, list[int]] | None:
 
 def _whole_replicas(tick: Tick, present: Sequence[str]) -> list[str] | None:
     """Return the nodes, of those that are present, whose ranks make up whole replicas; None if they are too few."""
-    spec, replica_ranks = tick.state.spec, tick.record.replica_ranks
+    spec, replica_ranks = tick.state.spec, _replica_ranks(tick)
     if not replica_ranks:
         return None
     together = lcm(spec.ranks_per_node, replica_ranks) // spec.ranks_per_node
@@ -248,11 +270,23 @@ def _whole_replicas(tick: Tick, present: Sequence[str]) -> list[str] | None:
     return list(present[:count]) if count * spec.ranks_per_node >= spec.min_replicas * replica_ranks else None
 
 
-def _spares(tick: Tick) -> list[str]:
-    """Return the nodes that are ready and have no part in the run. Their ranks of earlier generations are gone."""
-    members, instance = set(tick.record.nodes), tick.state.spec.instance
+def _replica_ranks(tick: Tick) -> int:
+    """Return how many ranks a replica has; 0: no rank has said it. Before a first step only the nodes know it."""
+    known = (rank.replica_ranks for node in tick.state.nodes.values() for rank in node.ranks)
+    return tick.record.replica_ranks or max(known, default=0)
+
+
+def _filled(tick: Tick, members: Sequence[str]) -> list[str]:
+    """Return members with spares in the places of those that are missing, as far as there are spares."""
+    spares = iter(_spares(tick, members))
+    return [name if name in tick.state.nodes else next(spares, name) for name in members]
+
+
+def _spares(tick: Tick, members: Sequence[str]) -> list[str]:
+    """Return the nodes that are ready and are no members, by name."""
+    taken, instance = set(members), tick.state.spec.instance
     ready = (name for name, node in tick.state.nodes.items() if node.ready and node.instance == instance)
-    return sorted(name for name in ready if name not in members)
+    return sorted(name for name in ready if name not in taken)
 
 
 def _share(tick: Tick) -> str:

@@ -21,7 +21,7 @@ def training(nodes: int = 3, *, least: int = 1, replica_ranks: int = 1, checkpoi
         record.replica_ranks = replica_ranks
     world.tick()
     replicate(world)
-    world.train(5)
+    world.train(15)
     return world
 
 
@@ -150,7 +150,9 @@ def test_a_run_that_may_not_shrink_waits_for_the_node(least: int, replica_ranks:
     lose(world, "node1")
     wait(world, 10 * WAIT_S)
     assert (world.phase, len(world.state.record.nodes)) == ("stopping", 3)
-    assert any("waits for node node1: fewer replicas" in line for line in story(world)) == (least > 0)
+    told = [line for line in story(world) if line.startswith("waits for node node1: ")]
+    assert len(told) == (least > 0)
+    assert ("no rank has said" in "".join(told)) == (replica_ranks == 0)
     world.node_states["node1"] = store.NodeState(run="r", node="node1", ready=True, stopped=True, instance="i")
     world.until("starting")
 
@@ -161,6 +163,8 @@ def test_only_whole_replicas_train_and_a_node_that_is_left_over_is_a_spare() -> 
     wait(world, WAIT_S + 1)
     assert list(world.state.record.nodes) == ["node0", "node2"]
     assert world.node_states["node3"].stopped
+    what = "no node has come: the run trains on with 2 of 4 nodes, 4 of 8 ranks; replicas are whole, so node3 must wait"
+    assert what in story(world)
 
 
 def test_without_a_newer_state_in_memory_the_run_starts_from_its_checkpoint() -> None:
@@ -198,11 +202,59 @@ def test_a_state_that_cannot_be_written_is_tried_again_if_it_is_the_only_one() -
     wait(world, WAIT_S + 1)
     step, before = world.state.record.resize.step, len(world.sent("persist_replicas"))
     send_event(world, checkpoint_failed=store.CheckpointFailed(step=step, reason="the disk is full"))
-    wait(world, 5)
+    wait(world, 20)
     assert world.phase == "stopping"
+    assert len(world.sent("persist_replicas")) == before
+    wait(world, 20)
     assert len(world.sent("persist_replicas")) > before
     commit(world, step)
     assert {one[1:] for one in starts(world).values()} == {(4, store.SOURCE_CHECKPOINT, step)}
+
+
+@pytest.mark.parametrize("name", ["node1", "node9"])
+def test_a_node_that_comes_before_the_smaller_world_starts_makes_it_needless(name: str) -> None:
+    world = training()
+    lost = store.NodeState()
+    lost.CopyFrom(world.node_states["node1"])
+    lose(world, "node1")
+    wait(world, WAIT_S + 3)
+    assert len(world.state.record.nodes) == 2 and written(world)
+    if name == "node1":  # it was only cut off, and its ranks hang
+        world.node_states["node1"] = lost
+    else:
+        spare(world, name)
+    world.until("starting")
+    assert list(world.state.record.nodes) == ["node0", name, "node2"]
+    assert not world.state.record.HasField("resize")
+    source = store.SOURCE_MEMORY if name == "node1" else store.SOURCE_REPLICA
+    assert {one[1:3] for one in starts(world).values()} == {(6, source)}
+
+
+def test_a_node_that_comes_after_the_smaller_world_was_started_leads_to_the_checkpoint() -> None:
+    world = training()
+    lose(world, "node1")
+    wait(world, WAIT_S + 1)
+    step = world.state.record.resize.step
+    commit(world, step)
+    assert world.phase == "starting"
+    del world.node_states["node2"]
+    world.until("stopping")
+    for name in ("node1", "node2"):
+        spare(world, name)
+    restart(world)
+    assert {one[1:] for one in starts(world).values()} == {(6, store.SOURCE_CHECKPOINT, step)}
+
+
+def test_a_node_that_is_lost_before_the_first_step_is_left_out_too() -> None:
+    world = World(nodes=3, ranks_per_node=PER_NODE, checkpoints=[7])
+    world.spec.min_replicas, world.spec.resize_after_s = 1, WAIT_S
+    world.until("starting")
+    publish(world, replica_ranks=2)
+    world.end(5, signal=9)
+    world.until("stopping")
+    del world.node_states["node2"]
+    wait(world, WAIT_S + 2)
+    assert {one[1:] for one in starts(world).values()} == {(4, store.SOURCE_CHECKPOINT, 7)}
 
 
 def test_a_second_loss_is_waited_for_too_and_the_first_world_stays_the_one_that_is_written() -> None:
