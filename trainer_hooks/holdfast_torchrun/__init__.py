@@ -3,6 +3,7 @@
 The torchruns of all nodes meet in Redis. One of them writes down the world, and serves its store:
 
 * ``meeting.py`` decides from what all have written which world forms, and who has to come back.
+* ``world_size.py`` decides how long the others wait before they continue with fewer nodes, or with more.
 * ``meeting_store.py`` writes and reads that in Redis, signed with the run's key.
 * ``attendance.py`` keeps the record of this node fresh in a thread, and holds what it saw last.
 * ``world_store.py`` serves or joins the store of the world, where all members meet before the world counts.

@@ -18,6 +18,8 @@ from holdfast_torchrun.meeting_store import MeetingStore
 
 RENEW_S = 0.5
 """Time between two renewals of a record while nothing happens."""
+_RENEW_SOON_S = 0.1
+"""The same in a smaller world, which may grow. All its ranks must end then, before they fail because others end."""
 _LOOK_TIMEOUT_S = 10.0
 """Longest wait for an exchange. The client of Redis gives up much earlier."""
 
@@ -32,6 +34,9 @@ class Attendance:
         self._record = record
         self._world: MeetingWorld | None = None
         """The newest world that this torchrun was part of."""
+        self._renew_s = RENEW_S
+        self._sees_further = False
+        """Whether this is the first member of a smaller world: it has to see how long further nodes wait."""
         self._changed = threading.Condition()
         self._asked = 0
         self._answered = 0
@@ -84,11 +89,16 @@ class Attendance:
         with self._changed:
             self._rings += 1
             self._record.waiting, self._ring = True, f"{self._record.process} {self._rings}"
+            self._asked += 1
+            self._changed.notify_all()
 
     def enter(self, world: MeetingWorld) -> None:
         """Tell all others that this torchrun is part of a world, and waits no more."""
         with self._changed:
             self._record.waiting, self._record.round, self._world = False, world.round, world
+            is_smaller = len(world.members) < self._record.nodes
+            self._renew_s = min(_RENEW_SOON_S + len(world.members) / 1000, RENEW_S) if is_smaller else RENEW_S
+            self._sees_further = is_smaller and world.members[0].process == self._record.process
             self._asked += 1
             self._changed.notify_all()
 
@@ -105,7 +115,7 @@ class Attendance:
         show_name()
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._asked > self._answered or self._is_over, RENEW_S)
+                self._changed.wait_for(lambda: self._asked > self._answered or self._is_over, self._renew_s)
                 if self._is_over:
                     return
                 asked, ring = self._asked, self._ring
@@ -133,7 +143,7 @@ class Attendance:
         return sight
 
     def _exchange(self, record: MeetingRecord, ring: str) -> Sight:
-        sight = self._store.exchange(record, ring=ring, sees_all=record.waiting)
+        sight = self._store.exchange(record, ring=ring, sees_all=record.waiting or self._sees_further)
         if self._world is not None and sight.round < self._world.round:
             # Redis came back empty or behind in time: without the world, no spare knows the ranks.
             self._store.replace(sight.stored, self._world)

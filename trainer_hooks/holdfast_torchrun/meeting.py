@@ -3,6 +3,9 @@
 A world has a number, its round, and always the same size: training must continue to the same bits. The first world is
 of the first nodes by name. Later, each member that waits again keeps its group rank, and spares take the places of lost
 members. Nothing forms while a member is alive and does not wait: its ranks still train, or have not yet ended.
+
+If the user allows fewer nodes, members that are left keep their order, and the ranks after a lost one move up. A
+smaller world takes further nodes at its end. ``world_size.py`` knows how long it waits before it changes its size.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,27 +43,35 @@ class Sight:
         """Whether a torchrun that is a member of the newest world is alive. If not, its job is over."""
         return any(_is_same(member, self.records.get(member.node)) for member in self.members)
 
+    @property
+    def lost(self) -> list[str]:
+        """The members of the newest world that are not alive, by name."""
+        return [member.node for member in self.members if member.node not in self.records]
+
     def rank_of(self, process: str) -> int | None:
         """Return the group rank of a torchrun in the newest world; None: it is no member."""
         ranks = (rank for rank, member in enumerate(self.members) if member.process == process)
         return next(ranks, None)
 
 
-def next_members(sight: Sight, nodes: int, *, is_steady: bool) -> list[MeetingMember] | None:
-    """Return the members of the world of ``nodes`` nodes that can form now, by group rank; None: none can.
+def next_members(sight: Sight, nodes: int, *, is_steady: bool, fewest: int | None = None) -> list[MeetingMember] | None:
+    """Return the members of the world that can form now, by group rank; None: none can.
 
+    The first world of a job has ``nodes`` nodes, and a later one at least ``fewest``; None: as many.
     ``is_steady``: this node has seen Redis for the time of a lease. Until then it cannot tell a lost node from one that
     has had no Redis either.
     """
     records = sight.records.values()
     if any(record.round > sight.round for record in records):
         return None  # Redis has lost the newest world: a member will write it again
-    waiting = {record.node: record for record in records if record.waiting and record.nodes == nodes}
+    waiting = _waiting(sight, nodes)
+    fewest = nodes if fewest is None else fewest
     if not sight.is_alive:
         return _first_members(sight, waiting, nodes, is_steady=is_steady)
-    if (sight.world is not None and sight.world.closed_by) or len(sight.members) != nodes:
+    if (sight.world is not None and sight.world.closed_by) or not fewest <= len(sight.members) <= nodes:
         return None  # a job ends, or another one has this name
-    return _members_again(sight, waiting, is_steady=is_steady)
+    members = _members_again(sight, nodes, is_steady=is_steady)
+    return members if len(members) >= fewest else None
 
 
 def _first_members(
@@ -73,24 +84,47 @@ def _first_members(
     return [_member(waiting[node]) for node in sorted(waiting)[:nodes]]
 
 
-def _members_again(
-    sight: Sight, waiting: Mapping[str, MeetingRecord], *, is_steady: bool
-) -> list[MeetingMember] | None:
-    """Return the members of the next world of a job: each that waits again has its old place."""
-    known = {member.node for member in sight.members}
-    spares = [waiting[node] for node in sorted(waiting) if node not in known]
+def _members_again(sight: Sight, nodes: int, *, is_steady: bool) -> list[MeetingMember]:
+    """Return the members of the next world of a job, at most ``nodes``; none: it has to wait for one that is alive.
+
+    Each that waits again has its old place. Spares have those of lost members, and then the ones at the end.
+    """
+    spares = _further(sight, nodes)
     chosen: list[MeetingRecord] = []
     for member in sight.members:
         record = sight.records.get(member.node)
         if record is None:
-            if not spares or not is_steady:
-                return None
-            chosen.append(spares.pop(0))
+            if not is_steady:
+                return []
+            if spares:
+                chosen.append(spares.pop(0))
         elif waits_again(sight, member):
             chosen.append(record)
         else:
-            return None
-    return [_member(record) for record in chosen]
+            return []
+    return [_member(record) for record in chosen + spares[: nodes - len(chosen)]]
+
+
+def further_nodes(sight: Sight, process: str, nodes: int) -> list[MeetingRecord]:
+    """Return the nodes that wait and for which the newest world has room, by name. Only its first member has any.
+
+    One node decides, so that all ranks end together. That one is also the one that forms the next world.
+    """
+    world = sight.world
+    if world is None or world.closed_by or len(world.members) >= nodes or sight.rank_of(process) != 0:
+        return []
+    return _further(sight, nodes)
+
+
+def _further(sight: Sight, nodes: int) -> list[MeetingRecord]:
+    """Return the nodes that wait and are no members of the newest world, by name."""
+    known = {member.node for member in sight.members}
+    return [record for node, record in sorted(_waiting(sight, nodes).items()) if node not in known]
+
+
+def _waiting(sight: Sight, nodes: int) -> dict[str, MeetingRecord]:
+    """Return the nodes of the job that wait. Those of another job have another ``--nnodes``."""
+    return {node: record for node, record in sight.records.items() if record.waiting and record.nodes == nodes}
 
 
 def waits_again(sight: Sight, member: MeetingMember) -> bool:
@@ -124,14 +158,13 @@ def is_healthy(sight: Sight) -> bool:
 
 def describe_wait(sight: Sight, nodes: int) -> str:
     """Return who waits and who is missing, for the line of a node that has waited in vain."""
-    waiting = sorted(record.node for record in sight.records.values() if record.waiting and record.nodes == nodes)
+    waiting = sorted(_waiting(sight, nodes))
     parts = [f"{_names(waiting)} wait{'s' if len(waiting) == 1 else ''}" if waiting else "no node waits"]
     if sight.is_alive:
-        lost = [member.node for member in sight.members if member.node not in sight.records]
         away = [
             member.node for member in sight.members if member.node in sight.records and not waits_again(sight, member)
         ]
-        parts += [f"{_names(lost)} of the last world cannot be seen"] if lost else []
+        parts += [f"{_names(sight.lost)} of the last world cannot be seen"] if sight.lost else []
         parts += [f"{_names(away)} of the last world has not come back"] if away else []
     elif len(waiting) < nodes:
         parts.append(f"{nodes - len(waiting)} of {nodes} nodes missing")

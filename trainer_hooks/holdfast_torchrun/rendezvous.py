@@ -21,10 +21,11 @@ from holdfast_base.redis_client import connect_blocking
 from holdfast_base.text import reason_of
 from holdfast_proto.v1.meeting_pb2 import MeetingMember, MeetingRecord, MeetingWorld
 from holdfast_torchrun.attendance import Attendance
-from holdfast_torchrun.meeting import LEASE_S, Sight, describe_wait, is_healthy, next_members, nodes_to_join
+from holdfast_torchrun.meeting import LEASE_S, Sight, describe_wait, is_healthy, nodes_to_join
 from holdfast_torchrun.meeting_store import MeetingStore
 from holdfast_torchrun.node_companion import UNWATCHED, Companion, NoCompanion, NodeCompanion
 from holdfast_torchrun.rendezvous_settings import RendezvousSettings, find_address, read_settings, say
+from holdfast_torchrun.world_size import WorldSize
 from holdfast_torchrun.world_store import WorldStores
 
 BACKEND = "holdfast"
@@ -82,6 +83,7 @@ class HoldfastRendezvous(RendezvousHandler):
         self._attendance: Attendance | None = None
         self._closed_before = 0
         """Round of the last world of an earlier job of this name; 0: there was none."""
+        self._size = WorldSize(settings)
         self._stores = WorldStores(settings.run, self._record.address)
         self._rounds_alone = 0
         self._pause = Event()
@@ -132,7 +134,13 @@ class HoldfastRendezvous(RendezvousHandler):
         self._companion.follow_signals()
         attendance = self._attendance
         sight = attendance.sight if attendance is not None else None
-        if attendance is None or sight is None:
+        if attendance is None:
+            return 0
+        if self._size.may_grow(sight, self._record.process, monotonic()):
+            # The others hear of it before the ranks here end, so that theirs end with them and do not fail.
+            attendance.begin_to_wait()
+            return 1
+        if sight is None:
             return 0
         return nodes_to_join(sight, self._record.process, attendance.round)
 
@@ -243,7 +251,7 @@ class HoldfastRendezvous(RendezvousHandler):
 
         The first member serves the store. So it does that before, and a world is one value.
         """
-        members = next_members(sight, self._settings.nodes, is_steady=attendance.is_steady)
+        members = self._size.members_to_form(sight, monotonic(), is_steady=attendance.is_steady)
         if members is None or members[0].process != self._record.process or self._store is None:
             return False
         world = MeetingWorld(round=sight.round + 1, members=members, store_port=self._stores.serve())
@@ -259,11 +267,13 @@ class HoldfastRendezvous(RendezvousHandler):
             return None
         attendance.enter(sight.world)
         try:
-            return self._enter(sight.world, rank)
+            info = self._enter(sight.world, rank)
         except DistError as error:
             say(f"round {sight.round} has failed in its store ({reason_of(error)[:200]}): waiting for the next one")
             attendance.begin_to_wait()
             return None
+        self._size.enter(info.world_size)
+        return info
 
     def _train_alone(self) -> RendezvousInfo:
         self._rounds_alone += 1

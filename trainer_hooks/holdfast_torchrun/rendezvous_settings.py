@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 JOIN_TIMEOUT_S = 600
 """Default time that a node waits for a world, as in torch."""
-_OURS = ("node", "run_key_file", "redis_password_file", "join_timeout")
+RESIZE_AFTER_S = 60
+"""Default time that a node is missing, or waits, before a job continues with fewer nodes or more."""
+_OURS = ("node", "run_key_file", "redis_password_file", "join_timeout", "shrink_to", "resize_after")
 _OF_TORCH = (
     "timeout",
     "last_call_timeout",
@@ -45,9 +47,13 @@ class RendezvousSettings:
 
     run: str
     nodes: int
-    """Nodes of a world."""
+    """Nodes of a world with which a job begins."""
+    shrink_to: int
+    """Fewest nodes with which it continues; ``nodes``: it never continues with fewer."""
+    resize_after_s: float
+    """Time that a node is missing, or waits, before the job continues with fewer nodes or more."""
     has_spares: bool
-    """Whether further nodes wait as spares."""
+    """Whether further nodes wait as spares. If a job may have fewer nodes, one that comes back later does too."""
     is_alone: bool
     """Whether there is one node and no spare, which meets nobody."""
     endpoint: str
@@ -82,18 +88,22 @@ def read_settings(parameters: "RendezvousParameters") -> RendezvousSettings:
     except ValueError as error:
         raise ValueError(f"--rdzv-id: {error}") from None
     password_file = parameters.get("redis_password_file")
+    nodes = parameters.min_nodes
+    shrink_to = _checked_shrink_to(parameters.get("shrink_to"), nodes)
     named_key = parameters.get("run_key_file")
     key_file = Path(named_key) if named_key else run_files.run_key(run_files.DIRECTORY, run)
     return RendezvousSettings(
         run=run,
-        nodes=parameters.min_nodes,
-        has_spares=parameters.max_nodes > parameters.min_nodes,
+        nodes=nodes,
+        shrink_to=shrink_to,
+        resize_after_s=_checked_seconds(parameters, "resize_after", RESIZE_AFTER_S, may_be_0=True),
+        has_spares=parameters.max_nodes > nodes or shrink_to < nodes,
         is_alone=is_alone,
         endpoint=_checked_endpoint(parameters.endpoint, is_alone=is_alone),
         password_file=Path(password_file) if password_file else None,
         node=_checked_node(parameters.get("node")),
         local_address=parameters.local_addr or "",
-        join_timeout_s=_checked_timeout(parameters.get("join_timeout", JOIN_TIMEOUT_S)),
+        join_timeout_s=_checked_seconds(parameters, "join_timeout", JOIN_TIMEOUT_S),
         key=_find_key(key_file, run, is_named=bool(named_key)),
         key_file=key_file,
         flags=_other_flags(parameters.config),
@@ -142,14 +152,28 @@ def _checked_node(name: str | None) -> str:
     return name
 
 
-def _checked_timeout(value: object) -> float:
+def _checked_seconds(parameters: "RendezvousParameters", name: str, default: float, *, may_be_0: bool = False) -> float:
+    value = str(parameters.get(name, default))
     try:
-        timeout_s = float(str(value))
+        seconds = float(value)
     except ValueError:
-        timeout_s = 0.0
-    if not 0.0 < timeout_s <= 1e9:
-        raise ValueError(f"--rdzv-conf join_timeout={str(value)[:80]}: a number of seconds is expected")
-    return timeout_s
+        seconds = -1.0
+    if not (0.0 < seconds <= 1e9 or (may_be_0 and seconds == 0.0)):
+        raise ValueError(f"--rdzv-conf {name}={value[:80]}: a number of seconds is expected")
+    return seconds
+
+
+def _checked_shrink_to(value: str | None, nodes: int) -> int:
+    if value is None:
+        return nodes
+    given = f"--rdzv-conf shrink_to={str(value)[:80]}"
+    if nodes == 1:
+        raise ValueError(f"{given}: a job of one node cannot have fewer: leave shrink_to out, or raise --nnodes")
+    if not re.fullmatch(r"[0-9]{1,6}", str(value)) or not 0 < int(value) < nodes:
+        raise ValueError(
+            f"{given}: use a number from 1 to {nodes - 1}, fewer than the {nodes} nodes of --nnodes, or leave it out"
+        )
+    return int(value)
 
 
 def _other_flags(config: Mapping[str, object]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast_proto.v1.meeting_pb2 import MeetingMember, MeetingRecord, MeetingWorld
-from holdfast_torchrun.meeting import Sight, describe_wait, is_healthy, next_members, nodes_to_join
+from holdfast_torchrun.meeting import Sight, describe_wait, further_nodes, is_healthy, next_members, nodes_to_join
 
 
 def process_of(node: str) -> str:
@@ -66,6 +66,65 @@ AB = world(1, "a", "b")
 def test_a_world_forms_if_all_that_are_alive_wait(seen: Sight, formed: list[str] | None) -> None:
     members = next_members(seen, 2, is_steady=True)
     assert (None if members is None else [member.node for member in members]) == formed
+
+
+ABC = world(1, "a", "b", "c")
+
+
+def of_four(node: str, round_: int = 1) -> MeetingRecord:
+    return record(node, round_=round_, nodes=4)
+
+
+@pytest.mark.parametrize(
+    ("seen", "formed"),
+    [
+        pytest.param(sight(ABC, of_four("c"), of_four("a")), ["a", "c"], id="those that are left keep their order"),
+        pytest.param(sight(ABC, of_four("c")), None, id="too few are left"),
+        pytest.param(sight(ABC, of_four("a"), of_four("c"), record("b", waiting=False, round_=1, nodes=4)), None,
+                     id="a member still trains"),
+        pytest.param(sight(ABC, of_four("a"), of_four("c"), of_four("d", 0)), ["a", "d", "c"],
+                     id="a spare has the lost rank"),
+        pytest.param(sight(ABC, of_four("c"), of_four("d", 0)), ["d", "c"], id="spares that are not enough"),
+        pytest.param(sight(ABC, *map(of_four, "abc"), of_four("0", 0), of_four("1", 0)), ["a", "b", "c", "0"],
+                     id="further nodes at the end, up to all"),
+        pytest.param(sight(ABC, *map(of_four, "abc")), ["a", "b", "c"], id="the further node has left again"),
+        pytest.param(sight(ABC, *map(of_four, "abc"), record("d", nodes=5)), ["a", "b", "c"], id="another --nnodes"),
+        pytest.param(sight(world(1, *"abcd"), of_four("b"), record("a", process="new", nodes=4)), ["a", "b"],
+                     id="a lost member that is back"),
+        pytest.param(sight(world(1, *"abcde"), *map(of_four, "abcde")), None, id="a larger world of another job"),
+        pytest.param(sight(world(1, "a"), of_four("a"), of_four("b", 0)), None, id="a smaller world of another job"),
+        pytest.param(sight(world(1, "a", "b", "c", closed_by="b"), of_four("a"), of_four("c")), None, id="an end"),
+        pytest.param(sight(ABC, of_four("d", 0), of_four("e", 0), of_four("f", 0)), None, id="a new job waits for all"),
+    ],
+)  # fmt: skip
+def test_a_later_world_may_have_fewer_nodes_if_the_user_says_so(seen: Sight, formed: list[str] | None) -> None:
+    members = next_members(seen, 4, is_steady=True, fewest=2)
+    assert (None if members is None else [member.node for member in members]) == formed
+
+
+def test_a_world_loses_no_node_after_an_outage_of_redis_for_the_time_of_a_lease() -> None:
+    assert next_members(sight(ABC, of_four("a"), of_four("c")), 4, is_steady=False, fewest=2) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "process", "further"),
+    [
+        pytest.param(sight(world(1, "b"), training("b"), record("c"), record("a")), "b", ["a", "c"], id="by name"),
+        pytest.param(sight(world(1, "b"), training("b"), training("a")), "b", [], id="it does not wait"),
+        pytest.param(sight(world(1, "b"), training("b"), record("a", nodes=3)), "b", [], id="another --nnodes"),
+        pytest.param(sight(AB, training("a"), record("c")), "a", [], id="the world is complete"),
+        pytest.param(sight(world(1, "b", closed_by="b"), record("a")), "b", [], id="the run has ended"),
+        pytest.param(sight(world(1, "b"), record("a")), "a", [], id="no member decides"),
+        pytest.param(sight(None, record("a")), "a", [], id="Redis is empty"),
+    ],
+)
+def test_the_first_member_of_a_smaller_world_sees_who_could_join(seen: Sight, process: str, further: list[str]) -> None:
+    assert [one.node for one in further_nodes(seen, process_of(process), 2)] == further
+
+
+def test_a_member_that_is_not_the_first_leaves_growing_to_that_one() -> None:
+    seen = sight(AB, *(record(node, waiting=False, round_=1, nodes=3) for node in "ab"), record("c", nodes=3))
+    assert [len(further_nodes(seen, process_of(node), 3)) for node in "ab"] == [1, 0]
 
 
 def test_a_member_of_the_next_world_is_the_torchrun_that_waits_now() -> None:

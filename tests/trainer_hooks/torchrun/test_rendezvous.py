@@ -76,10 +76,10 @@ def kill(torchrun: HoldfastRendezvous) -> None:
     torchrun._attendance.stop()
 
 
-def is_seen(torchrun: HoldfastRendezvous, node: str) -> bool:
+def is_seen(torchrun: HoldfastRendezvous, node: str, *, waiting: bool = False) -> bool:
     assert torchrun._attendance is not None
     sight = torchrun._attendance.look()
-    return sight is not None and node in sight.records
+    return sight is not None and node in sight.records and (sight.records[node].waiting or not waiting)
 
 
 def test_the_nodes_of_a_world_share_a_store(torchruns: Torchruns) -> None:
@@ -115,6 +115,32 @@ def test_a_spare_takes_the_rank_of_a_lost_node(torchruns: Torchruns) -> None:
     waiting = torchruns.meet(spare)
     kill(a)
     assert places([*torchruns.meet(b), *waiting]) == [(1, 2), (0, 2)]
+
+
+def start_to_shrink(torchruns: Torchruns, node: str) -> HoldfastRendezvous:
+    return torchruns.start(node, most=2, shrink_to="1", resize_after="0.2")
+
+
+def test_a_world_shrinks_and_grows_if_the_user_allows_it(
+    torchruns: Torchruns, capfd: pytest.CaptureFixture[str]
+) -> None:
+    a, b = (start_to_shrink(torchruns, node) for node in "ab")
+    assert places(torchruns.meet(a, b)) == [(0, 2), (1, 2)]
+    kill(a)
+    assert places(torchruns.meet(b)) == [(0, 1)]
+    assert "run r continues with 1 of 2 nodes: none came within 0.2 s" in capfd.readouterr().err
+    leaves = start_to_shrink(torchruns, "c")
+    torchruns.meet(leaves)
+    wait_until(lambda: is_seen(b, "c"), "c is seen")
+    assert leaves.shutdown()
+    wait_until(lambda: not is_seen(b, "c"), "c has left")
+    assert b.num_nodes_waiting() == 0
+    further = start_to_shrink(torchruns, "d")
+    waiting = torchruns.meet(further)
+    wait_until(lambda: b.num_nodes_waiting() == 1, "b is asked to restart")
+    wait_until(lambda: is_seen(further, "b", waiting=True), "others hear of it before the ranks of b have ended")
+    assert places([*torchruns.meet(b), *waiting]) == [(0, 2), (1, 2)]
+    assert "run r continues with 2 of 2 nodes: further ones have come" in capfd.readouterr().err
 
 
 def test_a_world_with_a_node_that_died_while_it_waited_is_given_up(

@@ -28,6 +28,14 @@ def test_what_is_given_counts() -> None:
     found = settings(node="n7", join_timeout="30", redis_password_file="p")
     assert (found.run, found.nodes, found.node, found.join_timeout_s) == ("r", 2, "n7", 30.0)
     assert (found.password_file, found.is_alone, found.key) == (Path("p"), False, None)
+    assert (found.shrink_to, found.resize_after_s) == (2, 60.0)
+
+
+def test_a_job_that_may_have_fewer_nodes_has_spares_once_a_lost_one_is_back() -> None:
+    found = settings(least=3, most=3, shrink_to="2", resize_after="0")
+    assert (found.nodes, found.shrink_to, found.resize_after_s, found.has_spares) == (3, 2, 0.0, True)
+    assert not settings(least=3, most=3).has_spares
+    assert found.flags == {}
 
 
 @pytest.mark.parametrize(
@@ -40,11 +48,17 @@ def test_what_is_given_counts() -> None:
         ({"endpoint": "redis://:secret@host"}, r"--rdzv-endpoint: .* redis_password_file=FILE"),
         ({"node": "a b"}, r"--rdzv-conf node=a b"),
         ({"join_timeout": "soon"}, r"--rdzv-conf join_timeout=soon"),
+        ({"join_timeout": "0"}, r"--rdzv-conf join_timeout=0: a number of seconds"),
+        ({"resize_after": "-1"}, r"--rdzv-conf resize_after=-1: a number of seconds"),
+        ({"shrink_to": "half"}, r"--rdzv-conf shrink_to=half: use a number from 1 to 1"),
+        ({"shrink_to": "0"}, r"--rdzv-conf shrink_to=0: use a number from 1 to 1"),
+        ({"shrink_to": "2"}, r"--rdzv-conf shrink_to=2: use a number from 1 to 1, fewer than the 2 nodes of --nnodes"),
+        ({"shrink_to": "1", "least": 1}, r"--rdzv-conf shrink_to=1: a job of one node cannot have fewer"),
         ({"Checkpoint Every": "5"}, r"--rdzv-conf Checkpoint Every: NAME=VALUE"),
         ({"run_key_file": "absent"}, r"there is no key of run r at absent"),
     ],
 )
-def test_what_is_refused_names_the_argument(change: dict[str, str], line: str) -> None:
+def test_what_is_refused_names_the_argument(change: dict[str, object], line: str) -> None:
     with pytest.raises(ValueError, match=line) as caught:
         settings(**change)  # type: ignore[arg-type]
     assert "secret" not in str(caught.value)

@@ -68,6 +68,20 @@ sys.stdout.write(f"rank {rank} of {dist.get_world_size()}: {total.item()}\\n")
 dist.destroy_process_group()
 """
 
+LOOP_SCRIPT = """
+import os, pathlib, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
+sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()} after {restarts} failures\\n")
+sys.stdout.flush()
+ends = torch.zeros(1)
+while not ends.item():
+    ends.fill_(pathlib.Path("go").exists())
+    dist.all_reduce(ends)
+    time.sleep(0.02)
+dist.destroy_process_group()
+"""
+
 Job = subprocess.Popen[bytes]
 
 
@@ -86,6 +100,7 @@ class Jobs:
         self._all: dict[str, Job] = {}
         (folder / "state.py").write_text(SCRIPT)
         (folder / "plain.py").write_text(PLAIN_SCRIPT)
+        (folder / "loop.py").write_text(LOOP_SCRIPT)
 
     def start(self, node: str, *words: str, backend: str = "holdfast", ranks: int = 1) -> Job:
         """Start a torchrun. Its output is in files of the folder."""
@@ -106,6 +121,9 @@ class Jobs:
         """Wait until a node ends well; return the lines of its output."""
         code = self._all[node].wait(LATER_PATIENCE_S)
         assert code == 0, self.errors(node)
+        return self.lines(node)
+
+    def lines(self, node: str) -> list[str]:
         return (self.folder / f"{node}.out").read_text().splitlines()
 
     def errors(self, node: str) -> str:
@@ -216,6 +234,30 @@ def test_without_a_key_nodes_train_together_unwatched(jobs: Jobs, store_server: 
         jobs.start(node, "--nnodes=2", "--rdzv-id=pair", f"--rdzv-endpoint={store_server.url}", conf, "plain.py")
     assert (jobs.finish("a"), jobs.finish("b")) == (["rank 0 of 2: 3"], ["rank 1 of 2: 3"])
     assert jobs.errors("a").count("is not watched") == 1
+
+
+def test_a_job_continues_with_fewer_nodes_until_further_ones_come(jobs: Jobs, store_server: StoreServer) -> None:
+    def start(node: str) -> None:
+        conf = f"--rdzv-conf=node={node},shrink_to=2,resize_after=1"
+        jobs.start(node, "--nnodes=3", "--rdzv-id=trio", f"--rdzv-endpoint={store_server.url}", conf, "loop.py")
+
+    def see(node: str, rank: int, size: int) -> None:
+        what = f"rank {rank} of {size}"
+        await_slowly(lambda: any(line.startswith(what) for line in jobs.lines(node)), f"{node} is {what}")
+
+    for node in "abc":
+        start(node)
+    for rank, node in enumerate("abc"):
+        see(node, rank, 3)
+    jobs.lose("b")
+    see("a", 0, 2)
+    see("c", 1, 2)
+    start("d")
+    see("d", 2, 3)
+    jobs.go()
+    for node in "acd":
+        jobs.finish(node)
+    assert "run trio continues with 2 of 3 nodes: none came within 1 s" in jobs.errors("a")
 
 
 def test_a_wrong_setting_is_refused_before_a_rank_exists(jobs: Jobs) -> None:
