@@ -135,25 +135,29 @@ class ObservedCluster:
         for node in range(1, self.net.size):
             self.observe(node, *self.torchrun(node, *arguments, steps=steps))
 
-    def meet(self, script: Path, steps: str, **settings: str) -> None:
-        """Start a torchrun on each node that meets the others in Redis. One of them is a spare.
+    def meet(self, script: Path, steps: str, *, spares: int = 1, **settings: str) -> None:
+        """Start a torchrun on each node that meets the others in Redis. Some of them are spares.
 
-        ``settings``: flags of ``holdfast observe``.
+        ``settings``: what else ``--rdzv-conf`` says, such as flags of ``holdfast observe``.
         """
-        key = run_key(self.folder, RUN)
-        RunKeyFile(key, RUN).make()
-        common = {"preset": "fast", "console": "false", "directory": str(self.folder), "run_key_file": str(key)}
-        common["checkpoints"] = str(self.folder / "checkpoints")
+        RunKeyFile(run_key(self.folder, RUN), RUN).make()
         for node in range(1, self.net.size):
-            conf = {**common, **settings, "node": name_of(node)}
-            words = [
-                *TORCHRUN, "--nnodes", f"{self.net.size - 2}:{self.net.size - 1}", "--max-restarts", "3",
-                "--nproc-per-node", str(self.ranks_per_node), "--rdzv-backend", "holdfast", "--rdzv-id", RUN,
-                "--rdzv-endpoint", f"redis://{self.net.address(0, Link.CONTROL)}:6379",
-                "--rdzv-conf", ",".join(f"{name}={value}" for name, value in conf.items()),
-                "--local-addr", self.net.address(node, Link.DATA), str(script), str(self.folder), steps,
-            ]  # fmt: skip
-            self._start(node, words)
+            self.join(node, script, steps, spares=spares, **settings)
+
+    def join(self, node: int, script: Path, steps: str, *, spares: int = 1, **settings: str) -> None:
+        """Start the torchrun of one node."""
+        key = run_key(self.folder, RUN)
+        common = {"preset": "fast", "console": "false", "directory": str(self.folder), "run_key_file": str(key)}
+        conf = {**common, "checkpoints": str(self.folder / "checkpoints"), **settings, "node": name_of(node)}
+        last = self.net.size - 1
+        words = [
+            *TORCHRUN, "--nnodes", f"{last - spares}:{last}", "--max-restarts", "3",
+            "--nproc-per-node", str(self.ranks_per_node), "--rdzv-backend", "holdfast", "--rdzv-id", RUN,
+            "--rdzv-endpoint", f"redis://{self.net.address(0, Link.CONTROL)}:6379",
+            "--rdzv-conf", ",".join(f"{name}={value}" for name, value in conf.items()),
+            "--local-addr", self.net.address(node, Link.DATA), str(script), str(self.folder), steps,
+        ]  # fmt: skip
+        self._start(node, words)
 
     def ranks_of(self, node: int) -> list[int]:
         """Return the ranks that the agent of a node reports."""

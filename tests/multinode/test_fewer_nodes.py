@@ -1,9 +1,9 @@
 """A run trains on with fewer nodes after a loss, and then with all of them again, along the undisturbed curve."""
 
-import math
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,8 @@ import pytest
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, SOURCE_CHECKPOINT, VERDICT_KIND_LOST_NODE
 from tests.multinode.cluster import PATIENCE_S, RANKS_PER_NODE, cluster
 from tests.multinode.network import Link
+from tests.multinode.observed_cluster import observed_cluster
+from tests.support.local_runs import wait_for
 
 pytestmark = pytest.mark.system
 
@@ -61,7 +63,33 @@ def test_the_curve_with_fewer_nodes_for_a_while_is_that_of_the_undisturbed_run(t
         run.hurry()
         run.until(lambda status: status.phase == RUN_PHASE_FINISHED, "the end")
         assert [run.processes[f"agent-{node}"].wait(PATIENCE_S) for node in (1, 2)] == [0, 0]
-    found = [loss for _, loss in sorted(losses(folder).items())]
-    assert len(found) == STEPS
-    assert max(abs(ours - theirs) / theirs for ours, theirs in zip(found, expected, strict=True)) < 1e-3
-    assert math.isclose(found[-1], expected[-1], rel_tol=1e-3)
+    assert [loss for _, loss in sorted(losses(folder).items())] == pytest.approx(expected, rel=1e-3)
+
+
+def test_under_torchrun_the_curve_is_the_same_and_a_node_that_joins_again_costs_no_more_than_a_step(
+    tmp_path: Path,
+) -> None:
+    expected = undisturbed_losses(tmp_path / "plain")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    settings = {"snapshot_every": "1", "checkpoint_every": "0", "replicate_every": "0.5"}
+    with observed_cluster(folder, nodes=2, ranks_per_node=RANKS_PER_NODE) as run:
+        run.meet(SCRIPT, str(STEPS), spares=0, shrink_to="1", resize_after="1", **settings)
+        wait_for(lambda: any(state.replicas.HasField("replicated_step") for state in run.states()), "replica snapshots")
+        run.until_step(20)
+        lost = next(node for node in (1, 2) if 2 in run.ranks_of(node))
+        run.lose(lost)
+        run.until_step(40, generation=2)
+        assert "continues with 1 of 2 nodes: none came within 1 s" in run.log(3 - lost)
+        run.net.repair(lost, Link.CONTROL, Link.DATA)
+        run.join(lost, SCRIPT, str(STEPS), spares=0, shrink_to="1", resize_after="1", **settings)
+        run.until_step(60, generation=3)
+        (folder / "hurry").touch()
+        assert {process.wait(PATIENCE_S) for process in run.processes.values()} == {0}, run.log(3 - lost)
+    assert [loss for _, loss in sorted(losses(folder).items())] == pytest.approx(expected, rel=1e-3)
+    assert sum(steps_done(folder)[step] - 1 for step in range(40, STEPS)) <= 3  # it has continued from memory
+
+
+def steps_done(folder: Path) -> Counter[int]:
+    """Return how often each step was trained."""
+    return Counter(int(line.split()[1]) for line in (folder / "losses").read_text().splitlines())

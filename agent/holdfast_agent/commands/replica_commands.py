@@ -98,7 +98,8 @@ class ReplicaCommands:
         step, generation, world_size = command.step, command.generation, command.world_size
         index = await asyncio.to_thread(replicas.find, rank, step, generation)
         if index is None or index.world_size != world_size:
-            raise ReplicaError(f"this node has no replica snapshot of rank {rank} and step {step}")
+            await self._write_from_memory(rank, command, workers)
+            return
         async with slots.one(rank, slot_bytes_needed(index)) as slot:
             try:
                 await workers.run(
@@ -112,6 +113,15 @@ class ReplicaCommands:
                 replicas.drop(rank, step)
                 raise ReplicaError(f"the replica snapshot of rank {rank} cannot be used: {error}") from error
             await self._checkpoints.saver.write_slot(workers, slot, rank, step, world_size)
+
+    async def _write_from_memory(self, rank: int, command: store.PersistReplicas, workers: CheckpointWorkers) -> None:
+        """Write the shard of a rank from a slot, which stays as it is: no rank has its state yet."""
+        memory, step = self._checkpoints.memory, command.step
+        slot = memory.slot_holding(rank, step)
+        header = None if slot is None else memory.header(slot)
+        if slot is None or header is None or header.generation < command.generation:
+            raise ReplicaError(f"this node has no snapshot of rank {rank} and step {step}")
+        await self._checkpoints.saver.write_slot(workers, slot, rank, step, command.world_size)
 
 
 class _TemporarySlots:

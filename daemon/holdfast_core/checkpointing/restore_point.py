@@ -90,7 +90,9 @@ def newest_common_snapshot(
     nodes: Mapping[str, store.NodeState], world_size: int, before_step: int | None = None
 ) -> int:
     """Return the newest step, before ``before_step``, of which every rank has a complete snapshot in memory, or -1."""
-    held = {rank.rank: set(rank.snapshots) for node in nodes.values() for rank in node.ranks}
+    # Without the last ranks of a world that has just grown, it was the world before.
+    of_world = (rank for node in nodes.values() for rank in node.ranks if rank.rank < world_size)
+    held = {rank.rank: set(rank.snapshots) for rank in of_world}
     if len(held) < world_size:
         return -1
     common = set.intersection(*held.values())

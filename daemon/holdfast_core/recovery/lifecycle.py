@@ -15,6 +15,7 @@ from holdfast_core.recovery import (
     missing_nodes,
     new_generation,
     observed,
+    resized_state,
     response,
     second_fault,
     standstills,
@@ -180,7 +181,7 @@ def stopping(tick: Tick) -> None:
         if tick.now - tick.state.sent_unix_s > RESEND_S:
             _send_stop(tick)
         return
-    if checkpoint_reads.may_be_unreadable(tick) or not missing_nodes.has_state(tick):
+    if checkpoint_reads.may_be_unreadable(tick) or not resized_state.has_state(tick):
         return
     unread = checkpoint_reads.failure(tick)
     if unread:  # not counted as a restart without a new step: the files are missing

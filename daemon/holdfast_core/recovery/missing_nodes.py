@@ -14,19 +14,11 @@ from math import lcm
 
 from holdfast_core import incidents
 from holdfast_core.checkpointing import checkpoint_commands
-from holdfast_core.checkpointing.restore_point import RestorePoint
 from holdfast_core.model import committed_steps
-from holdfast_core.recovery import new_generation
+from holdfast_core.recovery import new_generation, resized_state
 from holdfast_core.recovery.ending import RESEND_S
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
-
-WRITE_PATIENCE_S = 1800.0
-"""Longest wait for the checkpoint of a change. Who gives up too early loses steps, or stays without a node."""
-
-
-WRITE_AGAIN_S = 30.0
-"""Pause before a write that has failed is tried again, if there is no other state."""
 
 
 def replace_lost(tick: Tick) -> None:
@@ -78,7 +70,7 @@ def see_training(tick: Tick) -> None:
     """Note that the present world trains, and what a replica of it is."""
     record = tick.record
     with tick.edit_record() as edited:
-        edited.trained_world_size = tick.world_size
+        edited.trained_world_size, edited.trained_generation = tick.world_size, record.generation
         edited.replica_ranks = max((rank.replica_ranks for rank in tick.ranks.values()), default=0)
         edited.ClearField("resize")
         if len(record.nodes) == tick.state.spec.nodes:
@@ -95,9 +87,11 @@ def shrink(tick: Tick) -> None:
     who = f"node {missing[0]}" if len(missing) == 1 else f"{len(missing)} nodes"
     if left is None:
         few = f"fewer replicas than --min-replicas {spec.min_replicas} are left"
-        _line(tick, f"waits for {who}: {few if _replica_ranks(tick) else 'no rank has said what a replica is'}")
+        resized_state.say(
+            tick, f"waits for {who}: {few if _replica_ranks(tick) else 'no rank has said what a replica is'}"
+        )
         return
-    _line(
+    resized_state.say(
         tick, f"waits {spec.resize_after_s:g} s for {who}, or for a spare, and then trains on without (--min-replicas)"
     )
     missed = max(tick.state.missed_unix_s.get(name, tick.now) for name in missing)
@@ -105,10 +99,12 @@ def shrink(tick: Tick) -> None:
         return
     point = None if record.resize.world_size else new_generation.choose(tick)
     if point is not None and point.source == store.SOURCE_SEED and record.trained:
-        _line(tick, f"waits for {who}: nothing is left to train on from, neither checkpoint nor replica snapshots")
+        resized_state.say(
+            tick, f"waits for {who}: nothing is left to train on from, neither checkpoint nor replica snapshots"
+        )
         return
     if not record.resize.world_size:
-        _begin_resize(tick, tick.world_size, point)
+        resized_state.begin(tick, tick.world_size, point)
     present = [name for name in record.nodes if name not in missing]
     with tick.edit_record() as edited:
         edited.resize.nodes[:] = list(record.resize.nodes) or list(record.nodes)
@@ -117,58 +113,6 @@ def shrink(tick: Tick) -> None:
         edited.shrunk_incident = record.shrunk_incident or record.open_incident
     spare = f"; replicas are whole, so {', '.join(present[len(left) :])} must wait" if len(left) < len(present) else ""
     incidents.add_line_to_open(tick, f"no node has come: the run trains on with {_share(tick)}{spare}")
-
-
-def resize(tick: Tick) -> bool:
-    """Prepare the state for a world that another launcher has made larger or smaller than the one before.
-
-    Return whether it can be chosen now.
-    """
-    before, changes = tick.record.trained_world_size, tick.record.resize.world_size > 0
-    if before in (0, tick.world_size):
-        if changes:
-            with tick.edit_record() as record:
-                record.ClearField("resize")
-        return True
-    if not changes:
-        _begin_resize(tick, before, new_generation.choose(tick, before))
-    return has_state(tick)
-
-
-def _begin_resize(tick: Tick, world_size: int, point: RestorePoint | None) -> None:
-    """Begin a change from a world of ``world_size`` ranks, whose newest state is ``point``."""
-    with tick.edit_record() as record:
-        record.resize.world_size, record.resize.since_unix_s = world_size, tick.now
-        record.resize.generation = record.generation
-        if point is not None and point.source == store.SOURCE_REPLICA:
-            record.resize.step, record.resize.replica_generation = point.step, point.replica_generation
-    tick.state = replace(tick.state, sent_unix_s=0.0)
-
-
-def has_state(tick: Tick) -> bool:
-    """Return whether the state from which the world of another size is to start can be read.
-
-    If it is in the memory of the nodes that are left, they write it as a checkpoint. All nodes must be here, without
-    ranks. If it cannot be written, the newest checkpoint serves, if there is one.
-    """
-    resize = tick.record.resize
-    if not (resize.world_size and resize.HasField("step")) or resize.step in committed_steps(tick.state):
-        return True
-    if resize.failed or tick.now - resize.since_unix_s > WRITE_PATIENCE_S:
-        return _do_without(tick)
-    if tick.now - tick.state.sent_unix_s > RESEND_S:
-        shares = _shares(tick)
-        if shares is None:
-            return _do_without(tick)
-        _line(tick, f"the replica snapshots of step {resize.step} are written as a checkpoint, to start from")
-        message = {
-            node: store.PersistReplicas(
-                step=resize.step, generation=resize.replica_generation, world_size=resize.world_size, ranks=ranks
-            )
-            for node, ranks in shares.items()
-        }
-        tick.send(message, lambda node: store.NodeCommand(persist_replicas=message[node]))
-    return False
 
 
 def grow(tick: Tick) -> str:
@@ -189,7 +133,7 @@ def grow(tick: Tick) -> str:
             _begin_growth(tick)
     elif any(step >= record.resize.step for step in committed_steps(tick.state)):
         return _take_in(tick, wider)
-    elif record.resize.failed or tick.now - record.resize.since_unix_s > WRITE_PATIENCE_S:
+    elif record.resize.failed or tick.now - record.resize.since_unix_s > resized_state.WRITE_PATIENCE_S:
         _forget_growth(tick, since_unix_s=tick.now)
     return ""
 
@@ -228,38 +172,6 @@ def _forget_growth(tick: Tick, since_unix_s: float) -> None:
             record.ClearField("resize")
 
 
-def _do_without(tick: Tick) -> bool:
-    """Give up the state that cannot be written; return whether there is another one to start from."""
-    step, others = tick.record.resize.step, committed_steps(tick.state)
-    instead = f"the run continues from the checkpoint of step {others[-1]}" if others else "it is tried again"
-    _line(tick, f"the replica snapshots of step {step} cannot be written as a checkpoint: {instead}")
-    with tick.edit_record() as edited:
-        edited.resize.failed = False
-        if others:
-            edited.resize.ClearField("step")
-        else:  # the seed is never taken instead
-            edited.resize.since_unix_s = tick.now
-    tick.state = replace(tick.state, sent_unix_s=tick.now + WRITE_AGAIN_S)
-    return bool(others)
-
-
-def _shares(tick: Tick) -> dict[str, list[int]] | None:
-    """Return which node writes the shards of which ranks; None if there are ranks that no node holds any more."""
-    resize, members = tick.record.resize, tick.state.members
-    wanted = resize.step, resize.replica_generation
-    holders: dict[int, list[str]] = {}
-    for name, node in members.items():
-        held = {rank for one in node.replicas.held if (one.step, one.generation) == wanted for rank in one.ranks}
-        for rank in held:
-            holders.setdefault(rank, []).append(name)
-    if len(holders) < resize.world_size:
-        return None
-    shares: dict[str, list[int]] = {name: [] for name in members}
-    for rank in range(resize.world_size):
-        shares[min(holders[rank], key=lambda name: len(shares[name]))].append(rank)
-    return {name: ranks for name, ranks in shares.items() if ranks}
-
-
 def _whole_replicas(tick: Tick, present: Sequence[str]) -> list[str] | None:
     """Return the nodes, of those that are present, whose ranks make up whole replicas; None if they are too few."""
     spec, replica_ranks = tick.state.spec, _replica_ranks(tick)
@@ -292,8 +204,3 @@ def _spares(tick: Tick, members: Sequence[str]) -> list[str]:
 def _share(tick: Tick) -> str:
     spec, here = tick.state.spec, len(tick.record.nodes)
     return f"{here} of {spec.nodes} nodes, {tick.world_size} of {spec.nodes * spec.ranks_per_node} ranks"
-
-
-def _line(tick: Tick, what: str) -> None:
-    if tick.once(what):
-        incidents.add_line_to_open(tick, what)

@@ -84,7 +84,7 @@ def choose(tick: Tick, world_size: int = 0) -> restore_point.RestorePoint | None
         roll_back.bad_from(tick),
         replicas=() if is_resized else replicas.usable(tick, world_size=world_size),
         is_strict=record.HasField("roll_back"),
-        is_in_memory=not is_resized and world_size == tick.world_size,
+        is_in_memory=not is_resized,
     )
 
 

@@ -15,7 +15,7 @@ from holdfast_core.accounting import ledger
 from holdfast_core.checkpointing import checkpoint_reads, replicas
 from holdfast_core.model import Action, CoreState, Launch, Send
 from holdfast_core.naming import STOPPED_BY_OPERATOR
-from holdfast_core.recovery import hang_aborts, missing_nodes, new_generation
+from holdfast_core.recovery import hang_aborts, new_generation, resized_state
 from holdfast_core.recovery.ending import RESEND_S, finish
 from holdfast_core.recovery.restart_patience import uncertain_restarts
 from holdfast_core.tick import Tick
@@ -108,7 +108,7 @@ def choose_state(tick: Tick) -> bool:
     if record.source == store.SOURCE_UNSPECIFIED:
         if not _is_due(tick):
             return False  # ranks that are judged as those of any start
-        if missing_nodes.resize(tick):
+        if resized_state.resize(tick):
             new_generation.begin(tick)
         return True
     failed = next((node for node in tick.state.members.values() if node.failed_generation == record.generation), None)

@@ -46,14 +46,27 @@ class HoldingDesk(ReplicaDesk):
         """Make replica snapshots, in which rank 0 stores one tensor for all."""
         replicas = self.service.replicas
         for rank in ranks:
-            path = self.snapshots.slot(rank, STEP, generation=GENERATION, tensors=tensors(rank))
-            with Slot(path) as slot:
-                writers = {"own": None, "shared": 0}
-                entries = [dataclasses.replace(entry, writer=writers[entry.name]) for entry in slot.meta().tensors]
-                data_bytes = slot.header.data_bytes
-                slot.commit(Meta(slot.meta().tree, tuple(entries)), data_bytes=data_bytes, persist=False)
+            path = self._snapshot(rank)
             assert replicas.note(write_replica(path, replicas.directory(STEP), run=RUN, world_size=WORLD))
             path.unlink()
+
+    def keep(self, *ranks: int, generation: int = GENERATION) -> None:
+        """Leave snapshots in the slots of ranks."""
+        for rank in ranks:
+            path = self._snapshot(rank, generation)
+            granted = self.node.memory.grant(rank, path.stat().st_size, len(ranks)).paths[0]
+            with granted.open("r+b") as slot:
+                slot.write(path.read_bytes())
+            path.unlink()
+
+    def _snapshot(self, rank: int, generation: int = GENERATION) -> Path:
+        path = self.snapshots.slot(rank, STEP, generation=generation, tensors=tensors(rank))
+        with Slot(path) as slot:
+            writers = {"own": None, "shared": 0}
+            entries = [dataclasses.replace(entry, writer=writers[entry.name]) for entry in slot.meta().tensors]
+            data_bytes = slot.header.data_bytes
+            slot.commit(Meta(slot.meta().tree, tuple(entries)), data_bytes=data_bytes, persist=False)
+        return path
 
     async def persist(self, *ranks: int, world_size: int = WORLD) -> None:
         """Give the command, and let it be carried out."""
@@ -129,6 +142,22 @@ async def test_the_nodes_together_write_a_checkpoint_with_the_state_of_a_lost_ra
     assert (point.slots, point.checkpoint) == ({}, directory)  # each shard is verified
 
 
+async def test_what_is_no_replica_snapshot_is_written_from_memory_if_it_is_of_the_same_generation(
+    new_desk: Callable[..., HoldingDesk], checkpoints: CheckpointDirectory, snapshots: Snapshots
+) -> None:
+    desk = new_desk(0)
+    desk.keep(1, 2)
+    desk.keep(3, generation=GENERATION - 1)
+    await desk.persist(0, 1, 2, 3)
+    assert desk.failures == ["this node has no snapshot of rank 3 and step 20"]
+    desk.keep(3)
+    await desk.persist(0, 1, 2, 3)
+    assert checkpoints.committed() == [STEP]
+    slot = snapshots.empty()
+    read_shard(checkpoints.step_directory(STEP), 2, slot, generation=GENERATION + 1)
+    assert contents(slot) == tensors(2)
+
+
 async def test_a_command_that_is_repeated_is_carried_out_once(new_desk: Callable[..., HoldingDesk]) -> None:
     desk = new_desk(0, 1, 2, 3)
     await desk.begin(0, 1, 2, 3)
@@ -144,8 +173,8 @@ async def test_a_command_that_is_repeated_is_carried_out_once(new_desk: Callable
     ("harm", "reason", "left"),
     [
         ("damage", "the replica snapshot of rank 1 cannot be used: .*rank-00001.shard is damaged", [0]),
-        ("drop", "this node has no replica snapshot of rank 1 and step 20", [0]),
-        ("other world", "this node has no replica snapshot of rank 0 and step 20", [0, 1]),
+        ("drop", "this node has no snapshot of rank 1 and step 20", [0]),
+        ("other world", "this node has no snapshot of rank 0 and step 20", [0, 1]),
     ],
 )
 async def test_each_command_that_fails_is_reported_once(

@@ -90,6 +90,7 @@ def test_a_run_waits_for_its_nodes_unless_it_says_how_many_replicas_are_enough(
     ("settings", "problem"),
     [
         ({"nodes": 1}, "--min-replicas 2 with --nodes 1: no node can be missing"),
+        ({"nodes": 2, "ranks": 1}, "--min-replicas 2 leaves none out: 2 ranks are 2 replicas at most"),
         ({"snapshot_every": 0, "checkpoint_every": 0}, "--min-replicas 2 with --snapshot-every 0: there are no states"),
         ({"mode": ModeName.OBSERVE}, "--min-replicas 2 with --mode observe, which starts no rank again"),
     ],

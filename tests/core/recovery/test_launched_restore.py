@@ -272,6 +272,24 @@ def test_a_world_of_another_size_gets_the_newest_set_of_the_one_before_as_a_chec
     assert (world.state.record.trained_world_size, world.state.record.HasField("resize")) == (2, False)
 
 
+def test_a_world_that_has_grown_gets_what_the_smaller_one_has_in_memory_as_a_checkpoint() -> None:
+    world = trained()
+    hold(world, "a", step=20, size=2, generation=1)
+    for rank in world.nodes["a"].ranks:
+        rank.snapshots.append(30)
+    world.tick()
+    world.nodes["b"] = store.NodeState(node="b", instance="i")
+    started = len(world.starts)
+    relaunch(world, 2, "a", "b")
+    asked = commanded(world)
+    assert {name: list(one.ranks) for name, one in asked.items()} == {"a": [0, 1]}
+    assert {(one.step, one.generation, one.world_size) for one in asked.values()} == {(30, 1, 2)}
+    assert len(world.starts) == started
+    world.nodes["a"].checkpoints.append(30)
+    world.tick()
+    assert {one[1:3] for one in world.chosen[started:]} == {(store.SOURCE_CHECKPOINT, 30)}
+
+
 def test_a_world_that_has_its_size_again_before_it_trained_needs_no_checkpoint() -> None:
     world = Restored(nodes=2)
     world.wait(1, [10, 11], size=4)

@@ -112,7 +112,7 @@ def test_after_the_wait_the_nodes_that_are_left_write_the_newest_state_and_start
     assert [line for line in story(world) if "node" in line or "snapshots" in line] == [
         "waits 60 s for node node1, or for a spare, and then trains on without (--min-replicas)",
         "no node has come: the run trains on with 2 of 3 nodes, 4 of 6 ranks",
-        f"the replica snapshots of step {newest} are written as a checkpoint, to start from",
+        f"the snapshots of step {newest} are written as a checkpoint, to start from",
     ]
 
 
