@@ -134,11 +134,15 @@ class RankSupervisor:
 
     async def _ask_for_patience(self) -> None:
         """Tell ranks again and again that their state is on its way: a large checkpoint takes long to fetch."""
-        preparing = session.AgentMessage(start_from=session.StartFrom(preparing=True))
         while True:
-            for rank in self._node.ranks.values():
-                rank.channel.send(preparing)
+            self.say_preparing()
             await asyncio.sleep(PREPARING_EVERY_S)
+
+    def say_preparing(self) -> None:
+        """Tell ranks of another launcher that their state is on its way."""
+        preparing = session.AgentMessage(start_from=session.StartFrom(preparing=True))
+        for rank in self._node.ranks.values():
+            rank.channel.send(preparing)
 
     async def _give_up(self, generation: int, reason: str, *, awaits_files: bool = False) -> None:
         log.error("generation %d cannot start: %s", generation, reason)

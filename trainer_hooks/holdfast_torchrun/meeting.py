@@ -1,8 +1,8 @@
 """Which world the torchruns of a run form: from what each has written, without I/O or a clock.
 
-A world has a number, its round, and always the same size: training must continue to the same bits. The first world is
-of the first nodes by name. Later, each member that waits again keeps its group rank, and spares take the places of lost
-members. Nothing forms while a member is alive and does not wait: its ranks still train, or have not yet ended.
+A world has a number, its round. By default all worlds have one size: training must continue to the same bits. The first
+is of the first nodes by name. Later, each member that waits again keeps its group rank, and spares take the places of
+lost members. Nothing forms while a member is alive and does not wait: its ranks still train, or have not yet ended.
 
 If the user allows fewer nodes, members that are left keep their order, and the ranks after a lost one move up. A
 smaller world takes further nodes at its end. ``world_size.py`` knows how long it waits before it changes its size.

@@ -117,6 +117,8 @@ class CommandRunner:
                 self._persist(command.persist_snapshot.step)
             case "persist_replicas":
                 self._replicas.persist(command.persist_replicas)
+                if self._node.observes:  # its ranks wait for the state, and the leader repeats this until it is there
+                    self._supervisor.say_preparing()
             case "finish":
                 if not self.finished.done():
                     self.finished.set_result(command.finish)

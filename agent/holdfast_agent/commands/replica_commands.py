@@ -40,7 +40,7 @@ class ReplicaCommands:
 
     def persist(self, command: store.PersistReplicas) -> None:
         """Write the shards of a command. One that is repeated changes nothing: the leader waits for other nodes."""
-        if command != self._done and (command != self._command or not self._jobs.running):
+        if command.ranks and command != self._done and (command != self._command or not self._jobs.running):
             self._command = command
             self._jobs.begin(self._persist(command))
 

@@ -95,7 +95,10 @@ def _do_without(tick: Tick) -> bool:
 
 
 def _shares(tick: Tick) -> dict[str, list[int]] | None:
-    """Return which node writes the shards of which ranks; None if there are ranks that no node holds any more."""
+    """Return which node writes the shards of which ranks; None if there are ranks that no node holds any more.
+
+    Every node is named: ranks that wait for the state hear from it that it is on its way.
+    """
     resize, members = tick.record.resize, tick.state.members
     wanted = resize.step, resize.snapshot_generation
     holders: dict[int, list[str]] = {}
@@ -111,7 +114,7 @@ def _shares(tick: Tick) -> dict[str, list[int]] | None:
     shares: dict[str, list[int]] = {name: [] for name in members}
     for rank in range(resize.world_size):
         shares[min(holders[rank], key=lambda name: len(shares[name]))].append(rank)
-    return {name: ranks for name, ranks in shares.items() if ranks}
+    return shares
 
 
 def say(tick: Tick, what: str) -> None:

@@ -282,7 +282,7 @@ def test_a_world_that_has_grown_gets_what_the_smaller_one_has_in_memory_as_a_che
     started = len(world.starts)
     relaunch(world, 2, "a", "b")
     asked = commanded(world)
-    assert {name: list(one.ranks) for name, one in asked.items()} == {"a": [0, 1]}
+    assert {name: list(one.ranks) for name, one in asked.items()} == {"a": [0, 1], "b": []}
     assert {(one.step, one.generation, one.world_size) for one in asked.values()} == {(30, 1, 2)}
     assert len(world.starts) == started
     world.nodes["a"].checkpoints.append(30)
