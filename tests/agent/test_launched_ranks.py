@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import Message
 
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.checkpoints.restorer import StartingPoint
@@ -41,8 +42,18 @@ class Waiting:
     async def start(self, run_generation: int = 5, *, generation: int = 1, **fields: int) -> list[str]:
         """Command the start from a state; return why that is refused."""
         start = store.StartGeneration(world_size=1, run_generation=run_generation, **fields)  # type: ignore[arg-type]
+        return await self.give(generation, start=start)
+
+    async def give(self, generation: int = 1, **kind: Message) -> list[str]:
+        """Give a command; return why it is refused."""
         number = next(self._ids)
-        command = store.NodeCommand(id=f"{number}", fence=9, generation=generation, instance="i", start=start)
+        command = store.NodeCommand(
+            id=f"{number}",
+            fence=9,
+            generation=generation,
+            instance="i",
+            **kind,  # type: ignore[arg-type]
+        )
         before = len(self.node.link.emitted)
         await self.commands.handle(command, number, f"{number}-0")
         return [event.command_refused.reason for event in self.node.link.emitted[before:]]
@@ -75,6 +86,14 @@ async def test_a_waiting_rank_hears_of_its_slots_and_its_state_only_when_the_lea
     state = waiting.node.state(ready=False)
     assert (state.restored_generation, state.ranks[0].awaits_start) == (5, False)
     assert waiting.node.memory.complete_steps(0) == [30]  # what is newer will be trained again
+
+
+async def test_a_rank_hears_that_the_state_for_its_world_is_written_also_on_a_node_that_writes_nothing(
+    folder: Path,
+) -> None:
+    waiting = Waiting(folder)
+    assert await waiting.give(persist_replicas=store.PersistReplicas(step=30, generation=1, world_size=1)) == []
+    assert [message.start_from.preparing for message in waiting.heard()] == [True]
 
 
 async def test_a_rank_that_has_lost_its_session_hears_it_again_and_so_does_one_of_an_adopted_node(folder: Path) -> None:
