@@ -123,6 +123,9 @@ def grow(tick: Tick) -> str:
     spec, record = tick.state.spec, tick.record
     if not spec.min_replicas or len(record.nodes) == spec.nodes:
         return ""
+    stands_still = record.standstill_incident or tick.state.suspicion is not None
+    if stands_still or record.loss_counts.HasField("nonfinite_since"):  # it is to be seen what becomes of that
+        return ""
     wider = _whole_replicas(tick, [*record.nodes, *_spares(tick, record.nodes)][: spec.nodes])
     if wider is None or len(wider) <= len(record.nodes):
         _forget_growth(tick, since_unix_s=0.0)

@@ -38,6 +38,7 @@ def resize(tick: Tick) -> bool:
 def begin(tick: Tick, world_size: int, point: RestorePoint | None) -> None:
     """Begin a change from a world of ``world_size`` ranks, whose newest state is ``point``."""
     with tick.edit_record() as record:
+        record.ClearField("resize")  # it was to grow
         record.resize.world_size, record.resize.since_unix_s = world_size, tick.now
         record.resize.generation = record.generation
         if point is not None and point.source in (store.SOURCE_REPLICA, store.SOURCE_MEMORY):

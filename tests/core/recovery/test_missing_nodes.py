@@ -339,6 +339,17 @@ def test_a_run_that_has_all_its_nodes_never_takes_more_in() -> None:
     assert world.phase == "running" and not world.sent("take_checkpoint")
 
 
+def test_no_node_is_taken_in_while_newer_states_may_be_bad() -> None:
+    world = shrunk()
+    spare(world, "node2")
+    world.train(1)
+    world.now += WAIT_S
+    world.train(3, loss=float("nan"))
+    assert world.phase == "running" and not world.sent("take_checkpoint")
+    world.train(3)
+    assert world.sent("take_checkpoint")
+
+
 @pytest.mark.parametrize("why", ["the node leaves", "the checkpoint fails", "a rank dies"])
 def test_a_node_is_not_taken_in_if_that_cannot_be_done_safely(why: str) -> None:
     world = shrunk()
