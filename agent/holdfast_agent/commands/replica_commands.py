@@ -1,6 +1,7 @@
-"""Writes replica snapshots that this node holds as shards of a checkpoint: a world of another size is to start from it.
+"""Writes snapshots that this node holds as shards of a checkpoint: a world of another size is to start from it.
 
-The ranks have ended. Each replica snapshot is unpacked into a slot of its own, which is gone once its shard is written.
+No rank changes its state now. Each replica snapshot is unpacked into a slot of its own, which is gone once its shard is
+written. What is in a rank's slot is written as it is.
 """
 
 import asyncio
@@ -69,14 +70,13 @@ class ReplicaCommands:
                 saver.fail(step, reason_of_failure(error))
 
     async def _write_all(self, command: store.PersistReplicas) -> None:
-        if self._checkpoints.replicas is None:
-            raise ReplicaError("this node takes no replica snapshots: see its log")
-        replicas, ranks = self._checkpoints.replicas.replicas, sorted(set(command.ranks))
-        at_once = self._node.spec.ranks_per_node or max(len(self._node.ranks), 1)
-        slots = _TemporarySlots(replicas, command.step, at_once)
+        ranks = sorted(set(command.ranks))
         # No rank runs now, so the workers need not yield to anybody.
         workers = CheckpointWorkers(max(1, min(len(ranks), len(os.sched_getaffinity(0)))), background=False)
-        jobs = [asyncio.ensure_future(self._write(rank, command, replicas, slots, workers)) for rank in ranks]
+        at_once = self._node.spec.ranks_per_node or max(len(self._node.ranks), 1)
+        replicas = self._checkpoints.replicas
+        slots = None if replicas is None else _TemporarySlots(replicas.replicas, command.step, at_once)
+        jobs = [asyncio.ensure_future(self._write(rank, command, slots, workers)) for rank in ranks]
         try:
             await asyncio.gather(*jobs)
         finally:
@@ -84,22 +84,26 @@ class ReplicaCommands:
                 job.cancel()
             await asyncio.to_thread(workers.close)
             await asyncio.gather(*jobs, return_exceptions=True)
-            await asyncio.to_thread(slots.close, ranks)
+            if slots is not None:
+                await asyncio.to_thread(slots.close, ranks)
 
     async def _write(
         self,
         rank: int,
         command: store.PersistReplicas,
-        replicas: ReplicaStore,
-        slots: "_TemporarySlots",
+        slots: "_TemporarySlots | None",
         workers: CheckpointWorkers,
     ) -> None:
-        """Write the shard of a rank. A replica snapshot that is damaged is never used again."""
+        """Write the shard of a rank. A replica snapshot that is damaged is never used again.
+
+        ``slots``: where replica snapshots are unpacked; None: this node takes none.
+        """
         step, generation, world_size = command.step, command.generation, command.world_size
-        index = await asyncio.to_thread(replicas.find, rank, step, generation)
-        if index is None or index.world_size != world_size:
+        index = None if slots is None else await asyncio.to_thread(slots.replicas.find, rank, step, generation)
+        if slots is None or index is None or index.world_size != world_size:
             await self._write_from_memory(rank, command, workers)
             return
+        replicas = slots.replicas
         async with slots.one(rank, slot_bytes_needed(index)) as slot:
             try:
                 await workers.run(
@@ -131,7 +135,7 @@ class _TemporarySlots:
     """
 
     def __init__(self, replicas: ReplicaStore, step: int, limit: int) -> None:
-        self._replicas = replicas
+        self.replicas = replicas
         self._step = step
         self._limit = limit
         self._in_use = 0
@@ -168,11 +172,11 @@ class _TemporarySlots:
             await self._freed.wait()
 
     def _allocate(self, rank: int, nbytes: int) -> None:
-        self._replicas.check_room(nbytes)
+        self.replicas.check_room(nbytes)
         allocate(self._path(rank), nbytes)
 
     def _path(self, rank: int) -> Path:
-        return self._replicas.directory(self._step) / f"rank-{rank:05}.slot"
+        return self.replicas.directory(self._step) / f"rank-{rank:05}.slot"
 
     def close(self, ranks: list[int]) -> None:
         """Remove the slot that was being created when its job ended."""

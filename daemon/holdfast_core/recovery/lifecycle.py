@@ -172,6 +172,7 @@ def stopping(tick: Tick) -> None:
             hang_aborts.await_reaction(tick)
         return
     missing_nodes.take_back(tick)
+    missing_nodes.fall_back(tick)
     missing_nodes.replace_lost(tick)
     missing_nodes.shrink(tick)
     record, nodes = tick.record, tick.state.nodes

@@ -20,6 +20,10 @@ from holdfast_core.recovery.ending import RESEND_S
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
+GROW_AGAIN_S = 60.0
+"""Least time before nodes are taken in again after a larger world has not trained. It doubles each time."""
+MOST_DOUBLINGS = 6
+
 
 def replace_lost(tick: Tick) -> None:
     """Let spares take the places of missing nodes."""
@@ -44,6 +48,26 @@ def take_back(tick: Tick) -> None:
         if record.generation == resize.generation:  # else what is in memory may be of the smaller world
             record.ClearField("resize")
     incidents.add_line_to_open(tick, f"no node is missing any more: the run trains on with {_share(tick)}")
+
+
+def fall_back(tick: Tick) -> None:
+    """Leave out again what was taken in, if the larger world was started and has not trained.
+
+    A node may come back broken. The run has trained without it, and must not fail because of it.
+    """
+    record = tick.record
+    fewer = list(record.resize.fewer)
+    if (
+        not fewer
+        or record.generation == record.resize.generation
+        or any(name not in tick.state.nodes for name in fewer)
+    ):
+        return
+    with tick.edit_record() as edited:
+        edited.nodes[:] = fewer
+        edited.resize.ClearField("fewer")
+        edited.failed_growths = record.failed_growths + 1
+    incidents.add_line_to_open(tick, f"the larger world has not trained: the run trains on with {_share(tick)}")
 
 
 def stop_strays(tick: Tick) -> None:
@@ -71,6 +95,8 @@ def see_training(tick: Tick) -> None:
     record = tick.record
     with tick.edit_record() as edited:
         edited.trained_world_size, edited.trained_generation = tick.world_size, record.generation
+        if record.resize.fewer:
+            edited.failed_growths = 0
         edited.replica_ranks = max((rank.replica_ranks for rank in tick.ranks.values()), default=0)
         edited.ClearField("resize")
         if len(record.nodes) == tick.state.spec.nodes:
@@ -124,7 +150,7 @@ def grow(tick: Tick) -> str:
     if not spec.min_replicas or len(record.nodes) == spec.nodes:
         return ""
     stands_still = record.standstill_incident or tick.state.suspicion is not None
-    if stands_still or record.loss_counts.HasField("nonfinite_since"):  # it is to be seen what becomes of that
+    if stands_still or record.loss_counts.HasField("nonfinite_since"):  # that may end in a restart of another kind
         return ""
     wider = _whole_replicas(tick, [*record.nodes, *_spares(tick, record.nodes)][: spec.nodes])
     if wider is None or len(wider) <= len(record.nodes):
@@ -132,7 +158,7 @@ def grow(tick: Tick) -> str:
     elif not tick.state.wider_since_unix_s:
         tick.state = replace(tick.state, wider_since_unix_s=tick.now)
     elif not record.HasField("resize"):
-        if tick.now - tick.state.wider_since_unix_s >= spec.resize_after_s:
+        if tick.now - tick.state.wider_since_unix_s >= _growth_wait_s(tick):
             _begin_growth(tick)
     elif any(step >= record.resize.step for step in committed_steps(tick.state)):
         return _take_in(tick, wider)
@@ -145,6 +171,12 @@ def give_up_growth(tick: Tick) -> None:
     """Leave the nodes as they are: a fault stops the ranks before the checkpoint for more nodes is there."""
     if tick.record.HasField("resize") and not tick.record.resize.world_size:
         _forget_growth(tick, since_unix_s=0.0)
+
+
+def _growth_wait_s(tick: Tick) -> float:
+    """Return how long nodes must have been ready: longer after each larger world that has not trained."""
+    wait_s, failed = tick.state.spec.resize_after_s, tick.record.failed_growths
+    return max(wait_s, GROW_AGAIN_S) * 2.0 ** min(failed, MOST_DOUBLINGS) if failed else wait_s
 
 
 def _begin_growth(tick: Tick) -> None:
@@ -160,6 +192,7 @@ def _take_in(tick: Tick, wider: Sequence[str]) -> str:
     who = f"node {back[0]} is" if len(back) == 1 else f"{len(back)} nodes are"
     with tick.edit_record() as record:
         record.resize.world_size, record.resize.since_unix_s = tick.world_size, tick.now
+        record.resize.generation, record.resize.fewer[:] = record.generation, list(record.nodes)
         record.nodes[:] = wider
     reason = f"{who} taken in: the run trains on with {_share(tick)}"
     incident = tick.state.incidents.get(tick.record.shrunk_incident)

@@ -240,10 +240,10 @@ async def test_the_next_generation_begins_when_nothing_is_written_any_more(
     assert (seen, desk.reported) == ([(0, [])], [])
 
 
-async def test_a_node_that_takes_no_replica_snapshots_says_so(folder: Path) -> None:
+async def test_a_node_that_takes_no_replica_snapshots_has_only_its_memory(folder: Path) -> None:
     desk = Desk(folder)
     await desk.give(
         persist_replicas=store.PersistReplicas(step=STEP, generation=GENERATION, world_size=WORLD, ranks=[0])
     )
     await until(lambda: desk.reported == ["checkpoint_failed"], "it is reported")
-    assert "takes no replica snapshots" in desk.node.link.emitted[0].checkpoint_failed.reason
+    assert desk.node.link.emitted[0].checkpoint_failed.reason == "this node has no snapshot of rank 0 and step 20"

@@ -245,7 +245,7 @@ def relaunch(world: Restored, generation: int, *nodes: str) -> None:
 
 
 def commanded(world: Restored) -> dict[str, store.PersistReplicas]:
-    """Return what the nodes are told to write now."""
+    """Return what the nodes are to write now."""
     world.tick(seconds=3.0)
     sent = [one for one in world.actions if isinstance(one, Send) and one.command.HasField("persist_replicas")]
     return {one.node: one.command.persist_replicas for one in sent}

@@ -58,7 +58,7 @@ def commit(world: World, step: int) -> None:
 
 
 def written(world: World) -> dict[str, list[int]]:
-    """Return the ranks whose shards the nodes were told to write, by the newest command for each."""
+    """Return the ranks whose shards each node is to write, by its newest command."""
     return {name: list(one.persist_replicas.ranks) for name, one in world.commands if one.HasField("persist_replicas")}
 
 
@@ -329,6 +329,41 @@ def test_a_node_that_is_back_is_taken_in_from_a_checkpoint_that_is_taken_for_it(
     assert not world.state.record.HasField("resize") and not world.state.record.shrunk_incident
     assert story(world)[-1] == "node node2 is taken in: the run trains on with 3 of 3 nodes, 6 of 6 ranks"
     assert world.incidents[-1].state == store.INCIDENT_STATE_RECOVERED
+
+
+@pytest.mark.parametrize("how", ["its rank dies", "it is lost again"])
+def test_a_node_that_comes_back_broken_never_fails_the_run_and_is_tried_later_each_time(how: str) -> None:
+    world = shrunk()
+    world.spec.restarts_without_progress = 1
+    for attempt in range(3):
+        spare(world, "node2")
+        world.train(1)
+        asked = len(world.sent("take_checkpoint"))
+        wait_s = WAIT_S * 2**attempt
+        world.now += wait_s - 5
+        world.train(2)
+        assert len(world.sent("take_checkpoint")) == asked
+        world.now += 10
+        world.train(1)
+        step = world.state.record.resize.step
+        commit(world, step)
+        world.until("starting")
+        assert len(starts(world)) == 3
+        world.nodes = 3
+        world.end(5, signal=9)
+        if how == "it is lost again":
+            del world.node_states["node2"]
+        world.until("stopping")
+        world.until("starting")
+        assert starts(world) == {
+            f"node{number}": (PER_NODE * number, 4, store.SOURCE_CHECKPOINT, step) for number in range(2)
+        }
+        world.node_states.pop("node2", None)
+        world.nodes = 2
+        publish(world)
+        world.train(5)
+        assert (world.phase, world.state.record.failed_growths) == ("running", attempt + 1)
+    assert "the larger world has not trained: the run trains on with 2 of 3 nodes, 4 of 6 ranks" in story(world)
 
 
 def test_a_run_that_has_all_its_nodes_never_takes_more_in() -> None:
