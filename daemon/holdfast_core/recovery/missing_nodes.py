@@ -51,17 +51,14 @@ def take_back(tick: Tick) -> None:
 
 
 def fall_back(tick: Tick) -> None:
-    """Leave out again what was taken in, if the larger world was started and has not trained.
+    """Leave out again what was taken in, if the larger world has not trained, or if some of it is missing already.
 
-    A node may come back broken. The run has trained without it, and must not fail because of it.
+    A node may come back broken, or not for long. The run has trained without it, and must not fail or wait for it.
     """
-    record = tick.record
+    record, nodes = tick.record, tick.state.nodes
     fewer = list(record.resize.fewer)
-    if (
-        not fewer
-        or record.generation == record.resize.generation
-        or any(name not in tick.state.nodes for name in fewer)
-    ):
+    is_to_start = record.generation == record.resize.generation and all(name in nodes for name in record.nodes)
+    if not fewer or is_to_start or not all(name in nodes for name in fewer):
         return
     with tick.edit_record() as edited:
         edited.nodes[:] = fewer

@@ -366,6 +366,22 @@ def test_a_node_that_comes_back_broken_never_fails_the_run_and_is_tried_later_ea
     assert "the larger world has not trained: the run trains on with 2 of 3 nodes, 4 of 6 ranks" in story(world)
 
 
+def test_a_node_that_is_lost_while_it_is_taken_in_is_not_waited_for() -> None:
+    world = shrunk()
+    spare(world, "node2")
+    world.train(1)
+    world.now += WAIT_S
+    world.train(2)
+    step = world.state.record.resize.step
+    world.obeys = False
+    commit(world, step)
+    assert (world.phase, len(world.state.record.nodes)) == ("stopping", 3)
+    del world.node_states["node2"]
+    world.obeys = True
+    wait(world, 4)
+    assert {one[1:] for one in starts(world).values()} == {(4, store.SOURCE_CHECKPOINT, step)}
+
+
 def test_a_run_that_has_all_its_nodes_never_takes_more_in() -> None:
     world = training()
     spare(world, "node9")
