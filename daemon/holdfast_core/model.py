@@ -70,8 +70,22 @@ class AcknowledgeRequest:
     """Its id."""
 
 
+@dataclass(frozen=True)
+class ReleaseRequest:
+    """An operator says that a node may train again."""
+
+    node: str
+
+
 Request: TypeAlias = (
-    CheckpointRequest | StopRequest | FaultRequest | StacksRequest | ProfileRequest | LauncherEnded | AcknowledgeRequest
+    CheckpointRequest
+    | StopRequest
+    | FaultRequest
+    | StacksRequest
+    | ProfileRequest
+    | LauncherEnded
+    | AcknowledgeRequest
+    | ReleaseRequest
 )
 
 

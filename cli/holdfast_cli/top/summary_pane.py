@@ -57,8 +57,8 @@ def attention_text(attention: AttentionPanel | None, *, is_short: bool = False) 
 def numbers_text(look: RunLook) -> Text:
     """Return the numbers of the optimizer and of memory, what is saved, and what has happened."""
     lines = [Text(line) for line in _number_lines(look) if line]
-    if look.status.missing_nodes and look.status.HasField("urgent_incident"):  # else it is what needs attention
-        lines.append(Text(one_line(look.status.missing_nodes), "bold yellow"))
+    if look.status.nodes_note and look.status.HasField("urgent_incident"):  # else it is what needs attention
+        lines.append(Text(one_line(look.status.nodes_note), "bold yellow"))
     if look.status.replicas_note:
         lines.append(Text(one_line(look.status.replicas_note), "dim"))
     return Text("\n").join(lines)

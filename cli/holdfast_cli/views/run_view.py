@@ -123,8 +123,8 @@ def title_text(status: RunStatus, style: str, ended: str = "") -> Text:
 
 def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
     lines = [title_text(status, phase_style(status)), progress_text(status, surroundings.total_steps)]
-    if status.missing_nodes:
-        lines.append(Text(status.missing_nodes, style=_ODD))
+    if status.nodes_note:
+        lines.append(Text(status.nodes_note, style=_ODD))
     if numbers := numbers_line(status):
         lines.append(Text(numbers))
     if logged := logged_line(status):

@@ -75,7 +75,7 @@ def is_bad(state: CoreState) -> bool:
     return open_incident(state) is not None or is_worthless
 
 
-def missing_nodes_line(state: CoreState) -> str:
+def nodes_note(state: CoreState) -> str:
     """Return with how many of its nodes and ranks the run trains, and since which incident; "" if none is missing."""
     record, spec = state.record, state.spec
     if not record.shrunk_incident or record.phase != store.RUN_PHASE_RUNNING:

@@ -13,7 +13,7 @@ from holdfast_core.naming import incident_number, time_left_s
 from holdfast_core.reading.attention import (
     is_loss_acknowledged,
     is_training,
-    missing_nodes_line,
+    nodes_note,
     tokens_per_s,
     urgent_incident,
 )
@@ -47,7 +47,7 @@ def status_of(
         checkpoints=checkpoints,
         newest_snapshot=newest_common_snapshot(state.members, state.world_size),
         newest_replica=complete_step(state),
-        missing_nodes=missing_nodes_line(state),
+        nodes_note=nodes_note(state),
         left_out=record.left_out,
         incidents=max(record.incident_count, len(state.incidents)),
         restarts=record.restarts_total,

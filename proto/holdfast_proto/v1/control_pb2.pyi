@@ -22,6 +22,14 @@ class RankSort(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RANK_SORT_MEMORY: _ClassVar[RankSort]
     RANK_SORT_NODE: _ClassVar[RankSort]
 
+class NodeRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NODE_ROLE_UNSPECIFIED: _ClassVar[NodeRole]
+    NODE_ROLE_MEMBER: _ClassVar[NodeRole]
+    NODE_ROLE_MISSING: _ClassVar[NodeRole]
+    NODE_ROLE_SPARE: _ClassVar[NodeRole]
+    NODE_ROLE_ABSENT: _ClassVar[NodeRole]
+
 class RankHealth(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     RANK_HEALTH_UNSPECIFIED: _ClassVar[RankHealth]
@@ -53,6 +61,11 @@ RANK_SORT_STEP: RankSort
 RANK_SORT_STALLED: RankSort
 RANK_SORT_MEMORY: RankSort
 RANK_SORT_NODE: RankSort
+NODE_ROLE_UNSPECIFIED: NodeRole
+NODE_ROLE_MEMBER: NodeRole
+NODE_ROLE_MISSING: NodeRole
+NODE_ROLE_SPARE: NodeRole
+NODE_ROLE_ABSENT: NodeRole
 RANK_HEALTH_UNSPECIFIED: RankHealth
 RANK_HEALTH_OK: RankHealth
 RANK_HEALTH_STARTING: RankHealth
@@ -215,6 +228,44 @@ class TakeProfileResponse(_message.Message):
     taken: _store_pb2.ProfileTaken
     def __init__(self, node: _Optional[str] = ..., taken: _Optional[_Union[_store_pb2.ProfileTaken, _Mapping]] = ...) -> None: ...
 
+class ListNodesRequest(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    def __init__(self, run: _Optional[str] = ...) -> None: ...
+
+class ListNodesResponse(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeView]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeView, _Mapping]]] = ...) -> None: ...
+
+class ReleaseNodeRequest(_message.Message):
+    __slots__ = ("run", "node")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    node: str
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
+
+class ReleaseNodeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NodeView(_message.Message):
+    __slots__ = ("node", "role", "check", "history", "slow")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    SLOW_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    role: NodeRole
+    check: _store_pb2.NodeCheck
+    history: _store_pb2.NodeHistory
+    slow: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[str] = ..., role: _Optional[_Union[NodeRole, str]] = ..., check: _Optional[_Union[_store_pb2.NodeCheck, _Mapping]] = ..., history: _Optional[_Union[_store_pb2.NodeHistory, _Mapping]] = ..., slow: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class GetDaemonRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -358,7 +409,7 @@ class RunSettings(_message.Message):
     def __init__(self, mode: _Optional[_Union[_store_pb2.Mode, str]] = ..., ranks_per_node: _Optional[int] = ..., on_hang: _Optional[_Union[_store_pb2.HangAction, str]] = ..., injection_allowed: bool = ..., checkpoint_directory: _Optional[str] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "planned_steps", "refused", "time_use_s", "wall_s", "nonfinite_since", "finite_loss_step", "stopped_by_loss", "urgent_incident", "loss_is_acknowledged", "refused_ranks", "settings", "time_left_s", "checkpoints", "pipeline_bubble", "other_ranks", "rank_counts", "matching_ranks", "odd_ranks", "newest_replica", "missing_nodes", "left_out", "logged")
+    __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "planned_steps", "refused", "time_use_s", "wall_s", "nonfinite_since", "finite_loss_step", "stopped_by_loss", "urgent_incident", "loss_is_acknowledged", "refused_ranks", "settings", "time_left_s", "checkpoints", "pipeline_bubble", "other_ranks", "rank_counts", "matching_ranks", "odd_ranks", "newest_replica", "nodes_note", "nodes_advice", "left_out", "logged")
     class TimeUseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -419,7 +470,8 @@ class RunStatus(_message.Message):
     MATCHING_RANKS_FIELD_NUMBER: _ClassVar[int]
     ODD_RANKS_FIELD_NUMBER: _ClassVar[int]
     NEWEST_REPLICA_FIELD_NUMBER: _ClassVar[int]
-    MISSING_NODES_FIELD_NUMBER: _ClassVar[int]
+    NODES_NOTE_FIELD_NUMBER: _ClassVar[int]
+    NODES_ADVICE_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     LOGGED_FIELD_NUMBER: _ClassVar[int]
     run: str
@@ -468,7 +520,8 @@ class RunStatus(_message.Message):
     matching_ranks: int
     odd_ranks: int
     newest_replica: int
-    missing_nodes: str
+    nodes_note: str
+    nodes_advice: str
     left_out: _containers.RepeatedCompositeFieldContainer[_session_pb2.LeftOut]
     logged: _containers.RepeatedCompositeFieldContainer[_common_pb2.LoggedNumber]
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., planned_steps: _Optional[int] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ..., nonfinite_since: _Optional[int] = ..., finite_loss_step: _Optional[int] = ..., stopped_by_loss: _Optional[_Union[_store_pb2.LossTier, str]] = ..., urgent_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., loss_is_acknowledged: bool = ..., refused_ranks: _Optional[_Iterable[str]] = ..., settings: _Optional[_Union[RunSettings, _Mapping]] = ..., time_left_s: _Optional[float] = ..., checkpoints: _Optional[_Iterable[int]] = ..., pipeline_bubble: _Optional[float] = ..., other_ranks: _Optional[_Iterable[_Union[RankGroup, _Mapping]]] = ..., rank_counts: _Optional[_Mapping[str, int]] = ..., matching_ranks: _Optional[int] = ..., odd_ranks: _Optional[int] = ..., newest_replica: _Optional[int] = ..., missing_nodes: _Optional[str] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ..., logged: _Optional[_Iterable[_Union[_common_pb2.LoggedNumber, _Mapping]]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[_store_pb2.RunPhase, str]] = ..., generation: _Optional[int] = ..., newest_step: _Optional[int] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., ranks: _Optional[_Iterable[_Union[RankView, _Mapping]]] = ..., newest_checkpoint: _Optional[int] = ..., newest_snapshot: _Optional[int] = ..., incidents: _Optional[int] = ..., restarts: _Optional[int] = ..., loss_spikes: _Optional[int] = ..., leader: bool = ..., outcome: _Optional[str] = ..., now_unix_s: _Optional[float] = ..., store_up: bool = ..., newest_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., deadline_s: _Optional[float] = ..., left_step: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[_store_pb2.FaultInjected, _Mapping]]] = ..., faults_refused: _Optional[_Iterable[_Union[_store_pb2.FaultRefused, _Mapping]]] = ..., failed_checkpoint: _Optional[int] = ..., resumed_step: _Optional[int] = ..., learning_rate: _Optional[float] = ..., replicas_note: _Optional[str] = ..., planned_steps: _Optional[int] = ..., refused: bool = ..., time_use_s: _Optional[_Mapping[str, float]] = ..., wall_s: _Optional[float] = ..., nonfinite_since: _Optional[int] = ..., finite_loss_step: _Optional[int] = ..., stopped_by_loss: _Optional[_Union[_store_pb2.LossTier, str]] = ..., urgent_incident: _Optional[_Union[_store_pb2.Incident, _Mapping]] = ..., loss_is_acknowledged: bool = ..., refused_ranks: _Optional[_Iterable[str]] = ..., settings: _Optional[_Union[RunSettings, _Mapping]] = ..., time_left_s: _Optional[float] = ..., checkpoints: _Optional[_Iterable[int]] = ..., pipeline_bubble: _Optional[float] = ..., other_ranks: _Optional[_Iterable[_Union[RankGroup, _Mapping]]] = ..., rank_counts: _Optional[_Mapping[str, int]] = ..., matching_ranks: _Optional[int] = ..., odd_ranks: _Optional[int] = ..., newest_replica: _Optional[int] = ..., nodes_note: _Optional[str] = ..., nodes_advice: _Optional[str] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ..., logged: _Optional[_Iterable[_Union[_common_pb2.LoggedNumber, _Mapping]]] = ...) -> None: ...

@@ -79,6 +79,16 @@ class ControlStub(object):
                 request_serializer=holdfast__proto_dot_v1_dot_control__pb2.TakeProfileRequest.SerializeToString,
                 response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.TakeProfileResponse.FromString,
                 _registered_method=True)
+        self.ListNodes = channel.unary_unary(
+                '/holdfast.v1.Control/ListNodes',
+                request_serializer=holdfast__proto_dot_v1_dot_control__pb2.ListNodesRequest.SerializeToString,
+                response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.ListNodesResponse.FromString,
+                _registered_method=True)
+        self.ReleaseNode = channel.unary_unary(
+                '/holdfast.v1.Control/ReleaseNode',
+                request_serializer=holdfast__proto_dot_v1_dot_control__pb2.ReleaseNodeRequest.SerializeToString,
+                response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.ReleaseNodeResponse.FromString,
+                _registered_method=True)
         self.GetDaemon = channel.unary_unary(
                 '/holdfast.v1.Control/GetDaemon',
                 request_serializer=holdfast__proto_dot_v1_dot_control__pb2.GetDaemonRequest.SerializeToString,
@@ -151,6 +161,20 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListNodes(self, request, context):
+        """Lists the nodes of a run: members, spares, and those that something is known against.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseNode(self, request, context):
+        """Ends the quarantine of a node, and forgets what is known against it. NOT_FOUND: nothing is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetDaemon(self, request, context):
         """Returns how the daemon itself is, and which agents it hears of.
         """
@@ -205,6 +229,16 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.TakeProfile,
                     request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.TakeProfileRequest.FromString,
                     response_serializer=holdfast__proto_dot_v1_dot_control__pb2.TakeProfileResponse.SerializeToString,
+            ),
+            'ListNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListNodes,
+                    request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.ListNodesRequest.FromString,
+                    response_serializer=holdfast__proto_dot_v1_dot_control__pb2.ListNodesResponse.SerializeToString,
+            ),
+            'ReleaseNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseNode,
+                    request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.ReleaseNodeRequest.FromString,
+                    response_serializer=holdfast__proto_dot_v1_dot_control__pb2.ReleaseNodeResponse.SerializeToString,
             ),
             'GetDaemon': grpc.unary_unary_rpc_method_handler(
                     servicer.GetDaemon,
@@ -455,6 +489,60 @@ class Control(object):
             '/holdfast.v1.Control/TakeProfile',
             holdfast__proto_dot_v1_dot_control__pb2.TakeProfileRequest.SerializeToString,
             holdfast__proto_dot_v1_dot_control__pb2.TakeProfileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/holdfast.v1.Control/ListNodes',
+            holdfast__proto_dot_v1_dot_control__pb2.ListNodesRequest.SerializeToString,
+            holdfast__proto_dot_v1_dot_control__pb2.ListNodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/holdfast.v1.Control/ReleaseNode',
+            holdfast__proto_dot_v1_dot_control__pb2.ReleaseNodeRequest.SerializeToString,
+            holdfast__proto_dot_v1_dot_control__pb2.ReleaseNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

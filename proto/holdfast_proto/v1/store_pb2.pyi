@@ -56,6 +56,20 @@ class Life(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LIFE_RUNNING: _ClassVar[Life]
     LIFE_EXITED: _ClassVar[Life]
 
+class CheckKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHECK_KIND_UNSPECIFIED: _ClassVar[CheckKind]
+    CHECK_KIND_DISK: _ClassVar[CheckKind]
+    CHECK_KIND_SHM: _ClassVar[CheckKind]
+    CHECK_KIND_LOOPBACK: _ClassVar[CheckKind]
+    CHECK_KIND_NETWORK: _ClassVar[CheckKind]
+    CHECK_KIND_CPU_GEMM: _ClassVar[CheckKind]
+    CHECK_KIND_CPU_MEMORY: _ClassVar[CheckKind]
+    CHECK_KIND_GPU_GEMM: _ClassVar[CheckKind]
+    CHECK_KIND_GPU_MEMORY: _ClassVar[CheckKind]
+    CHECK_KIND_GPU_STATE: _ClassVar[CheckKind]
+    CHECK_KIND_CLOCK: _ClassVar[CheckKind]
+
 class Source(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SOURCE_UNSPECIFIED: _ClassVar[Source]
@@ -223,6 +237,17 @@ LIFE_UNSPECIFIED: Life
 LIFE_STARTING: Life
 LIFE_RUNNING: Life
 LIFE_EXITED: Life
+CHECK_KIND_UNSPECIFIED: CheckKind
+CHECK_KIND_DISK: CheckKind
+CHECK_KIND_SHM: CheckKind
+CHECK_KIND_LOOPBACK: CheckKind
+CHECK_KIND_NETWORK: CheckKind
+CHECK_KIND_CPU_GEMM: CheckKind
+CHECK_KIND_CPU_MEMORY: CheckKind
+CHECK_KIND_GPU_GEMM: CheckKind
+CHECK_KIND_GPU_MEMORY: CheckKind
+CHECK_KIND_GPU_STATE: CheckKind
+CHECK_KIND_CLOCK: CheckKind
 SOURCE_UNSPECIFIED: Source
 SOURCE_SEED: Source
 SOURCE_MEMORY: Source
@@ -325,7 +350,7 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "continue_from", "versions", "notify", "loss_policy", "on_hang", "auto", "ras_off", "restores", "replicate_every_s", "replica_bytes_per_s", "left_out", "min_replicas", "resize_after_s")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience", "from_scratch", "adopt", "continue_from", "versions", "notify", "loss_policy", "on_hang", "auto", "ras_off", "restores", "replicate_every_s", "replica_bytes_per_s", "left_out", "min_replicas", "resize_after_s", "checks_nodes", "quarantines")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -367,6 +392,8 @@ class RunSpec(_message.Message):
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     RESIZE_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_NODES_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINES_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
     ranks_per_node: int
@@ -401,7 +428,9 @@ class RunSpec(_message.Message):
     left_out: _containers.RepeatedCompositeFieldContainer[_session_pb2.LeftOut]
     min_replicas: int
     resize_after_s: float
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., continue_from: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ..., on_hang: _Optional[_Union[HangAction, str]] = ..., auto: bool = ..., ras_off: bool = ..., restores: bool = ..., replicate_every_s: _Optional[float] = ..., replica_bytes_per_s: _Optional[float] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ..., min_replicas: _Optional[int] = ..., resize_after_s: _Optional[float] = ...) -> None: ...
+    checks_nodes: bool
+    quarantines: bool
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ..., continue_from: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., notify: _Optional[_Union[Notify, _Mapping]] = ..., loss_policy: _Optional[_Union[LossPolicy, _Mapping]] = ..., on_hang: _Optional[_Union[HangAction, str]] = ..., auto: bool = ..., ras_off: bool = ..., restores: bool = ..., replicate_every_s: _Optional[float] = ..., replica_bytes_per_s: _Optional[float] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ..., min_replicas: _Optional[int] = ..., resize_after_s: _Optional[float] = ..., checks_nodes: bool = ..., quarantines: bool = ...) -> None: ...
 
 class LossRule(_message.Message):
     __slots__ = ("action", "budget")
@@ -726,7 +755,7 @@ class LostWorker(_message.Message):
     def __init__(self, pid: _Optional[int] = ..., code: _Optional[int] = ...) -> None: ...
 
 class NodeState(_message.Message):
-    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "relaunched", "refused_ranks", "history", "damaged_checkpoints", "protocol", "awaits_files", "checkpoints_are_old", "restored_generation", "restarts_left", "replicas", "left_out")
+    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "relaunched", "refused_ranks", "history", "damaged_checkpoints", "protocol", "awaits_files", "checkpoints_are_old", "restored_generation", "restarts_left", "replicas", "left_out", "check")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -755,6 +784,7 @@ class NodeState(_message.Message):
     RESTARTS_LEFT_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
     run: str
     node: str
     generation: int
@@ -783,7 +813,42 @@ class NodeState(_message.Message):
     restarts_left: int
     replicas: NodeReplicas
     left_out: _containers.RepeatedCompositeFieldContainer[_session_pb2.LeftOut]
-    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ..., world_size: _Optional[int] = ..., relaunched: bool = ..., refused_ranks: _Optional[str] = ..., history: _Optional[int] = ..., damaged_checkpoints: _Optional[_Iterable[int]] = ..., protocol: _Optional[int] = ..., awaits_files: bool = ..., checkpoints_are_old: bool = ..., restored_generation: _Optional[int] = ..., restarts_left: _Optional[int] = ..., replicas: _Optional[_Union[NodeReplicas, _Mapping]] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ...) -> None: ...
+    check: NodeCheck
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ..., world_size: _Optional[int] = ..., relaunched: bool = ..., refused_ranks: _Optional[str] = ..., history: _Optional[int] = ..., damaged_checkpoints: _Optional[_Iterable[int]] = ..., protocol: _Optional[int] = ..., awaits_files: bool = ..., checkpoints_are_old: bool = ..., restored_generation: _Optional[int] = ..., restarts_left: _Optional[int] = ..., replicas: _Optional[_Union[NodeReplicas, _Mapping]] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ..., check: _Optional[_Union[NodeCheck, _Mapping]] = ...) -> None: ...
+
+class NodeCheck(_message.Message):
+    __slots__ = ("id", "ended_unix_s", "took_s", "figures", "failures", "unmeasured")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ENDED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    UNMEASURED_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    ended_unix_s: float
+    took_s: float
+    figures: _containers.RepeatedCompositeFieldContainer[CheckFigure]
+    failures: _containers.RepeatedCompositeFieldContainer[CheckFailure]
+    unmeasured: str
+    def __init__(self, id: _Optional[str] = ..., ended_unix_s: _Optional[float] = ..., took_s: _Optional[float] = ..., figures: _Optional[_Iterable[_Union[CheckFigure, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[CheckFailure, _Mapping]]] = ..., unmeasured: _Optional[str] = ...) -> None: ...
+
+class CheckFigure(_message.Message):
+    __slots__ = ("kind", "device", "value")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    kind: CheckKind
+    device: int
+    value: float
+    def __init__(self, kind: _Optional[_Union[CheckKind, str]] = ..., device: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+
+class CheckFailure(_message.Message):
+    __slots__ = ("kind", "reason")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    kind: CheckKind
+    reason: str
+    def __init__(self, kind: _Optional[_Union[CheckKind, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeReplicas(_message.Message):
     __slots__ = ("address", "failure_domain", "held", "wanted_step", "failed", "replicated_step", "unusable_generation")
@@ -1173,7 +1238,7 @@ class CommandRefused(_message.Message):
     def __init__(self, command_fence: _Optional[int] = ..., known_fence: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeCommand(_message.Message):
-    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot", "inject_fault", "prove_checkpoint", "take_stacks", "take_profile", "end_ranks", "replicate", "spike_found", "persist_replicas", "instance")
+    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot", "inject_fault", "prove_checkpoint", "take_stacks", "take_profile", "end_ranks", "replicate", "spike_found", "persist_replicas", "check_node", "instance")
     ID_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -1193,6 +1258,7 @@ class NodeCommand(_message.Message):
     REPLICATE_FIELD_NUMBER: _ClassVar[int]
     SPIKE_FOUND_FIELD_NUMBER: _ClassVar[int]
     PERSIST_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    CHECK_NODE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     id: str
     fence: int
@@ -1213,8 +1279,15 @@ class NodeCommand(_message.Message):
     replicate: Replicate
     spike_found: _session_pb2.SpikeFound
     persist_replicas: PersistReplicas
+    check_node: CheckNode
     instance: str
-    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., prove_checkpoint: _Optional[_Union[ProveCheckpoint, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., take_profile: _Optional[_Union[TakeProfile, _Mapping]] = ..., end_ranks: _Optional[_Union[EndRanks, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., spike_found: _Optional[_Union[_session_pb2.SpikeFound, _Mapping]] = ..., persist_replicas: _Optional[_Union[PersistReplicas, _Mapping]] = ..., instance: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., prove_checkpoint: _Optional[_Union[ProveCheckpoint, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., take_profile: _Optional[_Union[TakeProfile, _Mapping]] = ..., end_ranks: _Optional[_Union[EndRanks, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., spike_found: _Optional[_Union[_session_pb2.SpikeFound, _Mapping]] = ..., persist_replicas: _Optional[_Union[PersistReplicas, _Mapping]] = ..., check_node: _Optional[_Union[CheckNode, _Mapping]] = ..., instance: _Optional[str] = ...) -> None: ...
+
+class CheckNode(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class StartGeneration(_message.Message):
     __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step", "history", "run_generation", "replica_generation", "replica_holders", "left_out")
@@ -2005,7 +2078,7 @@ class Incident(_message.Message):
     def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ..., notify: bool = ..., loss_tier: _Optional[_Union[LossTier, str]] = ..., culprits: _Optional[_Iterable[_Union[CulpritPlace, _Mapping]]] = ..., nodes: _Optional[int] = ..., acknowledged_unix_s: _Optional[float] = ..., abort: _Optional[_Union[HangAbort, _Mapping]] = ..., superseded: _Optional[int] = ..., lost_unknown: bool = ...) -> None: ...
 
 class CoordinatorState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage", "standstill_incident", "uncertain_restarts", "restart_is_uncertain", "known_pauses", "longest_phase_s", "history", "trained", "failed_reads", "read_again_unix_s", "reads_incident", "history_is_known", "failed_checkpoint", "refused", "pinned", "wanted", "time_use", "loss_counts", "proven", "bad_loss", "event_numbers", "counts_anew", "unusable_replica", "replica_generation", "left_out", "roll_back", "line", "resize", "replica_ranks", "shrunk_incident", "trained_world_size", "trained_generation", "failed_growths")
+    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage", "standstill_incident", "uncertain_restarts", "restart_is_uncertain", "known_pauses", "longest_phase_s", "history", "trained", "failed_reads", "read_again_unix_s", "reads_incident", "history_is_known", "failed_checkpoint", "refused", "pinned", "wanted", "time_use", "loss_counts", "proven", "bad_loss", "event_numbers", "counts_anew", "unusable_replica", "replica_generation", "left_out", "roll_back", "line", "resize", "replica_ranks", "shrunk_incident", "trained_world_size", "trained_generation", "failed_growths", "node_histories")
     class LongestPhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -2074,6 +2147,7 @@ class CoordinatorState(_message.Message):
     TRAINED_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     TRAINED_GENERATION_FIELD_NUMBER: _ClassVar[int]
     FAILED_GROWTHS_FIELD_NUMBER: _ClassVar[int]
+    NODE_HISTORIES_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: RunPhase
     generation: int
@@ -2128,7 +2202,34 @@ class CoordinatorState(_message.Message):
     trained_world_size: int
     trained_generation: int
     failed_growths: int
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ..., standstill_incident: _Optional[str] = ..., uncertain_restarts: _Optional[int] = ..., restart_is_uncertain: bool = ..., known_pauses: _Optional[_Iterable[_Union[KnownPause, _Mapping]]] = ..., longest_phase_s: _Optional[_Mapping[int, float]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., trained: bool = ..., failed_reads: _Optional[int] = ..., read_again_unix_s: _Optional[float] = ..., reads_incident: _Optional[str] = ..., history_is_known: bool = ..., failed_checkpoint: _Optional[int] = ..., refused: bool = ..., pinned: _Optional[_Iterable[_Union[PinnedCheckpoint, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[WantedCheckpoint, _Mapping]]] = ..., time_use: _Optional[_Union[TimeUse, _Mapping]] = ..., loss_counts: _Optional[_Union[LossCounts, _Mapping]] = ..., proven: _Optional[_Union[ProvenSteps, _Mapping]] = ..., bad_loss: _Optional[_Union[BadLoss, _Mapping]] = ..., event_numbers: _Optional[_Mapping[str, int]] = ..., counts_anew: bool = ..., unusable_replica: _Optional[int] = ..., replica_generation: _Optional[int] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ..., roll_back: _Optional[_Union[RollBack, _Mapping]] = ..., line: _Optional[_Union[Line, _Mapping]] = ..., resize: _Optional[_Union[Resize, _Mapping]] = ..., replica_ranks: _Optional[int] = ..., shrunk_incident: _Optional[str] = ..., trained_world_size: _Optional[int] = ..., trained_generation: _Optional[int] = ..., failed_growths: _Optional[int] = ...) -> None: ...
+    node_histories: _containers.RepeatedCompositeFieldContainer[NodeHistory]
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ..., standstill_incident: _Optional[str] = ..., uncertain_restarts: _Optional[int] = ..., restart_is_uncertain: bool = ..., known_pauses: _Optional[_Iterable[_Union[KnownPause, _Mapping]]] = ..., longest_phase_s: _Optional[_Mapping[int, float]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., trained: bool = ..., failed_reads: _Optional[int] = ..., read_again_unix_s: _Optional[float] = ..., reads_incident: _Optional[str] = ..., history_is_known: bool = ..., failed_checkpoint: _Optional[int] = ..., refused: bool = ..., pinned: _Optional[_Iterable[_Union[PinnedCheckpoint, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[WantedCheckpoint, _Mapping]]] = ..., time_use: _Optional[_Union[TimeUse, _Mapping]] = ..., loss_counts: _Optional[_Union[LossCounts, _Mapping]] = ..., proven: _Optional[_Union[ProvenSteps, _Mapping]] = ..., bad_loss: _Optional[_Union[BadLoss, _Mapping]] = ..., event_numbers: _Optional[_Mapping[str, int]] = ..., counts_anew: bool = ..., unusable_replica: _Optional[int] = ..., replica_generation: _Optional[int] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ..., roll_back: _Optional[_Union[RollBack, _Mapping]] = ..., line: _Optional[_Union[Line, _Mapping]] = ..., resize: _Optional[_Union[Resize, _Mapping]] = ..., replica_ranks: _Optional[int] = ..., shrunk_incident: _Optional[str] = ..., trained_world_size: _Optional[int] = ..., trained_generation: _Optional[int] = ..., failed_growths: _Optional[int] = ..., node_histories: _Optional[_Iterable[_Union[NodeHistory, _Mapping]]] = ...) -> None: ...
+
+class NodeHistory(_message.Message):
+    __slots__ = ("node", "faults", "quarantine", "since_unix_s", "released_unix_s")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    faults: _containers.RepeatedCompositeFieldContainer[NodeFault]
+    quarantine: str
+    since_unix_s: float
+    released_unix_s: float
+    def __init__(self, node: _Optional[str] = ..., faults: _Optional[_Iterable[_Union[NodeFault, _Mapping]]] = ..., quarantine: _Optional[str] = ..., since_unix_s: _Optional[float] = ..., released_unix_s: _Optional[float] = ...) -> None: ...
+
+class NodeFault(_message.Message):
+    __slots__ = ("unix_s", "kind", "run", "incident")
+    UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    INCIDENT_FIELD_NUMBER: _ClassVar[int]
+    unix_s: float
+    kind: VerdictKind
+    run: str
+    incident: str
+    def __init__(self, unix_s: _Optional[float] = ..., kind: _Optional[_Union[VerdictKind, str]] = ..., run: _Optional[str] = ..., incident: _Optional[str] = ...) -> None: ...
 
 class Resize(_message.Message):
     __slots__ = ("world_size", "since_unix_s", "step", "snapshot_generation", "failed", "generation", "nodes", "fewer")

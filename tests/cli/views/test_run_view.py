@@ -42,8 +42,8 @@ def test_the_header_shows_the_newest_replica_snapshot_if_there_is_one() -> None:
 
 def test_the_header_shows_that_nodes_are_missing() -> None:
     status = healthy()
-    status.missing_nodes = "trains with 2 of 3 nodes (4 of 6 ranks) since incident 0001-lost-node"
-    assert status.missing_nodes in draw(status)
+    status.nodes_note = "trains with 2 of 3 nodes (4 of 6 ranks) since incident 0001-lost-node"
+    assert status.nodes_note in draw(status)
 
 
 def test_the_header_shows_which_data_are_left_out() -> None:

@@ -94,7 +94,7 @@ def test_views_say_the_same_while_nodes_are_missing() -> None:
     assert frame["attention"] == {"what": line, "why": [], "next": panel.next}
     assert (frame["health"], frame["verdict"], panel.what) == ("attention", line, line)
     record.phase = store.RUN_PHASE_FINISHED
-    assert status_of(world.state, world.now, store_up=True).missing_nodes == ""
+    assert status_of(world.state, world.now, store_up=True).nodes_note == ""
 
 
 def test_what_is_more_urgent_than_missing_nodes_is_shown_next_to_them() -> None:
@@ -105,5 +105,5 @@ def test_what_is_more_urgent_than_missing_nodes_is_shown_next_to_them() -> None:
     world.state = replace(world.state, incidents={noted.id: noted})
     frame, status = run_frame(run_of(world), RankReader(), world.now), status_of(world.state, world.now, store_up=True)
     assert frame["attention"]["incident"] == status.urgent_incident.id == "0002-straggler"
-    assert status.missing_nodes in frame["notes"]
-    assert status.missing_nodes in numbers_text(cast(RunLook, SimpleNamespace(status=status, numbers=""))).plain
+    assert status.nodes_note in frame["notes"]
+    assert status.nodes_note in numbers_text(cast(RunLook, SimpleNamespace(status=status, numbers=""))).plain

@@ -36,8 +36,8 @@ class AttentionPanel:
 def attention(status: RunStatus) -> AttentionPanel | None:
     """Return what is wrong with a run, in texts that a terminal can show; None if nothing is known to be wrong."""
     if not status.HasField("urgent_incident"):
-        if status.missing_nodes:
-            return AttentionPanel(one_line(status.missing_nodes), (), MISSING_NODES_ADVICE, is_bad=False)
+        if status.nodes_note:
+            return AttentionPanel(one_line(status.nodes_note), (), MISSING_NODES_ADVICE, is_bad=False)
         if status.phase != RUN_PHASE_FAILED:
             return None
         outcome = one_line(status.outcome)

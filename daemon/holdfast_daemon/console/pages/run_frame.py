@@ -10,7 +10,7 @@ from holdfast_core.model import CoreState, Logged, Telemetry, committed_steps, p
 from holdfast_core.naming import run_phase_text, time_left_s
 from holdfast_core.reading.attention import (
     is_training,
-    missing_nodes_line,
+    nodes_note,
     open_incident,
     tokens_per_s,
     urgent_incident,
@@ -58,7 +58,7 @@ def short_frame(run: WatchedRun, reader: RankReader, now: float) -> Frame:
         "incidents": max(state.record.incident_count, len(state.incidents)),
         "created_unix_s": state.spec.created_unix_s,
         "ranks": table.size,
-        "verdict": missing_nodes_line(state) if incident is None else headline(incident),
+        "verdict": nodes_note(state) if incident is None else headline(incident),
     }
 
 
@@ -199,7 +199,7 @@ def _logged_row(name: str, number: Logged) -> Frame:
 def _notes(run: WatchedRun, state: CoreState, table: RankTable, now: float) -> list[str]:
     """Return lines about what the page cannot show, or should be read with care."""
     notes = []
-    missing = missing_nodes_line(state)
+    missing = nodes_note(state)
     if missing and urgent_incident(state, now) is not None:  # else it is what the page says first
         notes.append(missing)
     if not run.leads and run.store_up:

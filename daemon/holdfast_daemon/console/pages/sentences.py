@@ -9,7 +9,7 @@ from holdfast_core.reading.attention import (
     MISSING_NODES_ADVICE,
     can_be_acknowledged,
     is_bad,
-    missing_nodes_line,
+    nodes_note,
     open_incident,
     urgent_incident,
 )
@@ -52,7 +52,7 @@ def health(state: CoreState | None, table: RankTable | None, now: float, *, stor
         return "unknown"
     is_not_finite = state.record.loss_counts.HasField("nonfinite_since")
     is_odd = is_not_finite or table.counts["stalled"] > 0 or urgent_incident(state, now) is not None
-    return "attention" if is_odd or missing_nodes_line(state) else "ok"
+    return "attention" if is_odd or nodes_note(state) else "ok"
 
 
 def state_text(state: CoreState | None, table: RankTable | None, *, store_up: bool) -> str:
@@ -120,7 +120,7 @@ def attention(state: CoreState, now: float) -> dict[str, object] | None:
     """Return what happened, why Holdfast thinks so, and what is next; None if nothing needs attention."""
     incident = urgent_incident(state, now)
     if incident is None:
-        what = missing_nodes_line(state)
+        what = nodes_note(state)
         return {"what": what, "why": [], "next": MISSING_NODES_ADVICE} if what else None
     return {
         "incident": incident.id,
