@@ -16,11 +16,13 @@ from holdfast_core.model import (
     LauncherEnded,
     Observation,
     ProfileRequest,
+    ReleaseRequest,
     Request,
     StacksRequest,
     StopRequest,
 )
 from holdfast_core.naming import STOPPED_BY_OPERATOR
+from holdfast_core.nodes import quarantine
 from holdfast_core.recovery import hang_aborts, leaving, lifecycle, observed
 from holdfast_core.recovery.ending import finish
 from holdfast_core.tick import Tick, Timed
@@ -50,6 +52,7 @@ def step(
     """
     tick = Tick(state, now, timed)
     absorb.absorb(tick, observation)
+    quarantine.judge(tick)
     ledger.watch(tick)
     for request in observation.requests:
         _serve(tick, request)
@@ -86,3 +89,5 @@ def _serve(tick: Tick, request: Request) -> None:
             hang_aborts.see_launcher_end(tick, tick.record.nodes, code)
         case AcknowledgeRequest(incident=identity):
             incidents.acknowledge(tick, identity)
+        case ReleaseRequest(node=name):
+            quarantine.release(tick, name)

@@ -9,6 +9,7 @@ from holdfast_core.accounting import ledger
 from holdfast_core.checkpointing import checkpoint_commands, checkpoint_reads, replicas, unused_state
 from holdfast_core.model import counted
 from holdfast_core.naming import incident_number, kind_name
+from holdfast_core.nodes import quarantine, start_patience
 from holdfast_core.recovery import (
     hang_aborts,
     leaving,
@@ -48,10 +49,10 @@ def waiting(tick: Tick) -> None:
         if missing_nodes.is_whole(tick.state.spec, members):
             _take_over(tick, members)
             return
-    ready = sorted(name for name, node in mine.items() if node.ready)
-    if len(ready) >= tick.state.spec.nodes and not running:
+    chosen = start_patience.chosen(tick, [name for name, node in mine.items() if node.ready])
+    if chosen and not running:
         with tick.edit_record() as record:
-            record.nodes[:] = ready[: tick.state.spec.nodes]
+            record.nodes[:] = chosen
         new_generation.begin(tick)
 
 
@@ -142,10 +143,12 @@ def gathering(tick: Tick) -> None:
         incidents.add_line_to_open(
             tick, "evidence gathered" if complete else "evidence is incomplete: a node did not answer in time"
         )
+        incident = incidents.open_one(tick)
+        if incident:
+            quarantine.see_incident(tick, incident)
         if tick.observes:
             hang_aborts.decide(tick)
             return
-        incident = incidents.open_one(tick)
         missing_nodes.give_up_growth(tick)
         _stop(tick, incident.verdict.message if incident else "")
 
@@ -181,6 +184,8 @@ def stopping(tick: Tick) -> None:
     if not stopped:
         if tick.now - tick.state.sent_unix_s > RESEND_S:
             _send_stop(tick)
+        return
+    if start_patience.must_wait(tick):
         return
     if checkpoint_reads.may_be_unreadable(tick) or not resized_state.has_state(tick):
         return

@@ -15,6 +15,7 @@ from math import lcm
 from holdfast_core import incidents
 from holdfast_core.checkpointing import checkpoint_commands
 from holdfast_core.model import committed_steps
+from holdfast_core.nodes import quarantine
 from holdfast_core.recovery import new_generation, resized_state
 from holdfast_core.recovery.ending import RESEND_S
 from holdfast_core.tick import Tick
@@ -26,7 +27,7 @@ MOST_DOUBLINGS = 6
 
 
 def replace_lost(tick: Tick) -> None:
-    """Let spares take the places of missing nodes."""
+    """Let spares take the places of missing nodes, and of those that should not train if the run enforces that."""
     members = list(tick.record.nodes)
     filled = _filled(tick, members)
     for name, spare in zip(members, filled, strict=True):
@@ -149,7 +150,8 @@ def grow(tick: Tick) -> str:
     stands_still = record.standstill_incident or tick.state.suspicion is not None
     if stands_still or record.loss_counts.HasField("nonfinite_since"):  # that may end in a restart of another kind
         return ""
-    wider = _whole_replicas(tick, [*record.nodes, *_spares(tick, record.nodes)][: spec.nodes])
+    good = [name for name in _spares(tick, record.nodes) if not quarantine.is_last_choice(tick, name)]
+    wider = _whole_replicas(tick, [*record.nodes, *good][: spec.nodes])
     if wider is None or len(wider) <= len(record.nodes):
         _forget_growth(tick, since_unix_s=0.0)
     elif not tick.state.wider_since_unix_s:
@@ -222,16 +224,22 @@ def _replica_ranks(tick: Tick) -> int:
 
 
 def _filled(tick: Tick, members: Sequence[str]) -> list[str]:
-    """Return members with spares in the places of those that are missing, as far as there are spares."""
-    spares = iter(_spares(tick, members))
-    return [name if name in tick.state.nodes else next(spares, name) for name in members]
+    """Return members with spares in the places of those that are missing, as far as there are spares.
+
+    Good spares that are left take the places of members that should not train, if the run enforces that.
+    """
+    spares = _spares(tick, members)
+    filled = [name if name in tick.state.nodes or not spares else spares.pop(0) for name in members]
+    good = [name for name in spares if not quarantine.is_last_choice(tick, name)]
+    return [good.pop(0) if good and quarantine.is_last_choice(tick, name) else name for name in filled]
 
 
 def _spares(tick: Tick, members: Sequence[str]) -> list[str]:
-    """Return the nodes that are ready and are no members, by name."""
+    """Return the nodes that are ready and are no members, by name; those that should not train come last."""
     taken, instance = set(members), tick.state.spec.instance
     ready = (name for name, node in tick.state.nodes.items() if node.ready and node.instance == instance)
-    return sorted(name for name in ready if name not in taken)
+    free = (name for name in ready if name not in taken)
+    return sorted(free, key=lambda name: (quarantine.is_last_choice(tick, name), name))
 
 
 def _share(tick: Tick) -> str:

@@ -128,6 +128,7 @@ def forget(tick: Tick, after_step: int) -> None:
     """Forget what is known of the ranks of the generation before; the new one continues after ``after_step``."""
     tick.state = replace(
         tick.state,
+        start_waits_since_unix_s=0.0,
         first_exit_unix_s=0.0,
         reported_once={},
         counted_steps={},

@@ -7,6 +7,7 @@ from holdfast_core.accounting import ledger
 from holdfast_core.checkpointing import checkpoint_commands
 from holdfast_core.detection import view_of
 from holdfast_core.detectors.framework import Finding
+from holdfast_core.nodes import quarantine
 from holdfast_core.recovery import standstills, suspicion
 from holdfast_core.recovery.ending import finish
 from holdfast_core.recovery.evidence_ranks import chosen_ranks, nodes_to_ask
@@ -50,6 +51,7 @@ def note(tick: Tick, finding: Finding) -> store.Incident:
     Return the incident as it was at first.
     """
     incident = incidents.note_incident(tick, finding.verdict, last_progress_unix_s=finding.last_progress_unix_s)
+    quarantine.see_incident(tick, incident)
     _gather(tick, incident, finding)
     if finding.proven_step is not None:
         checkpoint_commands.keep_newest_before(tick, finding.proven_step, incident)

@@ -13,6 +13,7 @@ from holdfast_core.naming import incident_number, time_left_s
 from holdfast_core.reading.attention import (
     is_loss_acknowledged,
     is_training,
+    nodes_advice,
     nodes_note,
     tokens_per_s,
     urgent_incident,
@@ -48,6 +49,7 @@ def status_of(
         newest_snapshot=newest_common_snapshot(state.members, state.world_size),
         newest_replica=complete_step(state),
         nodes_note=nodes_note(state),
+        nodes_advice=nodes_advice(state),
         left_out=record.left_out,
         incidents=max(record.incident_count, len(state.incidents)),
         restarts=record.restarts_total,

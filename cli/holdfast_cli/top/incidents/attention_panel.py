@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from holdfast_base.text import clock
 from holdfast_cli.views.clean_text import cleaned, one_line
 from holdfast_cli.views.phrases import is_loss_alarming, phase_text
-from holdfast_core.reading.attention import MISSING_NODES_ADVICE
 from holdfast_core.texts.advice import advice_line, next_line
 from holdfast_core.texts.hangs import awaited_calls
 from holdfast_core.texts.incident_lines import incident_line
@@ -37,7 +36,7 @@ def attention(status: RunStatus) -> AttentionPanel | None:
     """Return what is wrong with a run, in texts that a terminal can show; None if nothing is known to be wrong."""
     if not status.HasField("urgent_incident"):
         if status.nodes_note:
-            return AttentionPanel(one_line(status.nodes_note), (), MISSING_NODES_ADVICE, is_bad=False)
+            return AttentionPanel(one_line(status.nodes_note), (), one_line(status.nodes_advice), is_bad=False)
         if status.phase != RUN_PHASE_FAILED:
             return None
         outcome = one_line(status.outcome)

@@ -6,9 +6,9 @@ from holdfast_base.text import clock
 from holdfast_core.model import CoreState
 from holdfast_core.naming import STOPPED_BY_OPERATOR, ranks_named
 from holdfast_core.reading.attention import (
-    MISSING_NODES_ADVICE,
     can_be_acknowledged,
     is_bad,
+    nodes_advice,
     nodes_note,
     open_incident,
     urgent_incident,
@@ -121,7 +121,7 @@ def attention(state: CoreState, now: float) -> dict[str, object] | None:
     incident = urgent_incident(state, now)
     if incident is None:
         what = nodes_note(state)
-        return {"what": what, "why": [], "next": MISSING_NODES_ADVICE} if what else None
+        return {"what": what, "why": [], "next": nodes_advice(state)} if what else None
     return {
         "incident": incident.id,
         "what": headline(incident),

@@ -1,0 +1,134 @@
+"""What incidents say against nodes: a history that outlives the ranks, and that decides which nodes are checked.
+
+A fault counts against a node if it names that node, or ranks of that node alone. A rank that ended with an exception,
+was asked to end, or was short of memory does not: its program has most likely done it. Nor does a fault that comes at
+the same step each time, or one that an operator has injected.
+"""
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from holdfast_core.tick import Tick
+from holdfast_proto.v1 import store_pb2 as store
+
+FAULTS_KEPT = 16
+NODES_KEPT = 1024
+WINDOW_S = 7 * 86_400.0
+"""Time in which faults of a node count together."""
+MANY_FAULTS = 3
+"""Faults in that time after which a node should not train, if the other nodes have had far fewer."""
+MANY_TIMES = 3.0
+"""Least number of its faults, as a multiple of the mean of the other nodes: else the program fails everywhere."""
+
+_SUSPICIOUS = (store.VERDICT_KIND_LOST_NODE, store.VERDICT_KIND_SILENT_CORRUPTION, store.VERDICT_KIND_STRAGGLER)
+"""Faults that hardware has most often."""
+_OF_NODES = (
+    *_SUSPICIOUS,
+    store.VERDICT_KIND_DEAD_RANK,
+    store.VERDICT_KIND_HUNG_COLLECTIVE,
+    store.VERDICT_KIND_TRANSPORT,
+)
+_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals by which somebody asks a process to end."""
+
+
+def history_of(record: store.CoordinatorState, name: str) -> store.NodeHistory | None:
+    """Return what is known against a node; None: nothing is."""
+    return next((one for one in record.node_histories if one.node == name), None)
+
+
+def reasons(record: store.CoordinatorState) -> dict[str, str]:
+    """Return why nodes should not train, by name."""
+    return {one.node: one.quarantine for one in record.node_histories if one.quarantine}
+
+
+@contextmanager
+def edited_history(tick: Tick, name: str) -> Iterator[store.NodeHistory]:
+    """Yield the history of a node to fill in: at the end of the block it is the newest of the record."""
+    with tick.edit_record() as record:
+        edited = store.NodeHistory(node=name)
+        others = [one for one in record.node_histories if one.node != name]
+        edited.MergeFrom(history_of(record, name) or edited)
+        yield edited
+        if len(others) >= NODES_KEPT:  # the oldest without a quarantine, or the oldest
+            others.remove(next((one for one in others if not one.quarantine), others[0]))
+        kept = [*others, edited] if edited.faults or edited.quarantine or edited.released_unix_s else others
+        record.ClearField("node_histories")
+        record.node_histories.extend(kept)
+
+
+def note(tick: Tick, incident: store.Incident) -> str:
+    """Add an incident to the history of the node that is at fault; return its name, or "" if no node is."""
+    name = _node_at_fault(tick, incident)
+    known = history_of(tick.record, name) or store.NodeHistory()
+    if name and all(one.incident != incident.id or one.run != tick.record.run for one in known.faults):
+        fault = store.NodeFault(unix_s=tick.now, kind=incident.verdict.kind, run=tick.record.run, incident=incident.id)
+        with edited_history(tick, name) as history:
+            history.faults.append(fault)
+            del history.faults[:-FAULTS_KEPT]
+    return name
+
+
+def counted_faults(history: store.NodeHistory) -> Sequence[store.NodeFault]:
+    """Return the faults that count together, oldest first: those since its release and around the newest one."""
+    newest = history.faults[-1].unix_s if history.faults else 0.0
+    since = max(history.released_unix_s, newest - WINDOW_S)
+    return [fault for fault in history.faults if fault.unix_s > since]
+
+
+def are_many(tick: Tick, history: store.NodeHistory) -> bool:
+    """Return whether a node has had so many more faults than the others that it should not train."""
+    count, others = len(counted_faults(history)), tick.state.spec.nodes - 1
+    of_others = sum(len(counted_faults(one)) for one in tick.record.node_histories if one.node != history.node)
+    return count >= MANY_FAULTS and others > 0 and count >= MANY_TIMES * of_others / others
+
+
+def fault_to_check(tick: Tick, name: str) -> str:
+    """Return the incident for which a node should be checked before ranks start there again; "": there is none.
+
+    A rank that ends or hangs for the first time on a node most often has another cause, and need not wait for a check.
+    """
+    history = history_of(tick.record, name)
+    faults = counted_faults(history) if history is not None else ()
+    if not faults or faults[-1].run != tick.record.run:
+        return ""
+    newest, check = faults[-1], tick.state.nodes[name].check
+    is_checked = check.id == newest.incident or (not check.id and check.ended_unix_s > newest.unix_s)
+    is_suspicious = len(faults) > 1 or newest.kind in _SUSPICIOUS or _names_gpu(tick, newest.incident)
+    return newest.incident if is_suspicious and not is_checked else ""
+
+
+def _names_gpu(tick: Tick, identity: str) -> bool:
+    verdict = tick.state.incidents.get(identity, store.Incident()).verdict
+    return any(one.HasField("gpu_fault") for one in (*verdict.death.ends, *verdict.hang.ranks))
+
+
+def _node_at_fault(tick: Tick, incident: store.Incident) -> str:
+    verdict, places = incident.verdict, {place.node for place in incident.culprits}
+    if tick.state.spec.nodes == 1 or verdict.kind not in _OF_NODES or _is_of_program(tick, incident):
+        return ""
+    if verdict.node:
+        return verdict.node
+    return places.pop() if len(places) == 1 else ""
+
+
+def _is_of_program(tick: Tick, incident: store.Incident) -> bool:
+    verdict = incident.verdict
+    if verdict.kind == store.VERDICT_KIND_DEAD_RANK and not any(map(_is_sudden, verdict.death.ends)):
+        return True
+    injected = (event for event in tick.state.newest_faults if event.generation == incident.generation)
+    if any(event.fault_injected.fault.rank in verdict.culprits for event in injected):
+        return True
+    earlier = (one.verdict for one in tick.state.incidents.values() if one.id != incident.id)
+    return verdict.step >= 0 and any(_place(one) == _place(verdict) for one in earlier)
+
+
+def _is_sudden(end: store.RankEnd) -> bool:
+    """Whether a rank was ended by a signal that its program did not choose, or by an error of its GPU."""
+    is_killed = end.HasField("signal") and not end.out_of_memory and end.signal not in _REQUESTS
+    return is_killed or end.HasField("gpu_fault")
+
+
+def _place(verdict: store.Verdict) -> tuple[int, list[int], int]:
+    return verdict.kind, list(verdict.culprits[:1]), verdict.step
