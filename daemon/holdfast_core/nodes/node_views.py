@@ -7,6 +7,37 @@ from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import ENDED
 
+_MISSING_ADVICE = (
+    "start `holdfast agent` on another node: the run takes it in when it has been ready for --resize-after-s"
+)
+_UNFIT_ADVICE = "`holdfast nodes` shows what is known against it, and `holdfast nodes --release` ends that"
+
+
+def nodes_note(state: CoreState) -> str:
+    """Return how many of its nodes and ranks the run lacks, and which nodes should not train; "" if all is well."""
+    record, spec = state.record, state.spec
+    lines = []
+    if _is_smaller(state):
+        nodes, each = len(record.nodes), spec.ranks_per_node
+        ranks = f"{nodes * each} of {spec.nodes * each} ranks"
+        lines.append(f"trains with {nodes} of {spec.nodes} nodes ({ranks}) since incident {record.shrunk_incident}")
+    unfit = unfit_nodes(state)
+    if unfit:
+        more = f" (and {len(unfit) - 1} more nodes should not)" if len(unfit) > 1 else ""
+        lines.append(f"node {min(unfit)} should not train: {unfit[min(unfit)]}{more}")
+    return "; ".join(lines)
+
+
+def nodes_advice(state: CoreState) -> str:
+    """Return what to do about what :func:`nodes_note` says."""
+    if _is_smaller(state):
+        return _MISSING_ADVICE
+    return _UNFIT_ADVICE if unfit_nodes(state) else ""
+
+
+def _is_smaller(state: CoreState) -> bool:
+    return bool(state.record.shrunk_incident) and state.record.phase == store.RUN_PHASE_RUNNING
+
 
 def unfit_nodes(state: CoreState) -> dict[str, str]:
     """Return the members and spares that should not train, with the reasons; none once the run has ended."""

@@ -6,16 +6,11 @@ it is finite again or an operator has acknowledged its incident: all that the ru
 
 from holdfast_core.model import CoreState, ranks_of
 from holdfast_core.naming import incident_number
-from holdfast_core.nodes.node_views import unfit_nodes
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import ENDED
 
 RECENT_S = 600.0
 """Time for which an incident that stopped nothing still asks for attention."""
-_MISSING_ADVICE = (
-    "start `holdfast agent` on another node: the run takes it in when it has been ready for --resize-after-s"
-)
-_UNFIT_ADVICE = "`holdfast nodes` shows what is known against it, and `holdfast nodes --release` ends that"
 _PASSING = (store.INCIDENT_STATE_NOTED, store.INCIDENT_STATE_FAILED)
 
 
@@ -74,32 +69,6 @@ def is_bad(state: CoreState) -> bool:
     """Return whether a run that has not ended does not train, or trains what is worth nothing and nobody knows."""
     is_worthless = state.record.loss_counts.HasField("nonfinite_since") and not is_loss_acknowledged(state)
     return open_incident(state) is not None or is_worthless
-
-
-def nodes_note(state: CoreState) -> str:
-    """Return how many of its nodes and ranks the run lacks, and which nodes should not train; "" if all is well."""
-    record, spec = state.record, state.spec
-    lines = []
-    if _is_smaller(state):
-        nodes, each = len(record.nodes), spec.ranks_per_node
-        ranks = f"{nodes * each} of {spec.nodes * each} ranks"
-        lines.append(f"trains with {nodes} of {spec.nodes} nodes ({ranks}) since incident {record.shrunk_incident}")
-    unfit = unfit_nodes(state)
-    if unfit:
-        more = f" (and {len(unfit) - 1} more nodes should not)" if len(unfit) > 1 else ""
-        lines.append(f"node {min(unfit)} should not train: {unfit[min(unfit)]}{more}")
-    return "; ".join(lines)
-
-
-def nodes_advice(state: CoreState) -> str:
-    """Return what to do about what :func:`nodes_note` says."""
-    if _is_smaller(state):
-        return _MISSING_ADVICE
-    return _UNFIT_ADVICE if unfit_nodes(state) else ""
-
-
-def _is_smaller(state: CoreState) -> bool:
-    return bool(state.record.shrunk_incident) and state.record.phase == store.RUN_PHASE_RUNNING
 
 
 def explains_the_end(newest: store.Incident, phase: "store.RunPhase") -> bool:

@@ -10,11 +10,10 @@ from holdfast_core.checkpointing.restore_point import newest_common_snapshot
 from holdfast_core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_core.model import CoreState, committed_steps, present_step, ranks_of
 from holdfast_core.naming import incident_number, time_left_s
+from holdfast_core.nodes.node_views import nodes_advice, nodes_note
 from holdfast_core.reading.attention import (
     is_loss_acknowledged,
     is_training,
-    nodes_advice,
-    nodes_note,
     tokens_per_s,
     urgent_incident,
 )

@@ -8,9 +8,9 @@ from holdfast_core.accounting.ledger import time_use
 from holdfast_core.checkpointing.replicas import complete_step
 from holdfast_core.model import CoreState, Logged, Telemetry, committed_steps, present_step
 from holdfast_core.naming import run_phase_text, time_left_s
+from holdfast_core.nodes.node_views import nodes_note
 from holdfast_core.reading.attention import (
     is_training,
-    nodes_note,
     open_incident,
     tokens_per_s,
     urgent_incident,

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from holdfast_base.text import clock
 from holdfast_core.model import CoreState
 from holdfast_core.naming import STOPPED_BY_OPERATOR, ranks_named
+from holdfast_core.nodes.node_views import nodes_advice, nodes_note
 from holdfast_core.reading.attention import (
     can_be_acknowledged,
     is_bad,
-    nodes_advice,
-    nodes_note,
     open_incident,
     urgent_incident,
 )
