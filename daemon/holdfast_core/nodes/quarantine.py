@@ -23,6 +23,8 @@ _MOST_CHARACTERS = 400
 
 def judge(tick: Tick) -> None:
     """Decide again which nodes should not train, if one was checked since the last time."""
+    if not tick.state.spec.checks_nodes:
+        return
     seen = {name: node.check.ended_unix_s for name, node in tick.state.nodes.items() if node.HasField("check")}
     if seen == tick.state.judged_checks:
         return
@@ -56,8 +58,9 @@ def _decide(tick: Tick, names: Collection[str]) -> bool:
     """Give nodes the quarantine that follows from what is known; return whether one has changed."""
     checks = checks_of(tick.state)
     slow, has_changed = slow_lines(checks), False
+    histories = {one.node: one for one in tick.record.node_histories}
     for name in names:
-        history = node_faults.history_of(tick.record, name) or store.NodeHistory(node=name)
+        history = histories.get(name) or store.NodeHistory(node=name)
         reason = _reason(tick, history, checks, slow.get(name, ()))
         if reason != history.quarantine:
             has_changed = True
