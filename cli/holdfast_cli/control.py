@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from holdfast_cli.errors import CommandError
 from holdfast_proto.v1 import control_pb2, control_pb2_grpc
-from holdfast_proto.v1.control_pb2 import RankView, RunStatus
+from holdfast_proto.v1.control_pb2 import NodeView, RankView, RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, Incident
 from holdfast_proto.vocabulary import ENDED
@@ -92,6 +92,16 @@ class ControlClient:
         """Say that people know of the incident with this id."""
         request = control_pb2.AcknowledgeIncidentRequest(run=self._run, incident=incident)
         self._call("AcknowledgeIncident", request, control_pb2.AcknowledgeIncidentResponse)
+
+    def nodes(self) -> list[NodeView]:
+        """Return the nodes of the run: members in rank order, then the others by name."""
+        request = control_pb2.ListNodesRequest(run=self._run)
+        return list(self._call("ListNodes", request, control_pb2.ListNodesResponse).nodes)
+
+    def release_node(self, node: str) -> None:
+        """Say that a node may train again."""
+        request = control_pb2.ReleaseNodeRequest(run=self._run, node=node)
+        self._call("ReleaseNode", request, control_pb2.ReleaseNodeResponse)
 
     def daemon(self) -> control_pb2.DaemonStatus:
         """Return how the daemon itself is."""

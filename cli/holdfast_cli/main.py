@@ -52,6 +52,7 @@ ENTRIES = (
     Entry("logs", watch_flags.LogsFlags, "logs:logs", _LOOK),
     Entry("stacks", live.StacksFlags, "operate:stacks", _LOOK),
     Entry("profile", live.ProfileFlags, "operate:profile", _LOOK),
+    Entry("nodes", live.NodesFlags, "operate:nodes", _LOOK),
     Entry("analyze", watch_flags.AnalyzeFlags, "analyze:analyze", _LOOK),
     Entry("guard", guarding.GuardFlags, "services.guard_service:guard", _LOOK),
     Entry("spikes", watch_flags.SpikesFlags, "analyze:spikes", _LOOK),

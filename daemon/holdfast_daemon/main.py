@@ -18,6 +18,7 @@ from holdfast_daemon.console.watched import WatchedDaemon
 from holdfast_daemon.control import control_server as control
 from holdfast_daemon.daemon_options import DaemonOptions
 from holdfast_daemon.history.history_writer import HistoryWriter
+from holdfast_daemon.incidents.node_file import NodeFile
 from holdfast_daemon.leadership.known_runs import Runs
 from holdfast_daemon.leadership.lease_keeper import LeaseKeeper
 from holdfast_daemon.leadership.run_shell import RunShell
@@ -50,10 +51,19 @@ async def _serve(options: DaemonOptions) -> None:
     registry = CollectorRegistry(auto_describe=True)
     ticks = TickMetrics(registry)
     notifiers, histories = Notifiers(options.directory), HistoryWriter(options.directory)
+    node_file = NodeFile(options.directory)
 
     def shell(run: str) -> RunShell:
         return RunShell(
-            client, run, options, clock, ticks, notifier=notifiers.of(run), histories=histories, keeper=keeper
+            client,
+            run,
+            options,
+            clock,
+            ticks,
+            notifier=notifiers.of(run),
+            histories=histories,
+            node_file=node_file,
+            keeper=keeper,
         )
 
     runs = Runs(client, shell, ticks, options.store_url)
@@ -94,6 +104,7 @@ async def _serve(options: DaemonOptions) -> None:
     await server.stop(grace=0.5)
     metrics.close()
     await asyncio.to_thread(histories.close)
+    await asyncio.to_thread(node_file.close)
     options.control.unlink(missing_ok=True)
     options.endpoint_file.unlink(missing_ok=True)
     for task in done:

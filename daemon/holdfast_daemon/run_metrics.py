@@ -12,6 +12,7 @@ from holdfast_core.accounting.ledger import goodput_ratio, settled_time_use
 from holdfast_core.checkpointing.replicas import complete_step
 from holdfast_core.detectors.speed.data_share import SLOW_DATA
 from holdfast_core.model import CoreState, present_step
+from holdfast_core.reading.attention import unfit_nodes
 from holdfast_core.reading.rank_health import STALLED_S, StallRule, present_parts
 from holdfast_core.recovery.standstills import has_given_up
 from holdfast_daemon.clock import Clock
@@ -55,6 +56,7 @@ _SINGLE: tuple[tuple[MetricFamily, Callable[[CoreState], float | None]], ...] = 
     (of_run.RUN_WORLD_SIZE, lambda state: state.world_size),
     (of_run.RUN_GENERATION, lambda state: state.record.generation),
     (of_run.RUN_STEP, present_step),
+    (of_run.NODES_QUARANTINED, lambda state: len(unfit_nodes(state))),
     (of_run.LOSS, lambda state: state.telemetry.loss),
     (of_run.VALIDATION_LOSS, lambda state: state.telemetry.validation_loss),
     (of_run.LOSS_ZSCORE, lambda state: state.telemetry.loss_zscore),

@@ -92,6 +92,11 @@ def notifications(directory: Path, run: str) -> Path:
     return directory / f"notifications-{run}.json"
 
 
+def node_histories(directory: Path) -> Path:
+    """Return the file in which a daemon keeps what is known against nodes, for the next runs."""
+    return directory / "node-history.json"
+
+
 def suspicions(directory: Path) -> Path:
     """Return the folder of suspicions. Each has a folder of evidence in it, which an incident may take over."""
     return directory / "suspicions"

@@ -289,3 +289,11 @@ def test_the_newest_replica_snapshot_has_no_sample_while_there_is_none(tmp_path:
     made = Replication(step=9, generation=1, began_unix_s=0.0, sent_unix_s=0.0, looked_unix_s=0.0, complete_step=4)
     world.state = replace(world.state, replication=made)
     assert list(samples(led(tmp_path, world), "holdfast_replica_step").values()) == [4.0]
+
+
+def test_nodes_that_should_not_train_are_counted_if_they_are_here(tmp_path: Path) -> None:
+    world = running()
+    assert samples(led(tmp_path, world), "holdfast_nodes_quarantined") == {(): 0}
+    for name in (world.state.record.nodes[0], "absent"):
+        world.state.record.node_histories.add(node=name, quarantine="no space left")
+    assert samples(led(tmp_path, world), "holdfast_nodes_quarantined") == {(): 1}

@@ -36,6 +36,7 @@ ALERTS = {
     "HoldfastAllocatorRetries",
     "HoldfastCheckpointOverdue",
     "HoldfastGuardBadCheckpoint",
+    "HoldfastNodeQuarantined",
     "HoldfastLowGoodput",
     "HoldfastAgentDown",
     "HoldfastDaemonDown",

@@ -1,4 +1,4 @@
-"""``holdfast status``, ``stop``, ``stacks``, ``profile`` and ``inject``: requests of operators to a daemon."""
+"""``holdfast status``, ``nodes``, ``stop``, ``stacks``, ``profile``, ``inject``: requests of operators to a daemon."""
 
 import time
 from pathlib import Path
@@ -8,7 +8,7 @@ from rich.console import Console
 from holdfast_cli.control import has_ended
 from holdfast_cli.errors import CommandError, UsageError
 from holdfast_cli.fault_injection import RandomInjection, check_fault, fault_table, request_fault
-from holdfast_cli.flags.live import ProfileFlags, StacksFlags
+from holdfast_cli.flags.live import NodesFlags, ProfileFlags, StacksFlags
 from holdfast_cli.flags.watch_flags import InjectFlags, StatusFlags, StopFlags
 from holdfast_cli.live.rank_stacks import save, unpacked
 from holdfast_cli.live.stack_groups import stack_lines
@@ -18,6 +18,7 @@ from holdfast_cli.run_folder.target import find_target
 from holdfast_cli.views.clean_text import cleaned, one_line
 from holdfast_cli.views.display import display_for
 from holdfast_cli.views.narrowing import narrowed
+from holdfast_cli.views.node_table import node_table
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings, render
 from holdfast_core.texts.incident_lines import number_of
@@ -92,6 +93,20 @@ def stop(flags: StopFlags) -> None:
         return
     target.connect().stop_run()
     print("the daemon will end the run")
+
+
+def nodes(flags: NodesFlags) -> None:
+    """Print the nodes of a run, or end the quarantine of one."""
+    client = find_target(flags.directory, flags.run, flags.control).connect()
+    if flags.release is not None:
+        client.release_node(flags.release)
+        print(f"node {one_line(flags.release)} may train again: what was known against it counts no more")
+        return
+    found = client.nodes()
+    if flags.json:
+        print_json([to_json(node) for node in found])
+    else:
+        Console().print(node_table([cleaned(node) for node in found], everything=flags.everything))
 
 
 def stacks(flags: StacksFlags) -> None:

@@ -1,10 +1,20 @@
-"""Flags of the commands that take evidence from a live run."""
+"""Flags of the commands that take evidence from a live run, or look at its nodes."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from holdfast_cli.flags.common import DEFAULT_DIRECTORY, OUTPUT, Control, Directory, Json, RunName, option
+from holdfast_cli.flags.common import (
+    DEFAULT_DIRECTORY,
+    OUTPUT,
+    RUN,
+    Control,
+    Directory,
+    Json,
+    OneRunFlags,
+    RunName,
+    option,
+)
 from holdfast_proto.limits import LONGEST_PROFILE_S, MOST_PROFILED_STEPS
 
 _LOOK = "Evidence"
@@ -59,3 +69,23 @@ class ProfileFlags:
     run: RunName = None
     directory: Directory = DEFAULT_DIRECTORY
     control: Control = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodesFlags(OneRunFlags):
+    """List the nodes of a run: their newest check, their faults, and which of them should not train.
+
+    Of a run with many nodes, it lists those that something is known against, and counts others. With --release, it ends
+    the quarantine of a node instead.
+
+    \b
+    Examples:
+      holdfast nodes
+      holdfast nodes --release node-17
+    """
+
+    everything: Annotated[bool, option("--all", OUTPUT)] = False
+    """List all nodes."""
+    release: Annotated[str | None, option("--release NODE", RUN)] = None
+    """Let this node train again. What is known against it now counts no more."""
+    json: Json = False

@@ -14,7 +14,7 @@ from holdfast_cli.errors import SettingsError
 from holdfast_cli.local_run.notify_spec import check_notify
 from holdfast_cli.local_run.store import check_url
 from holdfast_cli.settings.resolving import Resolved
-from holdfast_cli.settings.schema import ModeName, RunSettings, schema
+from holdfast_cli.settings.schema import ModeName, QuarantineName, RunSettings, schema
 from holdfast_proto import keys
 from holdfast_proto.left_out import parse
 from holdfast_proto.vocabulary import ROLLED_BACK
@@ -137,6 +137,8 @@ class LocalRunOptions(RunSettings):
             yield "--leave-out with --auto: the script's position in its data is not known: leave one of them out"
         if self.min_replicas:
             yield from self._why_no_node_can_be_missing()
+        if self.quarantine == QuarantineName.ACT:
+            yield from self._why_no_node_can_be_replaced()
         restoring = [("--adopt", self.adopt), ("--continue-from", self.continue_from is not None)]
         for flag in (flag for flag, is_given in restoring if is_given):
             if self.from_scratch:
@@ -155,6 +157,14 @@ class LocalRunOptions(RunSettings):
             yield f"{flag} with --snapshot-every 0: there are no states to continue from: leave one of them out"
         if self.mode == ModeName.OBSERVE:
             yield f"{flag} with --mode observe, which starts no rank again: use --mode act, or leave --min-replicas out"
+
+    def _why_no_node_can_be_replaced(self) -> Iterator[str]:
+        """Yield why a run with these settings cannot leave out a node that should not train."""
+        flag = f"--quarantine {self.quarantine}"
+        if self.nodes == 1:
+            yield f"{flag} with --nodes 1: no other node can take the place of one: raise --nodes, or use report"
+        if self.mode == ModeName.OBSERVE:
+            yield f"{flag} with --mode observe, which starts no rank: use --mode act, or --quarantine report"
 
     def _wrong_locations(self) -> Iterator[str]:
         primary = self.checkpoint_directory and primary_location(self.checkpoint_directory)

@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from holdfast_cli.checkpoints.location import secondary_location
 from holdfast_cli.local_run.notify_spec import notify_message
 from holdfast_cli.local_run.run_options import LocalRunOptions
+from holdfast_cli.settings.schema import QuarantineName
 from holdfast_proto.left_out import parse, to_messages
 from holdfast_proto.message_json import from_json
 from holdfast_proto.v1.store_pb2 import RunSpec
@@ -57,6 +58,8 @@ def run_spec(
         replica_bytes_per_s=options.replica_mb_per_s * 1e6,
         min_replicas=options.min_replicas,
         resize_after_s=options.resize_after_s if options.min_replicas else 0.0,
+        checks_nodes=options.preflight,
+        quarantines=options.quarantine == QuarantineName.ACT,
         left_out=to_messages(parse(options.loss_leave_out)),
     )
     return from_json(words, spec)  # it knows the names of all values of enumerations

@@ -53,6 +53,13 @@ class ExitCodeName(StrEnum):
     VERDICT = "verdict"
 
 
+class QuarantineName(StrEnum):
+    """What to do about a node that should not train."""
+
+    REPORT = "report"
+    ACT = "act"
+
+
 class ModeName(StrEnum):
     """What the daemon may do by itself."""
 
@@ -100,6 +107,9 @@ class RunSettings:
         most=100_000,
     )
     """Nodes that train. More agents than that are spares."""
+    preflight: bool = setting(False, "run.preflight", "--preflight", by=EVERYWHERE)
+    """Check each node before ranks start there. `holdfast run --preflight` alone checks this machine and prints a
+    table."""
     directory: Path = setting(run_files.DIRECTORY, "run.directory", "--directory FOLDER", by=EVERYWHERE)
     """Folder that holds one folder per run. `holdfast publish` writes RUN.key there."""
     share_group: bool = setting(False, "run.share_group", "--share-group", by="run observe")
@@ -240,6 +250,9 @@ class RunSettings:
     )
     """Seconds to wait for a node before the run continues without it. A node is taken in again when it has been ready
     for as long."""
+    quarantine: QuarantineName = setting(QuarantineName.REPORT, "recovery.quarantine", "--quarantine", by="publish")
+    """What to do about a node that should not train. report: say so. act: at a start, let a spare take its place; it
+    trains if there is none."""
 
     loss_blip: LossActionName = _action("blip")
     """What to do about one outlying loss. roll_back is refused here."""

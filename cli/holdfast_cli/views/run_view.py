@@ -125,6 +125,8 @@ def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
     lines = [title_text(status, phase_style(status)), progress_text(status, surroundings.total_steps)]
     if status.nodes_note:
         lines.append(Text(status.nodes_note, style=_ODD))
+    if status.nodes_advice:
+        lines.append(Text(status.nodes_advice, style="dim"))
     if numbers := numbers_line(status):
         lines.append(Text(numbers))
     if logged := logged_line(status):

@@ -13,6 +13,7 @@ import grpc
 from holdfast_base.sockets import claimed
 from holdfast_core.model import LiveAnswered, ProfileRequest, StacksRequest
 from holdfast_core.naming import incident_number
+from holdfast_core.nodes.views import node_views
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console.pages.holdfast_page import holdfast_page
 from holdfast_daemon.console.watched import WatchedDaemon
@@ -125,6 +126,29 @@ class ControlService(control_pb2_grpc.ControlServicer):
         if refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         return control.AcknowledgeIncidentResponse()
+
+    @_guarded
+    async def ListNodes(  # noqa: N802
+        self, request: control.ListNodesRequest, context: "grpc.aio.ServicerContext"
+    ) -> control.ListNodesResponse:
+        """Return the nodes of a run as they are known, also while the store is unreachable."""
+        shell = await self._shell(request.run, context)
+        return control.ListNodesResponse(nodes=node_views(shell.state) if shell.state is not None else ())
+
+    @_guarded
+    async def ReleaseNode(  # noqa: N802
+        self, request: control.ReleaseNodeRequest, context: "grpc.aio.ServicerContext"
+    ) -> control.ReleaseNodeResponse:
+        """End the quarantine of a node, and forget what is known against it."""
+        shell = await self._leading(request.run, context)
+        known = shell.state.record.node_histories if shell.state is not None else ()
+        if not any(history.node == request.node for history in known):
+            what = f"run {shell.run_name} knows nothing against a node {request.node[:80]!r}"
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"{what}: `holdfast nodes` lists them")
+        refusal = await shell.requests.release(request.node)
+        if refusal:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+        return control.ReleaseNodeResponse()
 
     @_guarded
     async def TakeCheckpoint(  # noqa: N802

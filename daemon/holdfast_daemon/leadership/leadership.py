@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from holdfast_core import coordinator
 from holdfast_core.model import CoreState
+from holdfast_daemon.incidents.node_file import NodeFile
 from holdfast_daemon.leadership.lease_keeper import KeptLease
 from holdfast_daemon.leadership.run_store import RunStore
 from holdfast_proto.v1 import store_pb2 as store
@@ -66,11 +67,27 @@ class Leadership:
     another daemon has taken the lease.
     """
 
-    def __init__(self, run: str, run_store: RunStore, lease_s: float, kept: KeptLease | None = None) -> None:
-        """Hold no lease yet. ``kept``: has a thread renew the lease during ticks; None: there is no such thread."""
+    def __init__(
+        self,
+        run: str,
+        run_store: RunStore,
+        lease_s: float,
+        kept: KeptLease | None = None,
+        node_file: NodeFile | None = None,
+    ) -> None:
+        """Hold no lease yet.
+
+        Args:
+            run: name of the run.
+            run_store: its keys.
+            lease_s: length of the lease.
+            kept: has a thread renew the lease during ticks; None: there is no such thread.
+            node_file: what is known against nodes as a new run begins; None: nothing is.
+        """
         self._run = run
         self._store = run_store
         self._lease_s = lease_s
+        self._node_file = node_file
         self._kept = kept or KeptLease(run)
         self._renewed_at_s: float | None = None
         """Time of the last renewal; None: ask the store before anything else."""
@@ -166,6 +183,7 @@ class Leadership:
             return None
         log.info("run %s: published anew", self._run)
         begun = coordinator.begin(spec)
+        self._recall_nodes(begun.record)
         await self.save(begun.record)
         return begun
 
@@ -180,6 +198,7 @@ class Leadership:
             if record is None:
                 # The events before a record that was refused have been taken in; those of a new run have not.
                 state = anew(state, await self._store.newest_event_id() if self._store.record_is_bad else "")
+                self._recall_nodes(state.record)
         assert state is not None
         self._store.serve(state.spec.instance)
         if continues and record is None and self._own_fences and not self._store.record_is_bad:
@@ -191,3 +210,8 @@ class Leadership:
         self._led_with = self._store.lease.fence  # last: if the store fails before, all of this is done again
         self._own_fences = {self._led_with}
         return Held(state, is_new=True, continues=continues)
+
+    def _recall_nodes(self, record: store.CoordinatorState) -> None:
+        """Have the record of a new run begin with what earlier runs knew against nodes."""
+        if self._node_file is not None:
+            record.node_histories.extend(self._node_file.histories())

@@ -13,13 +13,14 @@ from holdfast_core.model import (
     LauncherEnded,
     LiveAnswered,
     ProfileRequest,
+    ReleaseRequest,
     Request,
     StacksRequest,
     StopRequest,
 )
 from holdfast_proto.v1.fault_pb2 import Fault
 
-_TakenIn: TypeAlias = StopRequest | LauncherEnded | AcknowledgeRequest
+_TakenIn: TypeAlias = StopRequest | LauncherEnded | AcknowledgeRequest | ReleaseRequest
 """Requests that need no more than to be taken in."""
 
 _FAILED = "the daemon failed on this request: its log says why"
@@ -58,6 +59,10 @@ class Requests:
     def acknowledge(self, incident: str) -> "asyncio.Future[str]":
         """Say that an operator knows of an incident. The future holds what that of :meth:`stop` does."""
         return self._tell(AcknowledgeRequest(incident))
+
+    def release(self, node: str) -> "asyncio.Future[str]":
+        """Say that a node may train again. The future holds what that of :meth:`stop` does."""
+        return self._tell(ReleaseRequest(node))
 
     def _tell(self, request: _TakenIn) -> "asyncio.Future[str]":
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -99,7 +104,7 @@ class Requests:
         for request in shown:
             reason = _FAILED if any(one is request for one in failed) else ""
             match request:
-                case StopRequest() | LauncherEnded() | AcknowledgeRequest():
+                case StopRequest() | LauncherEnded() | AcknowledgeRequest() | ReleaseRequest():
                     self._answer_taken_in(request, reason)
                 case CheckpointRequest() if reason:
                     self.answer(CheckpointAnswered(-1, reason))

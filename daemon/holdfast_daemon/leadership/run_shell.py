@@ -16,6 +16,7 @@ from holdfast_daemon.clock import Clock
 from holdfast_daemon.daemon_options import DaemonOptions
 from holdfast_daemon.history.history_writer import HistoryWriter
 from holdfast_daemon.incidents.archive import IncidentArchive, IncidentLog
+from holdfast_daemon.incidents.node_file import NodeFile
 from holdfast_daemon.leadership.guarded_core import GuardedCore
 from holdfast_daemon.leadership.leadership import Held, Leadership
 from holdfast_daemon.leadership.lease_keeper import KeptLease, LeaseKeeper
@@ -55,12 +56,13 @@ class RunShell:
         *,
         notifier: RunNotifier | None = None,
         histories: HistoryWriter | None = None,
+        node_file: NodeFile | None = None,
         keeper: LeaseKeeper | None = None,
     ) -> None:
         """Stand by for a run.
 
-        ``histories``: the daemon's; None: the shell has a writer of its own. ``keeper``: renews the lease also during
-        a tick; None: the lease is renewed between ticks alone.
+        ``histories``, ``node_file``: the daemon's; None: the shell has its own. ``keeper``: renews the lease also
+        during a tick; None: the lease is renewed between ticks alone.
         """
         self.run_name = run
         self._clock = clock
@@ -69,7 +71,8 @@ class RunShell:
         self._standby_s = options.lease_s / 4
         """Pause between two looks of a standby."""
         self._store = RunStore(client, run, options.identity, RunKeyFile(options.run_key(run), run))
-        self.leadership = Leadership(run, self._store, options.lease_s, KeptLease(run, keeper))
+        self._node_file = node_file or NodeFile(options.directory)
+        self.leadership = Leadership(run, self._store, options.lease_s, KeptLease(run, keeper), self._node_file)
         self._core = GuardedCore(run)
         self.refusals = self._store.intake.refusals
         self.log = IncidentLog(options.directory, run)
@@ -217,6 +220,7 @@ class RunShell:
         if not self._has_led:  # else people have not heard of what the last tick has found
             self.notifier.assume(held.state, now_s)
         self._has_led = True
+        self._node_file.assume(held.state.record.node_histories)
         # Now, and not after the next tick, which may take longer than the lease again.
         await self._outbox.drain(self.leadership, held.state.record)
 
@@ -248,6 +252,8 @@ class RunShell:
         self.state = self._decide(state, observation, batch.last_id, numbers)
         self.history.see_state(self.state, self._clock.now())
         await self._outbox.drain(self.leadership, self.state.record)
+        if self.state.record.node_histories != record.node_histories:
+            self._node_file.see(record.node_histories, self.state.record.node_histories)
         # After that: people hear of nothing that a successor would not know.
         self.notifier.see(self.state, self._clock.now())
         self._finish_tick()

@@ -43,6 +43,12 @@ RUN_STEP = gauge(
     "run_step", "run", "Newest step that all ranks have completed and no restart has undone; -1 before the first."
 )
 
+NODES_QUARANTINED = gauge(
+    "nodes_quarantined",
+    "run",
+    "Nodes of the run, and its spares, that should not train. `holdfast nodes` says why.",
+)
+
 # Numbers of the newest step, and sums over all steps.
 
 LOSS = gauge("loss", "run", "Training loss of the newest step, mean over the ranks that report one.")

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from holdfast_base.files import exposure
 from holdfast_core.model import CoreState
+from holdfast_daemon.file_saver import FileSaver
 from holdfast_daemon.notify import reported as reported_file
 from holdfast_daemon.notify.channels.building import build, check, secret_files
 from holdfast_daemon.notify.delivery import DeliveryCounts, DeliveryQueue
 from holdfast_daemon.notify.grouping import Grouping
 from holdfast_daemon.notify.heartbeat import HeartbeatSender
 from holdfast_daemon.notify.message_text import RunText
-from holdfast_daemon.notify.reported import Reported, ReportedSaver
+from holdfast_daemon.notify.reported import Reported
 from holdfast_daemon.notify.run_news import RunWatch
 from holdfast_proto import run_files
 from holdfast_proto.v1 import store_pb2 as store
@@ -44,7 +45,7 @@ class _Notified:
         self.grouping = Grouping(spec.run, host, notify.min_interval_s)
         names = [channel.name for channel in notify.channels]
         self.counts = DeliveryCounts([*names, HEARTBEAT] if notify.HasField("heartbeat") else names)
-        self.saver = ReportedSaver(path, self._text)
+        self.saver = FileSaver(path, self._text, "messages may be repeated after a restart")
         self.queues = [
             DeliveryQueue(
                 spec.run,

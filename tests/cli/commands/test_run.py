@@ -4,7 +4,7 @@ from pathlib import Path
 
 from holdfast_cli.commands.run import undelivered_line
 from holdfast_daemon.notify.message import Message, Notice
-from holdfast_daemon.notify.reported import Reported, reported_text, save
+from holdfast_daemon.notify.reported import Reported, reported_text
 from holdfast_proto import run_files
 
 
@@ -15,7 +15,7 @@ def message() -> Message:
 
 def test_messages_that_still_wait_are_counted_by_channel(tmp_path: Path) -> None:
     queued = {"slack": (message(), message()), "webhook": (message(),), "email": ()}
-    save(run_files.notifications(tmp_path, "r"), reported_text(Reported("i", queued=queued)))
+    run_files.notifications(tmp_path, "r").write_text(reported_text(Reported("i", queued=queued)))
     line = undelivered_line(tmp_path, "r", "i")
     assert line.startswith("messages were not delivered: 2 for slack, 1 for webhook. The daemon's log says why")
     assert undelivered_line(tmp_path, "r", "another start of the run") == ""

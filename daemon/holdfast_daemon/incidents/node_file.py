@@ -1,0 +1,92 @@
+"""Keeps what is known against nodes in a file: the record of a new run begins with it."""
+
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import ParseError
+
+from holdfast_daemon.file_saver import FileSaver
+from holdfast_daemon.validation.message_rules import OF_ANY_RUN
+from holdfast_proto import run_files
+from holdfast_proto.message_json import from_json, to_json
+from holdfast_proto.v1.store_pb2 import NodeHistory
+
+log = logging.getLogger(__name__)
+
+MOST_NODES = 1024
+"""Nodes that the file keeps: those with the newest changes. A record holds no more."""
+_MOST_BYTES = 16 * 2**20
+_LAST_PATIENCE_S = 2.0
+
+
+def changed_unix_s(history: NodeHistory) -> float:
+    """Return when something about a node has changed last."""
+    return max(history.since_unix_s, history.released_unix_s, *(fault.unix_s for fault in history.faults), 0.0)
+
+
+def load(path: Path) -> list[NodeHistory]:
+    """Return what the file holds; nothing if it is missing or damaged. The next change then replaces it."""
+    try:
+        with path.open("rb") as file:
+            data: Any = json.loads(file.read(_MOST_BYTES))
+        found = [from_json(entry, NodeHistory()) for entry in data["nodes"]]
+        for history in found:
+            OF_ANY_RUN.check(history)
+    except FileNotFoundError:
+        return []
+    except (OSError, ParseError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        log.warning("%s cannot be used, what it knew against nodes is lost: %r", path, error)
+        return []
+    return found
+
+
+class NodeFile:
+    """What is known against the nodes of all runs that a daemon leads. Of two histories of one node, the newer wins."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = run_files.node_histories(directory)
+        self._known: dict[str, NodeHistory] = {}
+        self._saver = FileSaver(self._path, self._text, "the next run does not know of faults of nodes")
+
+    def histories(self) -> list[NodeHistory]:
+        """Return what is known against nodes, in the order of their newest change. Reads the file."""
+        self._merge(load(self._path))
+        return list(self._known.values())
+
+    def assume(self, histories: Iterable[NodeHistory]) -> None:
+        """Take in what is known by a run that this daemon begins to lead."""
+        self._merge(load(self._path))
+        if self._merge(histories):
+            self._saver.save_soon()
+
+    def see(self, before: Iterable[NodeHistory], after: Iterable[NodeHistory]) -> None:
+        """Have the file written with what a run has changed, unless another run has changed it since."""
+        old, new = {one.node: one for one in before}, {one.node: one for one in after}
+        changed = {node for node in old.keys() | new.keys() if old.get(node) != new.get(node)}
+        # These may also become older, as the end of a quarantine leaves no time.
+        own = {node for node in changed if self._known.get(node) == old.get(node)}
+        self._known = {node: history for node, history in self._known.items() if node not in own}
+        self._merge(history for node, history in new.items() if node in changed)
+        self._saver.save_soon()
+
+    def close(self) -> None:
+        """Wait for the file, but not long."""
+        self._saver.finish(_LAST_PATIENCE_S)
+
+    def _merge(self, histories: Iterable[NodeHistory]) -> bool:
+        """Keep what is newer than what is known; return whether anything is."""
+        newer = {
+            # A copy: a message in a record keeps all of that record.
+            history.node: NodeHistory.FromString(history.SerializeToString())
+            for history in histories
+            if history.node not in self._known or changed_unix_s(history) > changed_unix_s(self._known[history.node])
+        }
+        newest = sorted({**self._known, **newer}.items(), key=lambda known: changed_unix_s(known[1]))
+        self._known = dict(newest[-MOST_NODES:])  # replaced, not changed: the saver reads it
+        return bool(newer)
+
+    def _text(self) -> str:
+        return json.dumps({"nodes": [to_json(history) for history in self._known.values()]})
