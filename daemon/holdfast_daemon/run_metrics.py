@@ -12,7 +12,7 @@ from holdfast_core.accounting.ledger import goodput_ratio, settled_time_use
 from holdfast_core.checkpointing.replicas import complete_step
 from holdfast_core.detectors.speed.data_share import SLOW_DATA
 from holdfast_core.model import CoreState, present_step
-from holdfast_core.reading.attention import unfit_nodes
+from holdfast_core.nodes.node_views import unfit_nodes
 from holdfast_core.reading.rank_health import STALLED_S, StallRule, present_parts
 from holdfast_core.recovery.standstills import has_given_up
 from holdfast_daemon.clock import Clock

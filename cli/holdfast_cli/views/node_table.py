@@ -9,7 +9,7 @@ from rich.text import Text
 
 from holdfast_base.text import moment
 from holdfast_cli.views.phrases import duration
-from holdfast_core.nodes.faults import counted_faults
+from holdfast_core.nodes.node_faults import counted_faults
 from holdfast_core.texts.incident_lines import enum_phrase, number_of
 from holdfast_core.texts.nodes import failure_line
 from holdfast_proto.v1.control_pb2 import (

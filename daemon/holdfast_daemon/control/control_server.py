@@ -13,7 +13,7 @@ import grpc
 from holdfast_base.sockets import claimed
 from holdfast_core.model import LiveAnswered, ProfileRequest, StacksRequest
 from holdfast_core.naming import incident_number
-from holdfast_core.nodes.views import node_views
+from holdfast_core.nodes.node_views import node_views
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.console.pages.holdfast_page import holdfast_page
 from holdfast_daemon.console.watched import WatchedDaemon

@@ -49,44 +49,50 @@ class NodeFile:
     def __init__(self, directory: Path) -> None:
         self._path = run_files.node_histories(directory)
         self._known: dict[str, NodeHistory] = {}
+        """Node -> its history, in the order of their changes. It is replaced and not changed: the saver reads it."""
+        self._of_runs: dict[str, dict[str, NodeHistory]] = {}
+        """Run -> what its record held when it was saved last."""
         self._saver = FileSaver(self._path, self._text, "the next run does not know of faults of nodes")
 
-    def histories(self) -> list[NodeHistory]:
-        """Return what is known against nodes, in the order of their newest change. Reads the file."""
+    def begin(self, run: str) -> Iterable[NodeHistory]:
+        """Return what is known against nodes as a run begins, in the order of their newest changes. Reads the file."""
         self._merge(load(self._path))
-        return list(self._known.values())
+        self._of_runs[run] = self._known
+        return self._known.values()
 
-    def assume(self, histories: Iterable[NodeHistory]) -> None:
-        """Take in what is known by a run that this daemon begins to lead."""
-        self._merge(load(self._path))
-        if self._merge(histories):
+    def see(self, run: str, histories: Iterable[NodeHistory]) -> None:
+        """Take in what the record of a run holds now, and have the file written if that is news."""
+        now, known = {history.node: history for history in histories}, self._known
+        before = self._of_runs.get(run)
+        if now == before:
+            return
+        if before is None:  # this daemon takes the run over
+            self._merge(load(self._path))
+            changed = set(now)
+        else:
+            changed = {node for node in before.keys() | now.keys() if before.get(node) != now.get(node)}
+            # What no other run has changed since may also become older: the end of a quarantine leaves no time.
+            own = {node for node in changed if self._known.get(node) == before.get(node)}
+            self._known = {node: history for node, history in self._known.items() if node not in own}
+        # Copies: a message in a record keeps all of that record.
+        copies = {node: NodeHistory.FromString(history.SerializeToString()) for node, history in now.items()}
+        self._of_runs[run] = copies
+        self._merge(history for node, history in copies.items() if node in changed)
+        if self._known != known:
             self._saver.save_soon()
-
-    def see(self, before: Iterable[NodeHistory], after: Iterable[NodeHistory]) -> None:
-        """Have the file written with what a run has changed, unless another run has changed it since."""
-        old, new = {one.node: one for one in before}, {one.node: one for one in after}
-        changed = {node for node in old.keys() | new.keys() if old.get(node) != new.get(node)}
-        # These may also become older, as the end of a quarantine leaves no time.
-        own = {node for node in changed if self._known.get(node) == old.get(node)}
-        self._known = {node: history for node, history in self._known.items() if node not in own}
-        self._merge(history for node, history in new.items() if node in changed)
-        self._saver.save_soon()
 
     def close(self) -> None:
         """Wait for the file, but not long."""
         self._saver.finish(_LAST_PATIENCE_S)
 
-    def _merge(self, histories: Iterable[NodeHistory]) -> bool:
-        """Keep what is newer than what is known; return whether anything is."""
-        newer = {
-            # A copy: a message in a record keeps all of that record.
-            history.node: NodeHistory.FromString(history.SerializeToString())
-            for history in histories
-            if history.node not in self._known or changed_unix_s(history) > changed_unix_s(self._known[history.node])
-        }
-        newest = sorted({**self._known, **newer}.items(), key=lambda known: changed_unix_s(known[1]))
-        self._known = dict(newest[-MOST_NODES:])  # replaced, not changed: the saver reads it
-        return bool(newer)
+    def _merge(self, histories: Iterable[NodeHistory]) -> None:
+        """Take in what is newer than what is known."""
+        merged = dict(self._known)
+        for history in histories:
+            if history.node not in merged or changed_unix_s(history) > changed_unix_s(merged[history.node]):
+                merged[history.node] = history
+        newest = sorted(merged.items(), key=lambda known: changed_unix_s(known[1]))
+        self._known = dict(newest[-MOST_NODES:])
 
     def _text(self) -> str:
         return json.dumps({"nodes": [to_json(history) for history in self._known.values()]})

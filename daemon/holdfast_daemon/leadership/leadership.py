@@ -82,7 +82,7 @@ class Leadership:
             run_store: its keys.
             lease_s: length of the lease.
             kept: has a thread renew the lease during ticks; None: there is no such thread.
-            node_file: what is known against nodes as a new run begins; None: nothing is.
+            node_file: keeps what is known against nodes from run to run; None: it is not kept.
         """
         self._run = run
         self._store = run_store
@@ -173,6 +173,8 @@ class Leadership:
         stamped.CopyFrom(record)
         stamped.fence = self._store.lease.fence
         await self._store.save(stamped, incidents, forgotten)
+        if self._node_file is not None:
+            self._node_file.see(self._run, record.node_histories)
 
     async def _successor(self, state: CoreState | None) -> CoreState | None:
         """Return the state of a new run that was published under the name of one that has ended, if there is one."""
@@ -214,4 +216,4 @@ class Leadership:
     def _recall_nodes(self, record: store.CoordinatorState) -> None:
         """Have the record of a new run begin with what earlier runs knew against nodes."""
         if self._node_file is not None:
-            record.node_histories.extend(self._node_file.histories())
+            record.node_histories.extend(self._node_file.begin(self._run))

@@ -33,10 +33,7 @@ from holdfast_proto.vocabulary import ENDED
 log = logging.getLogger(__name__)
 
 FOLLOW_S = 5.0
-"""Time between two looks of a standby at all that the leader sees. It asks for the lease more often.
-
-With thousands of nodes, a look reads megabytes.
-"""
+"""Time between two looks of a standby at all that the leader sees. With thousands of nodes, one reads megabytes."""
 RETRY_S = 0.2
 """Pause before the store is asked again after a failure."""
 LINGER_S = 60.0
@@ -69,10 +66,10 @@ class RunShell:
         self._metrics = metrics
         self.pace = TickPace(run, options.lease_s)
         self._standby_s = options.lease_s / 4
-        """Pause between two looks of a standby."""
+        """Pause of a standby before it asks for the lease again."""
         self._store = RunStore(client, run, options.identity, RunKeyFile(options.run_key(run), run))
-        self._node_file = node_file or NodeFile(options.directory)
-        self.leadership = Leadership(run, self._store, options.lease_s, KeptLease(run, keeper), self._node_file)
+        node_file = node_file or NodeFile(options.directory)
+        self.leadership = Leadership(run, self._store, options.lease_s, KeptLease(run, keeper), node_file)
         self._core = GuardedCore(run)
         self.refusals = self._store.intake.refusals
         self.log = IncidentLog(options.directory, run)
@@ -220,7 +217,6 @@ class RunShell:
         if not self._has_led:  # else people have not heard of what the last tick has found
             self.notifier.assume(held.state, now_s)
         self._has_led = True
-        self._node_file.assume(held.state.record.node_histories)
         # Now, and not after the next tick, which may take longer than the lease again.
         await self._outbox.drain(self.leadership, held.state.record)
 
@@ -252,8 +248,6 @@ class RunShell:
         self.state = self._decide(state, observation, batch.last_id, numbers)
         self.history.see_state(self.state, self._clock.now())
         await self._outbox.drain(self.leadership, self.state.record)
-        if self.state.record.node_histories != record.node_histories:
-            self._node_file.see(record.node_histories, self.state.record.node_histories)
         # After that: people hear of nothing that a successor would not know.
         self.notifier.see(self.state, self._clock.now())
         self._finish_tick()

@@ -40,33 +40,32 @@ def kept(folder: Path, act: Callable[[NodeFile], object]) -> list[NodeHistory]:
 )
 def test_of_two_histories_of_one_node_the_newer_is_kept(tmp_path: Path, newest: NodeHistory) -> None:
     assert changed_unix_s(newest) == 9.0
-    assert kept(tmp_path, lambda file: file.assume([history(), history("b")])) == [history(), history("b")]
-    assert kept(tmp_path, lambda file: file.assume([newest])) == [history("b"), newest]
-    assert kept(tmp_path, lambda file: file.assume([history()])) == [history("b"), newest]
+    assert kept(tmp_path, lambda file: file.see("r", [history(), history("b")])) == [history(), history("b")]
+    assert kept(tmp_path, lambda file: file.see("r", [newest])) == [history("b"), newest]
+    assert kept(tmp_path, lambda file: file.see("r", [history()])) == [history("b"), newest]
     assert run_files.node_histories(tmp_path).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_quarantine_that_a_check_has_ended_is_forgotten(tmp_path: Path) -> None:
     def end(file: NodeFile) -> None:
-        begun = file.histories()
-        file.see(begun, [one for one in begun if one.node != "a"])
+        file.see("next", [one for one in file.begin("next") if one.node != "a"])
 
-    kept(tmp_path, lambda file: file.assume([history("a"), history("b")]))
+    kept(tmp_path, lambda file: file.see("r", [history("a"), history("b")]))
     assert kept(tmp_path, end) == [history("b")]
 
 
 def test_a_run_does_not_end_what_another_run_has_found_since(tmp_path: Path) -> None:
     def end(file: NodeFile) -> None:
-        file.assume([history()])
-        file.see([], [history(unix_s=9.0)])
-        file.see([history()], [])
+        file.see("r", [history()])
+        file.see("another", [history(unix_s=9.0)])
+        file.see("r", [])
 
     assert kept(tmp_path, end) == [history(unix_s=9.0)]
 
 
 def test_the_file_keeps_only_so_many_nodes(tmp_path: Path) -> None:
     many = [history(f"n{number}", float(number)) for number in range(MOST_NODES + 5)]
-    assert kept(tmp_path, lambda file: file.assume(many)) == many[5:]
+    assert kept(tmp_path, lambda file: file.see("r", many)) == many[5:]
 
 
 @pytest.mark.parametrize(
@@ -78,14 +77,14 @@ def test_a_damaged_file_is_one_line_in_the_log_and_is_replaced(
 ) -> None:
     run_files.node_histories(tmp_path).write_text(text)
     with caplog.at_level(logging.WARNING):
-        assert NodeFile(tmp_path).histories() == []
+        assert list(NodeFile(tmp_path).begin("r")) == []
     assert len(caplog.records) == 1 and "cannot be used" in caplog.text
-    assert kept(tmp_path, lambda file: file.assume([history()])) == [history()]
+    assert kept(tmp_path, lambda file: file.see("r", [history()])) == [history()]
 
 
 @on_virtual_time
 async def test_a_new_run_begins_with_what_is_known_and_a_change_of_it_is_written(folder: Path) -> None:
-    kept(folder, lambda file: file.assume([history("z")]))
+    kept(folder, lambda file: file.see("r", [history("z")]))
     memory = MemoryStore()
     publish_spec(memory)
     async with daemon(folder, memory) as it, FakeAgent(memory) as agent:
