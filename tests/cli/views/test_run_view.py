@@ -40,10 +40,12 @@ def test_the_header_shows_the_newest_replica_snapshot_if_there_is_one() -> None:
     assert "snapshot of step 41 · replica snapshot of step 39 · checkpoint of step 39" in draw(status)
 
 
-def test_the_header_shows_that_nodes_are_missing() -> None:
+def test_the_header_shows_that_nodes_are_missing_and_what_to_do() -> None:
     status = healthy()
     status.nodes_note = "trains with 2 of 3 nodes (4 of 6 ranks) since incident 0001-lost-node"
-    assert status.nodes_note in draw(status)
+    status.nodes_advice = "start `holdfast agent` on another node"
+    text = draw(status)
+    assert status.nodes_note in text and status.nodes_advice in text
 
 
 def test_the_header_shows_which_data_are_left_out() -> None:
