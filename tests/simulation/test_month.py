@@ -16,6 +16,7 @@ from holdfast_core.accounting import phase_watch
 from holdfast_core.checkpointing import replicas
 from holdfast_core.detectors.speed.memory_creep import BLOCKS
 from holdfast_core.model import Action, Observation
+from holdfast_core.nodes import node_faults
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.history.history_file import HistoryFile
 from holdfast_daemon.history.history_writer import HistoryQueue
@@ -51,6 +52,8 @@ VARY = {
     r"\._blocks": 2 * BLOCKS,
     r"\.least_bytes": 2 * (BLOCKS + 1) * 10_000,
     r"\.totals\.\w+": 64,  # kinds, causes and outcomes: each set of names is fixed
+    r"\.record\.node_histories": 2 * node_faults.NODES_KEPT,
+    r"\.node_histories\[\]\.faults": 2 * node_faults.NODES_KEPT * node_faults.FAULTS_KEPT,
     r"\.ticks(\[\])?": ROOM_BYTES,
     r"\.incidents\[\]\.actions": incidents.INCIDENTS_KEPT * incidents.MOST_LINES,
     r"\.incidents\[\]\.evidence": incidents.INCIDENTS_KEPT * incidents.MOST_FILES_NAMED,

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
-FAULTS_KEPT = 16
-NODES_KEPT = 1024
+FAULTS_KEPT = 8
+NODES_KEPT = 256
+"""Most nodes with a history: the record of the run is written whole at each change."""
 WINDOW_S = 7 * 86_400.0
 """Time in which faults of a node count together."""
 MANY_FAULTS = 3

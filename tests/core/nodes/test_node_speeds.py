@@ -6,14 +6,14 @@ from holdfast_core.nodes.node_speeds import SLOW_SHARES, slow_lines
 from holdfast_proto.v1 import store_pb2 as store
 
 
-def measured(kind: int, *values: float) -> dict[str, store.NodeCheck]:
+def measured(kind: "store.CheckKind", *values: float) -> dict[str, store.NodeCheck]:
     """Return one check for each value."""
     figures = [store.CheckFigure(kind=kind, value=value) for value in values]
     return {f"n{number}": store.NodeCheck(figures=[figure]) for number, figure in enumerate(figures)}
 
 
 @pytest.mark.parametrize("kind", SLOW_SHARES)
-def test_a_figure_below_its_share_of_the_median_is_slow_and_one_above_is_not(kind: int) -> None:
+def test_a_figure_below_its_share_of_the_median_is_slow_and_one_above_is_not(kind: "store.CheckKind") -> None:
     share = SLOW_SHARES[kind]
     assert set(slow_lines(measured(kind, 8e9, 8e9, 8e9, 8e9 * share * 0.99))) == {"n3"}
     assert slow_lines(measured(kind, 8e9, 8e9, 8e9, 8e9 * share * 1.01)) == {}
