@@ -19,6 +19,7 @@ from holdfast_agent.blocking.stall_watch import StallWatch
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.checkpoints.restore_sources import LOOKERS
 from holdfast_agent.commands.command_runner import CommandRunner
+from holdfast_agent.commands.node_checks import NodeChecks
 from holdfast_agent.departure import Departure
 from holdfast_agent.devices.device_watch import DeviceWatch, has_driver
 from holdfast_agent.log_limits import limit_evidence, limit_logs
@@ -61,23 +62,34 @@ class Agent:
     checkpoints: NodeCheckpoints
     supervisor: RankSupervisor
 
-    async def run(self, metrics_port: int, on_serving: Callable[[], None]) -> ExitCode:
+    async def run(self, metrics_port: int, on_serving: Callable[[], None], *, checks: bool = False) -> ExitCode:
         """Serve ranks and carry out commands until the run ends or a signal ends the agent; then clean up.
 
-        ``on_serving`` is called once ranks can connect. Raises OSError if the session socket or the endpoint file
-        cannot be created.
+        ``on_serving`` is called once ranks can connect. ``checks``: check the node before that. Raises OSError if the
+        session socket or the endpoint file cannot be created.
         """
         node, options = self.node, self.node.options
+        departure = Departure(node, options.preemption_grace_s, options.preemption_warnings)
+        departure.listen()
+        is_due = asyncio.create_task(departure.due.wait())
+        node_checks = NodeChecks(node, self.link.now_ns)
+        if checks:
+            await asyncio.wait([node_checks.begin(), is_due], return_when=asyncio.FIRST_COMPLETED)
         admit = Observer(node, self.supervisor).admit if node.observes else node.admit
         messages = RankMessages(node, self.checkpoints, self.link.emit)
         server = await session.serve(messages, node.errors, options.session_socket, admit)
-        commands = CommandRunner(node, self.supervisor, self.checkpoints, self.link.emit, messages.give_start)
-        departure = Departure(node, options.preemption_grace_s, options.preemption_warnings)
-        departure.listen()
+        commands = CommandRunner(
+            node,
+            self.supervisor,
+            self.checkpoints,
+            self.link.emit,
+            node_checks=node_checks,
+            on_state=messages.give_start,
+        )
         write_endpoint(options.endpoint_file, metrics_port)
         on_serving()
         tasks = [asyncio.create_task(job) for job in self._jobs(commands)]
-        ends: list[asyncio.Future[Any]] = [asyncio.create_task(departure.due.wait()), commands.finished]
+        ends: list[asyncio.Future[Any]] = [is_due, commands.finished]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finish = commands.finished.result() if commands.finished.done() else store.FinishRun(outcome="terminated")
         log.info("ending: %s", finish.outcome)

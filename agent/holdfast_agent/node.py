@@ -35,6 +35,9 @@ class Node:
     ``memory`` and ``inventory`` are read for the node's state alone.
     """
 
+    check: store.NodeCheck | None = None
+    """The newest check of this node; None: there was none."""
+
     def __init__(
         self,
         options: AgentOptions,
@@ -216,6 +219,7 @@ class Node:
             restarts_left=min((left for rank in ranks if (left := rank.restarts_left) is not None), default=None),
             left_out=to_messages(self._inventory.left_out),
             replicas=None if self.replicas is None else self.replicas.state(),
+            check=self.check,
         )
 
     def _state_of(self, rank: Rank) -> store.RankState | None:

@@ -11,6 +11,7 @@ from holdfast_agent.checkpoints.restore_sources import CheckpointInventory
 from holdfast_agent.checkpoints.restorer import CheckpointRestorer
 from holdfast_agent.checkpoints.shard_saver import Emit, ShardSaver
 from holdfast_agent.commands.command_runner import CommandRunner
+from holdfast_agent.commands.node_checks import NodeChecks
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.rank_messages import RankMessages
@@ -69,7 +70,10 @@ class RecordedNode(Node):
 
     def commands(self, supervisor: RankSupervisor) -> CommandRunner:
         """The runner of its commands."""
-        return CommandRunner(self, supervisor, self.checkpoints, self.link.emit, self.messages.give_start)
+        checks = NodeChecks(self, self.link.now_ns)
+        return CommandRunner(
+            self, supervisor, self.checkpoints, self.link.emit, node_checks=checks, on_state=self.messages.give_start
+        )
 
 
 def agent_options(

@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
-import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.commands.checks import REPEATED, Known, refusal
 from holdfast_agent.commands.fault_commands import ACK_PATIENCE_S, FaultCommands
 from holdfast_agent.commands.live_evidence import LiveEvidence
+from holdfast_agent.commands.node_checks import NodeChecks
+from holdfast_agent.commands.rank_ends import end_ranks
 from holdfast_agent.commands.replica_commands import ReplicaCommands
 from holdfast_agent.evidence.gathering import EvidenceGatherer
 from holdfast_agent.evidence.ras_client import RasError
@@ -19,7 +20,6 @@ from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.rank_supervisor import RankSupervisor
-from holdfast_base import processes
 from holdfast_base.threads import in_daemon_thread
 from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.v1 import session_pb2 as session
@@ -42,6 +42,8 @@ class CommandRunner:
         supervisor: RankSupervisor,
         checkpoints: NodeCheckpoints,
         emit: Callable[[store.Event], None],
+        *,
+        node_checks: NodeChecks,
         on_state: Callable[[], None] = lambda: None,
     ) -> None:
         """``on_state`` is called when the state for ranks of another launcher is prepared."""
@@ -51,6 +53,7 @@ class CommandRunner:
         self._replicator = checkpoints.replicator
         self._replicas = ReplicaCommands(node, checkpoints)
         self._emit = emit
+        self._node_checks = node_checks
         self._on_state = on_state
         self._injector = FaultCommands(node, emit)
         self._evidence = EvidenceGatherer(node, checkpoints.inventory.primary.path)
@@ -132,14 +135,16 @@ class CommandRunner:
     async def end_moves(self) -> None:
         """Give up starts and stops that are not done: the agent ends, and its own stop must not wait for them.
 
-        The same holds for replica snapshots that are not written yet.
+        The same holds for replica snapshots that are not written yet, and for a check of the node.
         """
         await self._moves.end()
         await self._replicas.end()
+        await self._node_checks.end()
 
     async def _move(self, command: store.NodeCommand) -> None:
         """Start or stop ranks. The supervisor does one after another."""
         await self._replicas.end()  # no job may write the state of a world while the next one begins
+        await self._node_checks.end()  # ranks that start would slow it down, and it them
         if command.HasField("stop"):
             await self._supervisor.stop()
             if command.generation > self._node.generation:  # it will not start here: the leader waits for that word
@@ -168,6 +173,10 @@ class CommandRunner:
                 await self._live.take_stacks(command)
             case "take_profile":
                 await self._live.take_profile(command)
+            case "check_node" if self._moves.running:
+                log.info("the node is not checked: its ranks start or stop")
+            case "check_node":
+                self._node_checks.begin(command.check_node.id)
 
     def _live_ranks(self) -> list[Rank]:
         return [rank for rank in self._node.ranks.values() if rank.is_alive]
@@ -258,42 +267,3 @@ def failure_of(ranks: Sequence[Rank], acks: "Sequence[asyncio.Future[session.Com
             return ack.result().detail
     late = sum(not ack.done() for ack in acks)
     return f"{late} ranks have not answered within {ACK_PATIENCE_S:.0f} s" if late else ""
-
-
-# Ends ranks that another launcher has started, on the leader's command: the launcher then ends or restarts the run.
-#
-# Only SIGKILL ends a process that is stopped, or whose signal handlers cannot run. It leaves no core file, but the
-# stacks of the rank were taken before. Loader processes are left alone: torch's end when they see that their parent
-# is gone.
-
-log = logging.getLogger(__name__)
-
-
-def end_ranks(ranks: Mapping[int, Rank], command: store.EndRanks) -> list[str]:
-    """Kill the processes of a command; return why some of them are left alone, one line each.
-
-    A rank that has ended already needs nothing: the leader repeats the command until it sees the end.
-    """
-    refusals = []
-    for asked in command.ranks:
-        rank = ranks.get(asked.rank)
-        reason = "it is not on this node" if rank is None else _refusal(rank, asked)
-        if not reason and rank is not None and processes.is_alive(rank.pid, rank.start_ticks):
-            log.warning("process %d of rank %d is ended, so that the launcher acts", rank.pid, rank.rank)
-            rank.is_killed = processes.send_signal(rank.pid, rank.start_ticks, signal.SIGKILL)
-            if not rank.is_killed:
-                reason = f"process {rank.pid} cannot be signalled: does it run as another user?"
-        if reason:
-            refusals.append(f"rank {asked.rank} is not ended: {reason}")
-    return refusals
-
-
-def _refusal(rank: Rank, asked: store.EndedRank) -> str:
-    """Return why a rank is not the process that is meant, or need not end any more; "" if it is and must."""
-    if not rank.is_identified:
-        return "it has not said itself which process it is"
-    if (rank.pid, rank.start_ticks) != (asked.pid, asked.start_ticks):
-        return f"it is process {rank.pid} now, and not {asked.pid}"
-    if rank.is_alive and rank.stalled_s < asked.stalled_s:
-        return "it has moved since the command was given"
-    return ""

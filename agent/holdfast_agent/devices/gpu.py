@@ -26,8 +26,11 @@ READINGS = (
 """Numbers of a sample, by the names that the probe gives them."""
 _LARGEST = {"utilization_ratio": 1.0}
 """Largest values of readings that have one. A value beyond it is left out."""
-GONE = ("lost", "reset_required")
-"""States in which a GPU computes nothing: it is off the bus; the driver has to reset it."""
+GONE = {
+    "lost": "the driver no longer reaches the GPU",
+    "reset_required": "the driver cannot use the GPU before a reset",
+}
+"""States in which a GPU computes nothing, and their meaning for people."""
 SEVERE_THROTTLES = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 """Reasons for low clocks that a healthy GPU does not have: heat, or too little power."""
 THROTTLES = (*SEVERE_THROTTLES, "sw_power_cap")

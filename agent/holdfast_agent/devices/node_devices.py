@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from holdfast_agent.devices.gpu import SEVERE_THROTTLES, Gpu, GpuSample, merged
+from holdfast_agent.devices.gpu import GONE, SEVERE_THROTTLES, Gpu, GpuSample, merged
 from holdfast_agent.devices.xids import Xid, XidKind
 from holdfast_agent.processes.rank import Rank
 from holdfast_proto.v1 import store_pb2 as store
@@ -28,11 +28,6 @@ class _Utilization:
 
 
 _NO_SAMPLES = _Utilization()
-
-_GONE = {
-    "lost": "the driver no longer reaches the GPU",
-    "reset_required": "the driver cannot use the GPU before a reset",
-}
 
 
 @dataclass(frozen=True)
@@ -169,7 +164,7 @@ class NodeDevices:
         if not gpu.gone:
             return None
         since = self._gone_since.get(gpu.uuid, 0.0)
-        return store.GpuFault(gpu=gpu.index, uuid=gpu.uuid, meaning=_GONE[gpu.gone], unix_s=since, fatal=True)
+        return store.GpuFault(gpu=gpu.index, uuid=gpu.uuid, meaning=GONE[gpu.gone], unix_s=since, fatal=True)
 
 
 def _fault(gpu: Gpu, seen: SeenXid) -> store.GpuFault:

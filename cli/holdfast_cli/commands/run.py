@@ -18,10 +18,12 @@ from holdfast_cli.local_run.notify_spec import check_files
 from holdfast_cli.local_run.run_options import LocalRunOptions, check_name, local_run_options
 from holdfast_cli.rank_logs.follower import Follower
 from holdfast_cli.run_folder.paths import claim_dated_name, dated_name
-from holdfast_cli.settings.resolving import resolve
+from holdfast_cli.settings.file import read_file
+from holdfast_cli.settings.resolving import merge, resolve
 from holdfast_cli.settings.schema import LossActionName, RunSettings
 from holdfast_cli.trainer_command import check_configuration, check_starts
 from holdfast_cli.views.attachment import AttachmentWatch
+from holdfast_cli.views.check_table import check_this_machine
 from holdfast_cli.views.console_address import start_lines
 from holdfast_cli.views.display import LineDisplay, display_for
 from holdfast_cli.views.output import lasting_output, print_json
@@ -38,7 +40,11 @@ _LINES_AT_ONCE = 100
 
 
 def run(flags: RunFlags) -> None:
-    """Train until the run ends."""
+    """Train until the run ends. With --preflight and without a command, only check this machine."""
+    file = read_file(flags.config)
+    if flags.given.get("preflight") and not flags.command and (file is None or "command" not in file.values):
+        check_this_machine(merge("config", flags.given, file).settings, json=flags.json)
+        return
     resolved = resolve("run", flags.given, flags.command, flags.config)
     name = run_name(resolved.settings)
     options = local_run_options(resolved, run=name or dated_name())
