@@ -44,6 +44,10 @@ class NodeChecks:
             log.info("checking this node")
             check = await check_node(places_of(node), name=name)
             await add_clock(check, self._now_ns)
+            for failure in check.failures:
+                log.warning("this node should not train: %s", failure.reason)
+            if check.unmeasured:
+                log.warning("the check of this node is not complete: %s", check.unmeasured)
             node.check = check
             node.changed.set()
 

@@ -14,6 +14,7 @@ PROGRAM = "holdfast_agent.preflight.measuring"
 """Module of the program that measures."""
 
 _LOOK_S = 0.3
+_LOOKS = 5
 _MOST_BUSY = 0.5
 """Share of the cores that other work may keep busy while speeds are measured."""
 
@@ -75,11 +76,15 @@ def _training(process: Path) -> str:
 
 
 def load_note(proc: Path) -> str:
-    """Look for 0.3 s; return how many cores other work keeps busy, or "" if most are free."""
-    cores = os.sched_getaffinity(0)
-    before = cpu_ticks(_read(proc / "stat").decode())
-    time.sleep(_LOOK_S)
-    return busy_note(before, cpu_ticks(_read(proc / "stat").decode()), cores)
+    """Return how many cores other work keeps busy, or "" once most are free. Programs that start here get a while."""
+    note = ""
+    for _ in range(_LOOKS):
+        before = cpu_ticks(_read(proc / "stat").decode())
+        time.sleep(_LOOK_S)
+        note = busy_note(before, cpu_ticks(_read(proc / "stat").decode()), os.sched_getaffinity(0))
+        if not note:
+            break
+    return note
 
 
 def busy_note(

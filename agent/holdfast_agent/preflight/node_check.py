@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import sys
 import time
@@ -18,8 +17,6 @@ from holdfast_agent.preflight.outcomes import HANGS, NAMES
 from holdfast_proto.checks.value_rules import PATH_CHARACTERS
 from holdfast_proto.limits import NAME_CHARACTERS
 from holdfast_proto.v1 import store_pb2 as store
-
-log = logging.getLogger(__name__)
 
 LIMIT_S = 20.0
 """Longest time of a check. Ranks wait for it."""
@@ -56,10 +53,6 @@ async def check_node(
     check = reader.check
     check.unmeasured = clean("; ".join(reader.unmeasured), NAME_CHARACTERS)
     check.took_s, check.ended_unix_s = time.monotonic() - began_s, time.time()
-    for failure in check.failures:
-        log.warning("this node should not train: %s", failure.reason)
-    if check.unmeasured:
-        log.warning("the check of this node is not complete: %s", check.unmeasured)
     return check
 
 
