@@ -107,3 +107,26 @@ MAIL_SECURITY = ("starttls", "tls", "none")
 """How a connection to a mail server is protected."""
 HEARTBEAT = "heartbeat"
 """Name of the signs of life in metrics: no channel has it."""
+
+
+class CheckName(NamedTuple):
+    """What people call a part of the check of a node, and the unit of its figure."""
+
+    name: str
+    unit: str = ""
+    """Empty: it has no figure."""
+
+
+CHECKS: Mapping[int, CheckName] = {
+    store.CHECK_KIND_DISK: CheckName("disk", "B/s"),
+    store.CHECK_KIND_SHM: CheckName("shared memory", "B/s"),
+    store.CHECK_KIND_LOOPBACK: CheckName("loopback", "B/s"),
+    store.CHECK_KIND_NETWORK: CheckName("network link", "bit/s"),
+    store.CHECK_KIND_CPU_GEMM: CheckName("CPU GEMM", "FLOP/s"),
+    store.CHECK_KIND_CPU_MEMORY: CheckName("CPU memory", "B/s"),
+    store.CHECK_KIND_GPU_GEMM: CheckName("GPU GEMM", "FLOP/s"),
+    store.CHECK_KIND_GPU_MEMORY: CheckName("GPU memory", "B/s"),
+    store.CHECK_KIND_GPU_STATE: CheckName("GPU state"),
+    store.CHECK_KIND_CLOCK: CheckName("clock", "s"),
+}
+"""CheckKind -> its name and unit."""

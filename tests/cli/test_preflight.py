@@ -5,7 +5,7 @@ import pytest
 
 from holdfast_agent.preflight.measuring import CheckedPlaces
 from holdfast_cli.views import check_table
-from holdfast_cli.views.check_table import figure_text
+from holdfast_core.texts.nodes import figure_text
 from holdfast_proto.v1 import store_pb2 as store
 from tests.cli.conftest import holdfast
 

@@ -18,10 +18,11 @@ from typing import Any
 from holdfast_agent.devices.gpu import Gpu
 from holdfast_agent.preflight import gpu_state, links, storage
 from holdfast_agent.preflight.company import company, load_note
-from holdfast_agent.preflight.outcomes import NAMES, NodeFaultError, UnmeasuredError
+from holdfast_agent.preflight.outcomes import NodeFaultError, UnmeasuredError
 from holdfast_agent.snapshots.memory_room import memory_room
 from holdfast_base.processes import name_process
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import CHECKS
 
 _PR_SET_PDEATHSIG = 1
 
@@ -72,7 +73,7 @@ class Findings:
 
     def leave_out(self, kind: store.CheckKind, reason: str) -> None:
         """Report why a check has no figure; CHECK_KIND_UNSPECIFIED: why no speed is measured."""
-        self._write({"unmeasured": f"{NAMES[kind]}: {reason}" if kind else reason})
+        self._write({"unmeasured": f"{CHECKS[kind].name}: {reason}" if kind else reason})
 
     def end(self) -> None:
         """Report that all checks were made."""

@@ -13,10 +13,11 @@ from typing import Any
 from holdfast_agent.blocking.proc_texts import clean
 from holdfast_agent.preflight.company import PROGRAM
 from holdfast_agent.preflight.measuring import CheckedPlaces
-from holdfast_agent.preflight.outcomes import HANGS, NAMES
+from holdfast_agent.preflight.outcomes import HANGS
 from holdfast_proto.checks.value_rules import PATH_CHARACTERS
 from holdfast_proto.limits import NAME_CHARACTERS
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import CHECKS
 
 LIMIT_S = 20.0
 """Longest time of a check. Ranks wait for it."""
@@ -119,7 +120,7 @@ class _Reader:
 
     @property
     def _name(self) -> str:
-        return NAMES.get(self._running, "start")
+        return CHECKS[self._running].name if self._running in CHECKS else "start"
 
 
 async def add_clock(check: store.NodeCheck, now_ns: Callable[[], Awaitable[int]]) -> None:

@@ -122,8 +122,6 @@ class RunSettings:
     """Take SIGUSR1 as a warning before SIGTERM: stop after a last checkpoint. Otherwise ignore it."""
     stop_on_sigusr2: bool = setting(True, "run.stop_on_sigusr2", "--stop-on-sigusr2", by="run")
     """Take SIGUSR2 as a warning before SIGTERM: stop after a last checkpoint. Otherwise ignore it."""
-    preflight: bool = setting(False, "run.preflight", "--preflight", by=EVERYWHERE)
-    """Check each node before ranks start there. Without COMMAND: check this machine and print a table."""
     faults_allowed: bool = setting(False, "run.allow_faults", "--allow-faults")
     """Let `holdfast inject` harm the ranks of this run."""
     auto: bool = setting(

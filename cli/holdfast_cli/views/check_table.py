@@ -11,21 +11,13 @@ from rich.table import Table
 
 from holdfast_agent.preflight.measuring import CheckedPlaces
 from holdfast_agent.preflight.node_check import check_node
-from holdfast_agent.preflight.outcomes import NAMES
 from holdfast_cli.settings.schema import RunSettings
 from holdfast_cli.views.output import print_json
+from holdfast_core.texts.nodes import OF_GPU, figure_text
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1 import store_pb2 as store
-
-_UNITS = {
-    store.CHECK_KIND_NETWORK: "bit/s",
-    store.CHECK_KIND_CPU_GEMM: "FLOP/s",
-    store.CHECK_KIND_GPU_GEMM: "FLOP/s",
-}
-"""CheckKind -> unit of its figure; bytes per second if it is missing."""
-_OF_GPU = (store.CHECK_KIND_GPU_GEMM, store.CHECK_KIND_GPU_MEMORY)
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
+from holdfast_proto.vocabulary import CHECKS
 
 
 def check_this_machine(settings: RunSettings, *, json: bool) -> None:
@@ -57,22 +49,13 @@ def check_table(check: store.NodeCheck) -> Table:
     table.add_column("remark")
     for kind, result, remark in sorted(_rows(check)):
         style = "red" if result == "failed" else ""
-        table.add_row(NAMES[kind], result, remark, style=style)
+        table.add_row(CHECKS[kind].name, result, remark, style=style)
     return table
 
 
 def _rows(check: store.NodeCheck) -> Iterator[tuple[store.CheckKind, str, str]]:
     for figure in check.figures:
-        remark = f"GPU {figure.device}, unproven" if figure.kind in _OF_GPU else ""
+        remark = f"GPU {figure.device}, unproven" if figure.kind in OF_GPU else ""
         yield figure.kind, figure_text(figure), remark
     for failure in check.failures:
         yield failure.kind, "failed", failure.reason
-
-
-def figure_text(figure: store.CheckFigure) -> str:
-    """Return a figure with its unit: ``1.81 GB/s``."""
-    if figure.kind == store.CHECK_KIND_CLOCK:
-        return f"{figure.value:+.3f} s"
-    unit = _UNITS.get(figure.kind, "B/s")
-    size, prefix = next((pair for pair in _PREFIXES if figure.value >= pair[0]), (1e3, "k"))
-    return f"{figure.value / size:.3g} {prefix}{unit}"

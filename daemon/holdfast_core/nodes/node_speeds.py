@@ -3,7 +3,7 @@
 A check has no limits of its own, because nobody knows what a machine should reach. The other nodes of the run show it.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from statistics import median
 
@@ -35,6 +35,14 @@ def checks_of(state: CoreState) -> dict[str, store.NodeCheck]:
         for name, node in state.nodes.items()
         if node.HasField("check") and node.check.ended_unix_s > released.get(name, 0.0)
     }
+
+
+def common_failures(checks: Mapping[str, store.NodeCheck]) -> set[int]:
+    """Return what fails on more than half of the nodes: a shared folder or a server, and no fault of a node."""
+    if len(checks) < 2:
+        return set()
+    failed = Counter(kind for check in checks.values() for kind in {failure.kind for failure in check.failures})
+    return {kind for kind, nodes in failed.items() if nodes > len(checks) / 2}
 
 
 def slow_lines(checks: Mapping[str, store.NodeCheck]) -> dict[str, list[str]]:

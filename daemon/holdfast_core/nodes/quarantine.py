@@ -7,12 +7,12 @@ By default a quarantine is only reported. If the run enforces it, such a node is
 trains if there is no other, and a run that trains is never stopped for it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 from holdfast_core import incidents
 from holdfast_core.nodes import node_faults
-from holdfast_core.nodes.node_speeds import checks_of, slow_lines
+from holdfast_core.nodes.node_speeds import checks_of, common_failures, slow_lines
 from holdfast_core.texts.nodes import failure_line, repeated_faults
 from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
@@ -57,21 +57,20 @@ def is_last_choice(tick: Tick, name: str) -> bool:
 def _decide(tick: Tick, names: Collection[str]) -> bool:
     """Give nodes the quarantine that follows from what is known; return whether one has changed."""
     checks = checks_of(tick.state)
-    slow, has_changed = slow_lines(checks), False
+    slow, common = slow_lines(checks), common_failures(checks)
     histories = {one.node: one for one in tick.record.node_histories}
+    has_changed = False
     for name in names:
         history = histories.get(name) or store.NodeHistory(node=name)
-        reason = _reason(tick, history, checks, slow.get(name, ()))
-        if reason != history.quarantine:
+        failures = checks[name].failures if name in checks else ()
+        found = [failure_line(failure) for failure in failures if failure.kind not in common]
+        found.extend(slow.get(name, ()))
+        if node_faults.are_many(tick, history):
+            found.append(repeated_faults(node_faults.counted_faults(history)))
+        reason = "; ".join(found)[:_MOST_CHARACTERS]
+        is_known = bool(found) or name in checks  # a node that is lost, or has a new agent, shows no check
+        if is_known and reason != history.quarantine:
             has_changed = True
             with node_faults.edited_history(tick, name) as edited:
                 edited.quarantine, edited.since_unix_s = reason, tick.now if reason else 0.0
     return has_changed
-
-
-def _reason(tick: Tick, history: store.NodeHistory, checks: Mapping[str, store.NodeCheck], slow: Sequence[str]) -> str:
-    check = checks.get(history.node, store.NodeCheck())
-    found = [*map(failure_line, check.failures), *slow]
-    if node_faults.are_many(tick, history):
-        found.append(repeated_faults(node_faults.counted_faults(history)))
-    return "; ".join(found)[:_MOST_CHARACTERS]

@@ -1,45 +1,32 @@
 """What is wrong with a node, for people."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from holdfast_core.naming import listed
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.vocabulary import CHECKS
 
-_NAMES: Mapping[int, tuple[str, str]] = {
-    store.CHECK_KIND_DISK: ("disk", "B/s"),
-    store.CHECK_KIND_SHM: ("shared memory", "B/s"),
-    store.CHECK_KIND_LOOPBACK: ("loopback", "B/s"),
-    store.CHECK_KIND_NETWORK: ("network link", "bit/s"),
-    store.CHECK_KIND_CPU_GEMM: ("CPU GEMM", "FLOP/s"),
-    store.CHECK_KIND_CPU_MEMORY: ("CPU memory", "B/s"),
-    store.CHECK_KIND_GPU_GEMM: ("GPU {} GEMM", "FLOP/s"),
-    store.CHECK_KIND_GPU_MEMORY: ("GPU {} memory", "B/s"),
-    store.CHECK_KIND_GPU_STATE: ("GPU state", ""),
-    store.CHECK_KIND_CLOCK: ("clock", "s"),
-}
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def check_name(kind: "store.CheckKind | int", device: int = 0) -> str:
-    """Return the name of what a check looks at. ``device``: number of the GPU, if it is about one."""
-    return _NAMES.get(kind, (f"check {kind}", ""))[0].format(device)
+OF_GPU = (store.CHECK_KIND_GPU_GEMM, store.CHECK_KIND_GPU_MEMORY)
+"""Checks that have one figure for each GPU."""
 
 
 def figure_text(figure: store.CheckFigure) -> str:
     """Return a figure with its unit: ``1.2 GB/s``, ``48 GFLOP/s``; of a clock ``0.003 s``."""
-    return _quantity(figure.value, _NAMES.get(figure.kind, ("", ""))[1])
+    return _quantity(figure.value, CHECKS[figure.kind].unit)
 
 
 def slow_line(figure: store.CheckFigure, usual: float) -> str:
     """Return that a figure is far below the median of all nodes."""
-    unit = _NAMES[figure.kind][1]
-    name = check_name(figure.kind, figure.device)
-    return f"{name}: {figure_text(figure)}, and {_quantity(usual, unit)} is usual on the nodes of the run"
+    check, device = CHECKS[figure.kind], f" of GPU {figure.device}" if figure.kind in OF_GPU else ""
+    return f"{check.name}{device}: {figure_text(figure)}, and {_quantity(usual, check.unit)} is usual on other nodes"
 
 
 def failure_line(failure: store.CheckFailure) -> str:
     """Return what has failed, and how."""
-    return f"{check_name(failure.kind)}: {failure.reason}"
+    return f"{CHECKS[failure.kind].name}: {failure.reason}"
 
 
 def repeated_faults(faults: Iterable[store.NodeFault]) -> str:

@@ -21,7 +21,7 @@ def test_a_figure_below_its_share_of_the_median_is_slow_and_one_above_is_not(kin
 
 def test_the_line_has_both_figures() -> None:
     assert slow_lines(measured(store.CHECK_KIND_CPU_GEMM, 50e9, 52e9, 48e9, 2e9)) == {
-        "n3": ["CPU GEMM: 2 GFLOP/s, and 49 GFLOP/s is usual on the nodes of the run"]
+        "n3": ["CPU GEMM: 2 GFLOP/s, and 49 GFLOP/s is usual on other nodes"]
     }
 
 
@@ -33,7 +33,7 @@ def test_the_gpus_of_one_node_are_compared_with_each_other() -> None:
     values = [400e12] * 7 + [90e12]
     figures = [store.CheckFigure(kind=store.CHECK_KIND_GPU_GEMM, device=at, value=v) for at, v in enumerate(values)]
     [line] = slow_lines({"n0": store.NodeCheck(figures=figures)})["n0"]
-    assert line.startswith("GPU 7 GEMM: 90 TFLOP/s")
+    assert line.startswith("GPU GEMM of GPU 7: 90 TFLOP/s")
 
 
 def test_clocks_are_not_speeds() -> None:

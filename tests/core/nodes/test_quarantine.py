@@ -51,6 +51,26 @@ def test_a_node_that_is_slower_than_all_others_should_not_train() -> None:
     assert list(reasons(world)) == ["node2"]
 
 
+def test_what_fails_on_most_nodes_is_no_fault_of_one_of_them() -> None:
+    world = checked(nodes=3)
+    for name in ("node0", "node1"):
+        check(world.node_states[name], ended_s=world.now, failure=BROKEN)
+    world.tick()
+    assert reasons(world) == {}
+    check(world.node_states["node0"], ended_s=world.now + 1)
+    world.tick()
+    assert list(reasons(world)) == ["node1"]
+
+
+def test_a_node_that_is_lost_stays_in_quarantine() -> None:
+    world = training(checked(acts=False))
+    check(world.node_states["node3"], ended_s=world.now, failure=BROKEN)
+    world.tick()
+    del world.node_states["node3"]
+    world.until("stopping")
+    assert reasons(world) == {"node3": f"disk: {BROKEN}"}
+
+
 def test_a_run_that_trains_is_not_stopped_for_a_quarantine() -> None:
     world = training(checked())
     add_spare(world, "spare")
