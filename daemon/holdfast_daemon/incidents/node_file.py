@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf.json_format import ParseError
 
+from holdfast_core.nodes.node_faults import NODES_KEPT
 from holdfast_daemon.file_saver import FileSaver
 from holdfast_daemon.validation.message_rules import OF_ANY_RUN
 from holdfast_proto import run_files
@@ -16,8 +17,6 @@ from holdfast_proto.v1.store_pb2 import NodeHistory
 
 log = logging.getLogger(__name__)
 
-MOST_NODES = 1024
-"""Nodes that the file keeps: those with the newest changes. A record holds no more."""
 _MOST_BYTES = 16 * 2**20
 _LAST_PATIENCE_S = 2.0
 
@@ -91,8 +90,8 @@ class NodeFile:
         for history in histories:
             if history.node not in merged or changed_unix_s(history) > changed_unix_s(merged[history.node]):
                 merged[history.node] = history
-        newest = sorted(merged.items(), key=lambda known: changed_unix_s(known[1]))
-        self._known = dict(newest[-MOST_NODES:])
+        kept = sorted(merged.values(), key=lambda one: (bool(one.quarantine), changed_unix_s(one)))[-NODES_KEPT:]
+        self._known = {history.node: history for history in sorted(kept, key=changed_unix_s)}
 
     def _text(self) -> str:
         return json.dumps({"nodes": [to_json(history) for history in self._known.values()]})

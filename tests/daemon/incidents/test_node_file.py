@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.incidents.node_file import MOST_NODES, NodeFile, changed_unix_s, load
+from holdfast_core.nodes.node_faults import NODES_KEPT
+from holdfast_daemon.incidents.node_file import NodeFile, changed_unix_s, load
 from holdfast_proto import run_files
 from holdfast_proto.v1.store_pb2 import VERDICT_KIND_LOST_NODE, NodeFault, NodeHistory
 from tests.support.coroutines import until
@@ -64,7 +65,7 @@ def test_a_run_does_not_end_what_another_run_has_found_since(tmp_path: Path) -> 
 
 
 def test_the_file_keeps_only_so_many_nodes(tmp_path: Path) -> None:
-    many = [history(f"n{number}", float(number)) for number in range(MOST_NODES + 5)]
+    many = [history(f"n{number}", float(number)) for number in range(NODES_KEPT + 5)]
     assert kept(tmp_path, lambda file: file.see("r", many)) == many[5:]
 
 
