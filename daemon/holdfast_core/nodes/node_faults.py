@@ -17,6 +17,8 @@ NODES_KEPT = 256
 """Most nodes with a history: the record of the run is written whole at each change."""
 WINDOW_S = 7 * 86_400.0
 """Time in which faults of a node count together."""
+CHECK_AGAIN_S = 3600.0
+"""Time between two checks of a node whose ranks only end or hang: each check delays a restart."""
 MANY_FAULTS = 3
 """Faults in that time after which a node should not train, if the other nodes have had far fewer."""
 MANY_TIMES = 3.0
@@ -96,7 +98,8 @@ def fault_to_check(tick: Tick, name: str) -> str:
         return ""
     newest, check = faults[-1], tick.state.nodes[name].check
     is_checked = check.id == newest.incident or (not check.id and check.ended_unix_s > newest.unix_s)
-    is_suspicious = len(faults) > 1 or newest.kind in _SUSPICIOUS or _names_gpu(tick, newest.incident)
+    is_repeated = len(faults) > 1 and check.ended_unix_s < max(faults[0].unix_s, newest.unix_s - CHECK_AGAIN_S)
+    is_suspicious = is_repeated or newest.kind in _SUSPICIOUS or _names_gpu(tick, newest.incident)
     return newest.incident if is_suspicious and not is_checked else ""
 
 

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from holdfast_core.nodes.node_faults import CHECK_AGAIN_S
 from holdfast_core.nodes.start_patience import CHECK_PATIENCE_S, SPARE_PATIENCE_S
 from holdfast_proto.v1 import store_pb2 as store
 from tests.core.nodes.checked_nodes import add_spare, check, checked, reasons, story
@@ -86,6 +87,16 @@ def test_the_first_death_on_a_node_needs_no_check_and_the_second_does() -> None:
     check(world.node_states["node1"], ended_s=world.now, identity="0002-dead-rank")
     world.tick()
     assert world.phase == "starting"
+    world.train(3)
+    world.end(3, signal=signal.SIGSEGV)
+    restart(world)
+    assert asked(world)[-1][1] == "0002-dead-rank"  # that was a moment ago
+    world.train(3)
+    world.now += CHECK_AGAIN_S
+    world.end(3, signal=signal.SIGSEGV)
+    world.until("stopping")
+    world.tick()
+    assert asked(world)[-1][1] == "0004-dead-rank"
 
 
 def test_a_node_that_fails_its_check_after_a_fault_gives_its_place_to_a_spare() -> None:
