@@ -16,6 +16,7 @@ from holdfast_proto.v1.control_pb2 import (
     NODE_ROLE_ABSENT,
     NODE_ROLE_MEMBER,
     NODE_ROLE_MISSING,
+    NODE_ROLE_READY,
     NODE_ROLE_SPARE,
     NodeRole,
     NodeView,
@@ -30,6 +31,7 @@ _ROLES: Mapping[int, str] = {
     NODE_ROLE_MISSING: "missing",
     NODE_ROLE_SPARE: "spare",
     NODE_ROLE_ABSENT: "absent",
+    NODE_ROLE_READY: "ready",
 }
 
 

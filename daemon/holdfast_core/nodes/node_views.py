@@ -1,5 +1,7 @@
 """The nodes of a run, as operators see them."""
 
+from collections.abc import Sequence
+
 from holdfast_core.model import CoreState
 from holdfast_core.nodes.node_faults import reasons
 from holdfast_core.nodes.node_speeds import checks_of, slow_lines
@@ -55,7 +57,7 @@ def node_views(state: CoreState) -> list[control.NodeView]:
     views = []
     for name in (*members, *others):
         node = state.nodes.get(name)
-        view = control.NodeView(node=name, role=_role(name in members, node), slow=slow.get(name, ()))
+        view = control.NodeView(node=name, role=_role(members, name, node), slow=slow.get(name, ()))
         if node is not None and node.HasField("check"):
             view.check.CopyFrom(node.check)
         if name in histories:
@@ -64,7 +66,9 @@ def node_views(state: CoreState) -> list[control.NodeView]:
     return views
 
 
-def _role(is_member: bool, node: store.NodeState | None) -> "control.NodeRole":
-    if is_member:
+def _role(members: Sequence[str], name: str, node: store.NodeState | None) -> "control.NodeRole":
+    if name in members:
         return control.NODE_ROLE_MISSING if node is None else control.NODE_ROLE_MEMBER
-    return control.NODE_ROLE_ABSENT if node is None else control.NODE_ROLE_SPARE
+    if node is None:
+        return control.NODE_ROLE_ABSENT
+    return control.NODE_ROLE_SPARE if members else control.NODE_ROLE_READY

@@ -29,6 +29,7 @@ class NodeRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NODE_ROLE_MISSING: _ClassVar[NodeRole]
     NODE_ROLE_SPARE: _ClassVar[NodeRole]
     NODE_ROLE_ABSENT: _ClassVar[NodeRole]
+    NODE_ROLE_READY: _ClassVar[NodeRole]
 
 class RankHealth(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -66,6 +67,7 @@ NODE_ROLE_MEMBER: NodeRole
 NODE_ROLE_MISSING: NodeRole
 NODE_ROLE_SPARE: NodeRole
 NODE_ROLE_ABSENT: NodeRole
+NODE_ROLE_READY: NodeRole
 RANK_HEALTH_UNSPECIFIED: RankHealth
 RANK_HEALTH_OK: RankHealth
 RANK_HEALTH_STARTING: RankHealth

@@ -185,6 +185,10 @@ def test_a_new_leader_comes_to_the_same_reasons() -> None:
 
 
 def test_people_see_the_nodes_with_roles_and_reasons() -> None:
+    world = checked()
+    del world.node_states["node3"]
+    world.tick()
+    assert {view.role for view in node_views(world.state)} == {control.NODE_ROLE_READY}
     world = training(checked())
     add_spare(world, "spare")
     check(world.node_states["node2"], ended_s=world.now, failure=BROKEN)
