@@ -393,8 +393,8 @@ class CoreState:
     """Requests for stacks and profiles that are not answered yet, by id."""
     wider_since_unix_s: float = 0.0
     """Time since which nodes are ready with which a run that has lost nodes could train; 0: there are none."""
-    judged_checks: Mapping[str, float] = field(default_factory=dict)
-    """Node -> end of its newest check, as of the last decision about which nodes should not train."""
+    judged_checks: Mapping[str, float] | None = None
+    """Node -> end of its newest check, as of the last decision about which nodes should not train; None: none yet."""
     start_waits_since_unix_s: float = 0.0
     """Time since which a start waits for checks of nodes, or for better nodes; 0: it does not."""
     replication: Replication | None = None

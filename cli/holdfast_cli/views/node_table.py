@@ -18,6 +18,7 @@ from holdfast_proto.v1.control_pb2 import (
     NODE_ROLE_MISSING,
     NODE_ROLE_READY,
     NODE_ROLE_SPARE,
+    NODE_ROLE_STARTING,
     NodeRole,
     NodeView,
 )
@@ -32,6 +33,7 @@ _ROLES: Mapping[int, str] = {
     NODE_ROLE_SPARE: "spare",
     NODE_ROLE_ABSENT: "absent",
     NODE_ROLE_READY: "ready",
+    NODE_ROLE_STARTING: "starting",
 }
 
 

@@ -1,8 +1,8 @@
 """What incidents say against nodes: a history that outlives the ranks, and that decides which nodes are checked.
 
 A fault counts against a node if it names that node, or ranks of that node alone. A rank that ended with an exception,
-was asked to end, or was short of memory does not: its program has most likely done it. Nor does a fault that comes at
-the same step each time, or one that an operator has injected.
+was killed or asked to end, or was short of memory does not: its program or a person has most likely done it. Nor does a
+fault of a rank that had one at the same step before, or on another node, or one that an operator has injected.
 """
 
 import signal
@@ -32,8 +32,8 @@ _OF_NODES = (
     store.VERDICT_KIND_HUNG_COLLECTIVE,
     store.VERDICT_KIND_TRANSPORT,
 )
-_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals by which somebody asks a process to end."""
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+"""Signals that a process gets for what it does. Others come from people, or from a kernel short of memory."""
 
 
 def history_of(record: store.CoordinatorState, name: str) -> store.NodeHistory | None:
@@ -65,12 +65,18 @@ def note(tick: Tick, incident: store.Incident) -> str:
     """Add an incident to the history of the node that is at fault; return its name, or "" if no node is."""
     name = _node_at_fault(tick, incident)
     known = history_of(tick.record, name) or store.NodeHistory()
-    if name and all(one.incident != incident.id or one.run != tick.record.run for one in known.faults):
+    if name and not any(_is_of(one, incident) for one in known.faults):
         fault = store.NodeFault(unix_s=tick.now, kind=incident.verdict.kind, run=tick.record.run, incident=incident.id)
         with edited_history(tick, name) as history:
             history.faults.append(fault)
             del history.faults[:-FAULTS_KEPT]
     return name
+
+
+def _is_of(fault: store.NodeFault, incident: store.Incident) -> bool:
+    """Whether a fault is that of an incident. An earlier start of the run may have had one of the same id."""
+    is_same = (fault.run, fault.incident, fault.kind) == (incident.run, incident.id, incident.verdict.kind)
+    return is_same and fault.unix_s >= incident.detected_unix_s
 
 
 def counted_faults(history: store.NodeHistory) -> Sequence[store.NodeFault]:
@@ -81,7 +87,12 @@ def counted_faults(history: store.NodeHistory) -> Sequence[store.NodeFault]:
 
 
 def are_many(tick: Tick, history: store.NodeHistory) -> bool:
-    """Return whether a node has had so many more faults than the others that it should not train."""
+    """Return whether a node has had so many more faults than the others that it should not train.
+
+    Faults of others later on do not end that: a person does.
+    """
+    if history.repeats and len(counted_faults(history)) >= MANY_FAULTS:
+        return True
     count, others = len(counted_faults(history)), tick.state.spec.nodes - 1
     of_others = sum(len(counted_faults(one)) for one in tick.record.node_histories if one.node != history.node)
     return count >= MANY_FAULTS and others > 0 and count >= MANY_TIMES * of_others / others
@@ -99,12 +110,12 @@ def fault_to_check(tick: Tick, name: str) -> str:
     newest, check = faults[-1], tick.state.nodes[name].check
     is_checked = check.id == newest.incident or (not check.id and check.ended_unix_s > newest.unix_s)
     is_repeated = len(faults) > 1 and check.ended_unix_s < max(faults[0].unix_s, newest.unix_s - CHECK_AGAIN_S)
-    is_suspicious = is_repeated or newest.kind in _SUSPICIOUS or _names_gpu(tick, newest.incident)
+    is_suspicious = is_repeated or newest.kind in _SUSPICIOUS or _names_gpu(tick, newest)
     return newest.incident if is_suspicious and not is_checked else ""
 
 
-def _names_gpu(tick: Tick, identity: str) -> bool:
-    verdict = tick.state.incidents.get(identity, store.Incident()).verdict
+def _names_gpu(tick: Tick, fault: store.NodeFault) -> bool:
+    verdict = tick.state.incidents.get(fault.incident, store.Incident()).verdict
     return any(one.HasField("gpu_fault") for one in (*verdict.death.ends, *verdict.hang.ranks))
 
 
@@ -124,15 +135,19 @@ def _is_of_program(tick: Tick, incident: store.Incident) -> bool:
     injected = (event for event in tick.state.newest_faults if event.generation == incident.generation)
     if any(event.fault_injected.fault.rank in verdict.culprits for event in injected):
         return True
-    earlier = (one.verdict for one in tick.state.incidents.values() if one.id != incident.id)
-    return verdict.step >= 0 and any(_place(one) == _place(verdict) for one in earlier)
+    earlier = (one for one in tick.state.incidents.values() if one.id != incident.id)
+    return any(_is_again(one, incident) for one in earlier)
 
 
 def _is_sudden(end: store.RankEnd) -> bool:
-    """Whether a rank was ended by a signal that its program did not choose, or by an error of its GPU."""
-    is_killed = end.HasField("signal") and not end.out_of_memory and end.signal not in _REQUESTS
-    return is_killed or end.HasField("gpu_fault")
+    """Whether a rank has crashed, or was ended by an error of its GPU."""
+    return (end.HasField("signal") and end.signal in _CRASHES) or end.HasField("gpu_fault")
 
 
-def _place(verdict: store.Verdict) -> tuple[int, list[int], int]:
-    return verdict.kind, list(verdict.culprits[:1]), verdict.step
+def _is_again(earlier: store.Incident, incident: store.Incident) -> bool:
+    """Whether the same rank had the same fault at the same step, or on another node."""
+    before, now = earlier.verdict, incident.verdict
+    if before.kind != now.kind or not now.culprits or before.culprits[:1] != now.culprits[:1] or now.node:
+        return False
+    nodes = {one.culprits[0].node for one in (earlier, incident) if one.culprits}
+    return (before.step == now.step and now.step >= 0) or len(nodes) > 1

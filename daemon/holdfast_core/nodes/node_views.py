@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from holdfast_core.model import CoreState
 from holdfast_core.nodes.node_faults import reasons
 from holdfast_core.nodes.node_speeds import checks_of, slow_lines
+from holdfast_core.nodes.start_patience import SPARE_PATIENCE_S
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import ENDED
@@ -25,16 +26,23 @@ def nodes_note(state: CoreState) -> str:
         lines.append(f"trains with {nodes} of {spec.nodes} nodes ({ranks}) since incident {record.shrunk_incident}")
     unfit = unfit_nodes(state)
     if unfit:
+        wait = f", and the run waits up to {SPARE_PATIENCE_S:.0f} s for another one" if _waits(state) else ""
         more = f" (and {len(unfit) - 1} more nodes should not)" if len(unfit) > 1 else ""
-        lines.append(f"node {min(unfit)} should not train: {unfit[min(unfit)]}{more}")
+        lines.append(f"node {min(unfit)} should not train: {unfit[min(unfit)]}{more}{wait}")
     return "; ".join(lines)
 
 
 def nodes_advice(state: CoreState) -> str:
     """Return what to do about what :func:`nodes_note` says."""
-    if _is_smaller(state):
+    unfit = unfit_nodes(state)
+    is_ready = any(name in state.nodes and name not in state.record.nodes for name in unfit)  # it is not taken in
+    if _is_smaller(state) and not is_ready:
         return _MISSING_ADVICE
-    return _UNFIT_ADVICE if unfit_nodes(state) else ""
+    return _UNFIT_ADVICE if unfit else ""
+
+
+def _waits(state: CoreState) -> bool:
+    return state.record.phase == store.RUN_PHASE_WAITING and state.start_waits_since_unix_s > 0.0
 
 
 def _is_smaller(state: CoreState) -> bool:
@@ -71,4 +79,6 @@ def _role(members: Sequence[str], name: str, node: store.NodeState | None) -> "c
         return control.NODE_ROLE_MISSING if node is None else control.NODE_ROLE_MEMBER
     if node is None:
         return control.NODE_ROLE_ABSENT
+    if not node.ready:
+        return control.NODE_ROLE_STARTING
     return control.NODE_ROLE_SPARE if members else control.NODE_ROLE_READY

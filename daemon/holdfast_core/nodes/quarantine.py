@@ -4,7 +4,7 @@ A reason follows from the newest check of the node and from its history, so a ne
 that finds nothing ends what an earlier one has found. An operator's release ends everything that was known until then.
 
 By default a quarantine is only reported. If the run enforces it, such a node is the last choice for a start. It still
-trains if there is no other, and a run that trains is never stopped for it.
+trains if there is no other, or if steps would be lost, and a run that trains is never stopped for it.
 """
 
 from collections.abc import Collection
@@ -23,13 +23,12 @@ _MOST_CHARACTERS = 400
 
 def judge(tick: Tick) -> None:
     """Decide again which nodes should not train, if one was checked since the last time."""
-    if not tick.state.spec.checks_nodes:
-        return
     seen = {name: node.check.ended_unix_s for name, node in tick.state.nodes.items() if node.HasField("check")}
     if seen == tick.state.judged_checks:
         return
+    is_first = tick.state.judged_checks is None  # a new run begins with the faults that earlier ones have seen
     tick.state = replace(tick.state, judged_checks=seen)
-    _decide(tick, seen)
+    _decide(tick, {*seen, *(one.node for one in tick.record.node_histories)} if is_first else seen)
 
 
 def see_incident(tick: Tick, incident: store.Incident) -> None:
@@ -45,7 +44,7 @@ def release(tick: Tick, name: str) -> None:
         return
     checked = tick.state.nodes[name].check.ended_unix_s if name in tick.state.nodes else 0.0
     with node_faults.edited_history(tick, name) as history:
-        history.quarantine, history.since_unix_s = "", 0.0
+        history.quarantine, history.since_unix_s, history.repeats = "", 0.0, False
         history.released_unix_s = max(tick.now, checked)  # the clock of the node may be ahead
 
 
@@ -65,7 +64,8 @@ def _decide(tick: Tick, names: Collection[str]) -> bool:
         failures = checks[name].failures if name in checks else ()
         found = [failure_line(failure) for failure in failures if failure.kind not in common]
         found.extend(slow.get(name, ()))
-        if node_faults.are_many(tick, history):
+        repeats = node_faults.are_many(tick, history)
+        if repeats:
             found.append(repeated_faults(node_faults.counted_faults(history)))
         reason = "; ".join(found)[:_MOST_CHARACTERS]
         is_known = bool(found) or name in checks  # a node that is lost, or has a new agent, shows no check
@@ -73,4 +73,5 @@ def _decide(tick: Tick, names: Collection[str]) -> bool:
             has_changed = True
             with node_faults.edited_history(tick, name) as edited:
                 edited.quarantine, edited.since_unix_s = reason, tick.now if reason else 0.0
+                edited.repeats = repeats
     return has_changed

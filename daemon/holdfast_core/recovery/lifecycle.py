@@ -9,7 +9,7 @@ from holdfast_core.accounting import ledger
 from holdfast_core.checkpointing import checkpoint_commands, checkpoint_reads, replicas, unused_state
 from holdfast_core.model import counted
 from holdfast_core.naming import incident_number, kind_name
-from holdfast_core.nodes import quarantine, start_patience
+from holdfast_core.nodes import handover, quarantine, start_patience
 from holdfast_core.recovery import (
     hang_aborts,
     leaving,
@@ -185,7 +185,7 @@ def stopping(tick: Tick) -> None:
         if tick.now - tick.state.sent_unix_s > RESEND_S:
             _send_stop(tick)
         return
-    if start_patience.must_wait(tick):
+    if start_patience.must_wait(tick) or handover.must_wait(tick):
         return
     if checkpoint_reads.may_be_unreadable(tick) or not resized_state.has_state(tick):
         return

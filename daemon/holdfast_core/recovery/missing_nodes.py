@@ -27,7 +27,7 @@ MOST_DOUBLINGS = 6
 
 
 def replace_lost(tick: Tick) -> None:
-    """Let spares take the places of missing nodes, and of those that should not train if the run enforces that."""
+    """Let spares take the places of missing nodes."""
     members = list(tick.record.nodes)
     filled = _filled(tick, members)
     for name, spare in zip(members, filled, strict=True):
@@ -150,7 +150,7 @@ def grow(tick: Tick) -> str:
     stands_still = record.standstill_incident or tick.state.suspicion is not None
     if stands_still or record.loss_counts.HasField("nonfinite_since"):  # that may end in a restart of another kind
         return ""
-    good = [name for name in _spares(tick, record.nodes) if not quarantine.is_last_choice(tick, name)]
+    good = [name for name in spares(tick, record.nodes) if not quarantine.is_last_choice(tick, name)]
     wider = _whole_replicas(tick, [*record.nodes, *good][: spec.nodes])
     if wider is None or len(wider) <= len(record.nodes):
         _forget_growth(tick, since_unix_s=0.0)
@@ -224,17 +224,12 @@ def _replica_ranks(tick: Tick) -> int:
 
 
 def _filled(tick: Tick, members: Sequence[str]) -> list[str]:
-    """Return members with spares in the places of those that are missing, as far as there are spares.
-
-    Good spares that are left take the places of members that should not train, if the run enforces that.
-    """
-    spares = _spares(tick, members)
-    filled = [name if name in tick.state.nodes or not spares else spares.pop(0) for name in members]
-    good = [name for name in spares if not quarantine.is_last_choice(tick, name)]
-    return [good.pop(0) if good and quarantine.is_last_choice(tick, name) else name for name in filled]
+    """Return members with spares in the places of those that are missing, as far as there are spares."""
+    free = iter(spares(tick, members))
+    return [name if name in tick.state.nodes else next(free, name) for name in members]
 
 
-def _spares(tick: Tick, members: Sequence[str]) -> list[str]:
+def spares(tick: Tick, members: Sequence[str]) -> list[str]:
     """Return the nodes that are ready and are no members, by name; those that should not train come last."""
     taken, instance = set(members), tick.state.spec.instance
     ready = (name for name, node in tick.state.nodes.items() if node.ready and node.instance == instance)

@@ -214,6 +214,11 @@ class Leadership:
         return Held(state, is_new=True, continues=continues)
 
     def _recall_nodes(self, record: store.CoordinatorState) -> None:
-        """Have the record of a new run begin with what earlier runs knew against nodes."""
+        """Have the record of a new run begin with what earlier runs knew against nodes.
+
+        Reasons are found again: a node may have been repaired, and a check shows whether it was.
+        """
         if self._node_file is not None:
             record.node_histories.extend(self._node_file.begin(self._run))
+            for history in record.node_histories:
+                history.quarantine, history.since_unix_s = "", 0.0

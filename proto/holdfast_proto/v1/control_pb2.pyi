@@ -30,6 +30,7 @@ class NodeRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NODE_ROLE_SPARE: _ClassVar[NodeRole]
     NODE_ROLE_ABSENT: _ClassVar[NodeRole]
     NODE_ROLE_READY: _ClassVar[NodeRole]
+    NODE_ROLE_STARTING: _ClassVar[NodeRole]
 
 class RankHealth(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -68,6 +69,7 @@ NODE_ROLE_MISSING: NodeRole
 NODE_ROLE_SPARE: NodeRole
 NODE_ROLE_ABSENT: NodeRole
 NODE_ROLE_READY: NodeRole
+NODE_ROLE_STARTING: NodeRole
 RANK_HEALTH_UNSPECIFIED: RankHealth
 RANK_HEALTH_OK: RankHealth
 RANK_HEALTH_STARTING: RankHealth

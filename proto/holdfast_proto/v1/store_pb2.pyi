@@ -2206,18 +2206,20 @@ class CoordinatorState(_message.Message):
     def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ..., standstill_incident: _Optional[str] = ..., uncertain_restarts: _Optional[int] = ..., restart_is_uncertain: bool = ..., known_pauses: _Optional[_Iterable[_Union[KnownPause, _Mapping]]] = ..., longest_phase_s: _Optional[_Mapping[int, float]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., trained: bool = ..., failed_reads: _Optional[int] = ..., read_again_unix_s: _Optional[float] = ..., reads_incident: _Optional[str] = ..., history_is_known: bool = ..., failed_checkpoint: _Optional[int] = ..., refused: bool = ..., pinned: _Optional[_Iterable[_Union[PinnedCheckpoint, _Mapping]]] = ..., wanted: _Optional[_Iterable[_Union[WantedCheckpoint, _Mapping]]] = ..., time_use: _Optional[_Union[TimeUse, _Mapping]] = ..., loss_counts: _Optional[_Union[LossCounts, _Mapping]] = ..., proven: _Optional[_Union[ProvenSteps, _Mapping]] = ..., bad_loss: _Optional[_Union[BadLoss, _Mapping]] = ..., event_numbers: _Optional[_Mapping[str, int]] = ..., counts_anew: bool = ..., unusable_replica: _Optional[int] = ..., replica_generation: _Optional[int] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ..., roll_back: _Optional[_Union[RollBack, _Mapping]] = ..., line: _Optional[_Union[Line, _Mapping]] = ..., resize: _Optional[_Union[Resize, _Mapping]] = ..., replica_ranks: _Optional[int] = ..., shrunk_incident: _Optional[str] = ..., trained_world_size: _Optional[int] = ..., trained_generation: _Optional[int] = ..., failed_growths: _Optional[int] = ..., node_histories: _Optional[_Iterable[_Union[NodeHistory, _Mapping]]] = ...) -> None: ...
 
 class NodeHistory(_message.Message):
-    __slots__ = ("node", "faults", "quarantine", "since_unix_s", "released_unix_s")
+    __slots__ = ("node", "faults", "quarantine", "since_unix_s", "released_unix_s", "repeats")
     NODE_FIELD_NUMBER: _ClassVar[int]
     FAULTS_FIELD_NUMBER: _ClassVar[int]
     QUARANTINE_FIELD_NUMBER: _ClassVar[int]
     SINCE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     RELEASED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    REPEATS_FIELD_NUMBER: _ClassVar[int]
     node: str
     faults: _containers.RepeatedCompositeFieldContainer[NodeFault]
     quarantine: str
     since_unix_s: float
     released_unix_s: float
-    def __init__(self, node: _Optional[str] = ..., faults: _Optional[_Iterable[_Union[NodeFault, _Mapping]]] = ..., quarantine: _Optional[str] = ..., since_unix_s: _Optional[float] = ..., released_unix_s: _Optional[float] = ...) -> None: ...
+    repeats: bool
+    def __init__(self, node: _Optional[str] = ..., faults: _Optional[_Iterable[_Union[NodeFault, _Mapping]]] = ..., quarantine: _Optional[str] = ..., since_unix_s: _Optional[float] = ..., released_unix_s: _Optional[float] = ..., repeats: bool = ...) -> None: ...
 
 class NodeFault(_message.Message):
     __slots__ = ("unix_s", "kind", "run", "incident")

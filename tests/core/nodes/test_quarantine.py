@@ -99,7 +99,13 @@ def test_faults_on_all_nodes_are_of_the_program() -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [{"code": 1}, {"signal": signal.SIGTERM}, {"signal": signal.SIGKILL, "out_of_memory": True}]
+    "how",
+    [
+        {"code": 1},
+        {"signal": signal.SIGTERM},
+        {"signal": signal.SIGKILL},
+        {"signal": signal.SIGKILL, "out_of_memory": True},
+    ],
 )
 def test_an_end_by_the_program_or_on_request_is_no_fault_of_the_node(how: dict[str, int]) -> None:
     world = training(checked())
@@ -115,11 +121,51 @@ def test_a_fault_at_the_same_step_each_time_counts_once() -> None:
     assert [len(one.faults) for one in world.state.record.node_histories] == [1]
 
 
+def test_a_rank_that_fails_on_another_node_too_is_of_the_program() -> None:
+    world = training(checked(acts=False))
+    add_spare(world, "spare")
+    fail(world, 2)
+    del world.node_states["node1"]
+    world.until("stopping")
+    restart(world)
+    usual, moved = world.rank, world.node_states["spare"].ranks
+    world.rank = lambda number: moved[number - 2] if number in (2, 3) else usual(number)  # type: ignore[method-assign]
+    world.end(2, signal=signal.SIGSEGV)
+    world.until("stopping")
+    assert {one.node: len(one.faults) for one in world.state.record.node_histories} == {"node1": 2}
+
+
+def test_faults_of_others_later_on_do_not_end_a_quarantine() -> None:
+    world = training(checked(nodes=2, acts=False))
+    for rank in (2, 3, 2, 0, 1, 0):
+        fail(world, rank)
+    assert list(reasons(world)) == ["node1"]
+
+
+def test_a_fault_of_a_new_start_counts_though_its_incident_has_the_number_of_an_earlier_one() -> None:
+    world = training(checked(acts=False))
+    with edited_record(world) as record:
+        history = record.node_histories.add(node="node1")
+        history.faults.add(unix_s=1.0, kind=store.VERDICT_KIND_DEAD_RANK, run="r", incident="0001-dead-rank")
+    fail(world, 2)
+    assert [len(one.faults) for one in world.state.record.node_histories] == [2]
+
+
+def test_a_new_run_begins_with_the_faults_that_earlier_ones_have_seen() -> None:
+    world = checked(acts=False)
+    with edited_record(world) as record:
+        history = record.node_histories.add(node="node1")
+        for number in range(3):
+            history.faults.add(unix_s=world.now, kind=store.VERDICT_KIND_DEAD_RANK, run="q", incident=f"{number}-x")
+    world.tick()
+    assert list(reasons(world)) == ["node1"]
+
+
 def test_an_injected_fault_does_not_count() -> None:
     world = training(checked())
     injected = store.FaultInjected(fault=fault.Fault(rank=2, kind="kill"), step=3)
     send_event(world, node="node1", generation=1, fault_injected=injected)
-    fail(world, 2, signal=signal.SIGKILL)
+    fail(world, 2, signal=signal.SIGABRT)
     assert not world.state.record.node_histories
 
 

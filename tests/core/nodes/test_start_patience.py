@@ -2,8 +2,6 @@
 
 import signal
 
-import pytest
-
 from holdfast_core.nodes.node_faults import CHECK_AGAIN_S
 from holdfast_core.nodes.start_patience import CHECK_PATIENCE_S, SPARE_PATIENCE_S
 from holdfast_proto.v1 import store_pb2 as store
@@ -39,18 +37,6 @@ def test_without_another_node_it_waits_and_then_begins_with_all_of_them() -> Non
     assert world.now - began >= SPARE_PATIENCE_S
     assert list(world.state.record.nodes) == ["node0", "node1", "node2", "node3"]
     assert "node1" in reasons(world)
-
-
-@pytest.mark.parametrize("acts", [False, True])
-def test_a_quarantine_that_is_only_reported_changes_nothing(acts: bool) -> None:
-    world = checked(acts=acts)
-    add_spare(world, "spare")
-    training(world)
-    break_node(world, "node1")
-    world.end(0, signal=signal.SIGKILL)
-    restart(world)
-    assert ("node1" in world.state.record.nodes) == (not acts)
-    assert ("spare" in world.state.record.nodes) == acts
 
 
 def test_a_lost_node_gets_the_good_spare_and_one_in_quarantine_trains_on() -> None:
@@ -97,15 +83,6 @@ def test_the_first_death_on_a_node_needs_no_check_and_the_second_does() -> None:
     world.until("stopping")
     world.tick()
     assert asked(world)[-1][1] == "0004-dead-rank"
-
-
-def test_a_node_that_fails_its_check_after_a_fault_gives_its_place_to_a_spare() -> None:
-    world = training(checked())
-    add_spare(world, "spare")
-    lose_gpu(world)
-    check(world.node_states["node1"], ended_s=world.now, failure="is gone", identity="0001-dead-rank")
-    world.until("starting")
-    assert list(world.state.record.nodes) == ["node0", "spare", "node2", "node3"]
 
 
 def lose_gpu(world: World) -> None:
