@@ -62,19 +62,22 @@ class Agent:
     checkpoints: NodeCheckpoints
     supervisor: RankSupervisor
 
-    async def run(self, metrics_port: int, on_serving: Callable[[], None], *, checks: bool = False) -> ExitCode:
+    async def run(self, metrics_port: int, on_serving: Callable[[], None], *, takes_over: bool) -> ExitCode:
         """Serve ranks and carry out commands until the run ends or a signal ends the agent; then clean up.
 
-        ``on_serving`` is called once ranks can connect. ``checks``: check the node before that. Raises OSError if the
-        session socket or the endpoint file cannot be created.
+        ``on_serving`` is called once ranks can connect. ``takes_over``: an earlier agent of this start of the run
+        was on this node. Raises OSError if the session socket or the endpoint file cannot be created.
         """
         node, options = self.node, self.node.options
         departure = Departure(node, options.preemption_grace_s, options.preemption_warnings)
         departure.listen()
         is_due = asyncio.create_task(departure.due.wait())
         node_checks = NodeChecks(node, self.link.now_ns)
-        if checks:
-            await asyncio.wait([node_checks.begin(), is_due], return_when=asyncio.FIRST_COMPLETED)
+        # If another launcher starts the ranks, it may do so at any time.
+        is_free = not takes_over if node.observes else node.stopped
+        check = node_checks.begin() if node.spec.checks_nodes and is_free else None
+        if check is not None and node.observes:  # their launcher waits for this agent, and then starts ranks
+            await asyncio.wait([check, is_due], return_when=asyncio.FIRST_COMPLETED)
         admit = Observer(node, self.supervisor).admit if node.observes else node.admit
         messages = RankMessages(node, self.checkpoints, self.link.emit)
         server = await session.serve(messages, node.errors, options.session_socket, admit)
@@ -88,7 +91,7 @@ class Agent:
         )
         write_endpoint(options.endpoint_file, metrics_port)
         on_serving()
-        tasks = [asyncio.create_task(job) for job in self._jobs(commands)]
+        tasks = [asyncio.create_task(job) for job in self._jobs(commands, check)]
         ends: list[asyncio.Future[Any]] = [is_due, commands.finished]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finish = commands.finished.result() if commands.finished.done() else store.FinishRun(outcome="terminated")
@@ -103,9 +106,17 @@ class Agent:
         options.endpoint_file.unlink(missing_ok=True)
         return ExitCode.SUCCESS if finish.succeeded else ExitCode.FAILED
 
-    def _jobs(self, commands: CommandRunner) -> list[Coroutine[None, None, None]]:
-        """Return the jobs that an agent does until it ends. An error in one ends no other."""
+    def _jobs(self, commands: CommandRunner, check: "asyncio.Task[None] | None") -> list[Coroutine[None, None, None]]:
+        """Return the jobs that an agent does until it ends. An error in one ends no other.
+
+        ``check``: the check of the node, before which no rank can be forked; None: there is none.
+        """
         node, supervisor, link = self.node, self.supervisor, self.link
+
+        async def fork_ranks() -> None:
+            if check is not None:
+                await asyncio.wait([check])  # the import of torch would slow it down
+            await supervisor.parent.run(list(node.spec.command))
 
         def receive() -> Awaitable[None]:
             return link.receive_commands(supervisor.record.last_command, commands.handle, commands.refuse_entry)
@@ -131,7 +142,7 @@ class Agent:
             log.info("put this before the launcher: %s", node.options.observed_node(node.spec).shell_line())
         else:
             jobs.append(keep("rank_logs", lambda: limit_logs(node)))
-            jobs.append(keep("warm_parent", lambda: supervisor.parent.run(list(node.spec.command))))
+            jobs.append(keep("warm_parent", fork_ranks))
         return jobs
 
     async def tick(self) -> None:

@@ -145,7 +145,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
             # Commands that are there were given to an earlier agent. The leader repeats those that had no effect.
             agent.supervisor.record.last_command = await link.newest_command()
         startup.is_alone &= not node.ranks
-        return await agent.run(metrics.port, startup.done, checks=spec.checks_nodes and not takes_over)
+        return await agent.run(metrics.port, startup.done, takes_over=takes_over)
     finally:
         metrics.close()
         checkpoints.close()

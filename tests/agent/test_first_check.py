@@ -1,4 +1,4 @@
-"""An agent checks its node before it serves ranks."""
+"""An agent checks its node before ranks can start."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast_agent.movement.process_table import read_table
-from holdfast_proto import keys, run_files
+from holdfast_proto import keys
 from holdfast_proto.state_value import read_state
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import PATIENCE_S, until
@@ -51,10 +51,13 @@ def checking(agent_pid: int) -> list[int]:
     return [each.pid for each in processes if each.parent == agent_pid and each.name == "holdfast-check"]
 
 
-async def test_the_first_state_of_a_node_has_its_check(folder: Path, store_server: StoreServer) -> None:
+async def test_a_node_is_ready_after_its_check_and_is_seen_before(folder: Path, store_server: StoreServer) -> None:
     with agent(folder, store_server) as process:
-        found = await until(lambda: state(store_server), "the agent serves")
-        assert found.HasField("check")
+        early = await until(lambda: state(store_server), "the agent serves")
+        assert not early.ready
+        await until(lambda: (state(store_server) or early).ready, "the node is ready")
+        found = state(store_server)
+        assert found is not None and found.HasField("check")
         figures = {figure.kind for figure in found.check.figures}
         assert store.CHECK_KIND_CLOCK in figures
         assert store.CHECK_KIND_DISK in figures or found.check.unmeasured  # another program may use this machine
@@ -67,7 +70,6 @@ async def test_a_signal_ends_the_agent_although_the_check_hangs(folder: Path, st
         [program] = await until(lambda: checking(process.pid), "the check begins")
         with suppress(ProcessLookupError):
             os.kill(program, signal.SIGSTOP)
-        assert not run_files.agent_endpoint(folder / "sockets", NODE).exists()
         process.send_signal(signal.SIGTERM)
         logged = process.communicate(timeout=PATIENCE_S)[1]
         assert "ending: terminated" in logged

@@ -37,6 +37,8 @@ _UNKNOWN_DEVICE = "test_own_device.py::test_a_gpu_that_torch_does_not_have_is_se
 _CAPTURED = "test_captures.py::test_a_graph_is_captured_while_our_threads_have_numbers_to_wait_for"
 _ALONE = "test_device_time.py::test_the_time_of_a_kernel_is_counted_and_that_of_other_phases_is_not"
 _GRAPH = "test_device_time.py::test_a_step_with_a_cuda_graph_is_unknown"
+_PROCESSORS = "agent/holdfast_agent/preflight/processors.py"
+_CHECKED = "test_gpu_check.py::test_a_healthy_gpu_passes_its_check"
 _PROFILED = "test_profiling.py::test_a_profile_on_a_gpu_has_its_kernels_and_its_memory"
 _OFFLOAD = "test_trainer.py::test_state_in_host_memory_gives_the_same_losses"
 _CLOCK = "test_trainer.py::test_the_clock_of_the_pipeline_meter_measures_the_gpu"
@@ -80,6 +82,12 @@ PATHS = (
     CudaPath(f"{_HOOKS}/capture_gate.py", "CaptureGate.install", _CAPTURED),
     CudaPath(f"{_HOOKS}/gpu_work.py", "gpu_of", _OWN_DEVICE),
     CudaPath(f"{_HOOKS}/gpu_work.py", "on_gpu", _SNAPSHOT),
+    CudaPath(_PROCESSORS, "_on_gpu", _CHECKED),
+    CudaPath(_PROCESSORS, "gpu_gemm.measure", _CHECKED),
+    CudaPath(_PROCESSORS, "gpu_memory.measure", _CHECKED),
+    CudaPath(_PROCESSORS, "gpu_number", _CHECKED),
+    CudaPath(_PROCESSORS, "gpus", _CHECKED),
+    CudaPath(_PROCESSORS, "open_gpu.warm_up", _CHECKED),
     CudaPath("agent/holdfast_agent/processes/cold_rank.py", "why_no_fork", "make gpu PART=killed-rank"),
     CudaPath(f"{_HOOKS}/device_time/device_time.py", "<module>", why_none="an import"),
     CudaPath(f"{_HOOKS}/device_time/device_time.py", "DeviceTime.__init__", _ALONE),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_proto.v1.control_pb2 import NodeView
-from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
+from holdfast_proto.v1.control_pb2 import NODE_ROLE_SPARE, NodeView
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, SOURCE_CHECKPOINT, Incident
 from tests.multinode.cluster import PATIENCE_S, Cluster, cluster
 from tests.support.local_runs import wait_for
 
@@ -38,23 +38,21 @@ def reason_of(run: Cluster, node: str) -> str:
     return nodes(run).get(node, NodeView()).history.quarantine
 
 
-def kill_rank_of(run: Cluster, node: str) -> str:
-    """Kill a rank of a node; return the story of the incident once the run has recovered."""
+def crash_on(run: Cluster, node: str) -> tuple[Incident, str]:
+    """Let a rank of a node crash; return the incident and its story once the run has recovered."""
     status = run.control.status()
     known = len(run.control.incidents())
-    os.kill(next(rank.pid for rank in status.ranks if rank.node == node), signal.SIGKILL)
+    os.kill(next(rank.pid for rank in status.ranks if rank.node == node), signal.SIGSEGV)
     wait_for(lambda: len(run.control.incidents()) > known, "an incident")
     incident = run.until_recovered()
     run.until_step(status.newest_step + 5)
-    return "\n".join(action.what for action in incident.actions)
+    return incident, "\n".join(action.what for action in incident.actions)
 
 
 @pytest.mark.gate
 @pytest.mark.usefixtures("full_disk")
-def test_a_spare_trains_in_the_place_of_a_node_without_room_and_is_checked_after_its_second_fault(
-    tmp_path: Path,
-) -> None:
-    with cluster(tmp_path, nodes=4, steps=400, flags=ENFORCED, uses_object_store=True, replicate_every_s=0.5) as run:
+def test_spares_take_the_places_of_a_node_without_room_and_of_one_that_fails_again_and_again(tmp_path: Path) -> None:
+    with cluster(tmp_path, nodes=5, steps=600, flags=ENFORCED, uses_object_store=True, checkpoint_every=0) as run:
         wait_for(lambda: reason_of(run, "node-2"), "a quarantine")
         unfit = reason_of(run, "node-2")
         assert unfit.startswith("disk: ") and "free" in unfit
@@ -62,13 +60,19 @@ def test_a_spare_trains_in_the_place_of_a_node_without_room_and_is_checked_after
         status = run.until(lambda now: now.newest_step > 5, "training")
         assert {rank.node for rank in status.ranks} == {"node-1", "node-3"}
         assert status.nodes_note == f"node node-2 should not train: {unfit}"
-        assert "checked" not in kill_rank_of(run, "node-3")
-        assert "node node-3 is checked before its ranks start again" in kill_rank_of(run, "node-3")
-        views = nodes(run)
-        assert views["node-3"].check.id == views["node-3"].history.faults[-1].incident
-        assert not views["node-3"].check.failures and not views["node-3"].history.quarantine
+        run.start_agent(4)
+        wait_for(lambda: nodes(run).get("node-4", NodeView()).role == NODE_ROLE_SPARE, "a spare")
+        assert "checked" not in crash_on(run, "node-3")[1]
+        second, story = crash_on(run, "node-3")
+        assert "node node-3 is checked before its ranks start again" in story
+        assert nodes(run)["node-3"].check.id == second.id and not reason_of(run, "node-3")
+        third, story = crash_on(run, "node-3")
+        assert "node node-4 takes the place of node-3, which should not train" in story, story
+        assert third.source == SOURCE_CHECKPOINT and third.lost_steps <= 1, story  # what was in memory was written
+        assert {rank.node for rank in run.control.status().ranks} == {"node-1", "node-4"}
+        assert reason_of(run, "node-3").startswith("at fault 3 times: incidents ")
         run.control.release_node("node-2")
-        assert run.until(lambda now: not now.nodes_note, "the release").newest_step > 5
+        run.until(lambda now: "node-2" not in now.nodes_note, "the release")
         run.hurry()
         run.until(lambda now: now.phase == RUN_PHASE_FINISHED, "the end")
-        assert [run.processes[f"agent-{node}"].wait(PATIENCE_S) for node in (1, 3)] == [0, 0]
+        assert [run.processes[f"agent-{node}"].wait(PATIENCE_S) for node in (1, 4)] == [0, 0]

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from holdfast_agent.preflight.measuring import CheckedPlaces
 from holdfast_agent.preflight.node_check import check_node
+from holdfast_checkpoint.store.locations import is_url
 from holdfast_cli.settings.schema import RunSettings
 from holdfast_cli.views.output import print_json
 from holdfast_core.texts.nodes import OF_GPU, figure_text
@@ -22,14 +23,12 @@ from holdfast_proto.vocabulary import CHECKS
 
 def check_this_machine(settings: RunSettings, *, json: bool) -> None:
     """Check this machine without a run and print the result. Raises typer.Exit with code 1 if something failed."""
-    folder = next(
-        each for each in (settings.directory.absolute(), *settings.directory.absolute().parents) if each.is_dir()
-    )
-    folders = [folder, *([Path(settings.checkpoint_directory)] if settings.checkpoint_directory else [])]
-    places = CheckedPlaces(
-        folders=tuple(str(each) for each in folders), shm_directory=str(settings.shm_directory), address="127.0.0.1"
-    )
+    wanted = [str(settings.directory), *([settings.checkpoint_directory] if settings.checkpoint_directory else [])]
+    folders = tuple(_existing(Path(each)) for each in wanted if not is_url(each))
+    places = CheckedPlaces(folders=folders, shm_directory=str(settings.shm_directory), address="127.0.0.1")
     check = asyncio.run(check_node(places))
+    left_out = [f"{each} is no folder" for each in wanted if is_url(each)]
+    check.unmeasured = "; ".join(filter(None, [check.unmeasured, *left_out]))
     if json:
         print_json(to_json(check))
     else:
@@ -39,6 +38,11 @@ def check_this_machine(settings: RunSettings, *, json: bool) -> None:
             console.print(f"not measured: {check.unmeasured}", highlight=False, markup=False)
     if check.failures:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _existing(folder: Path) -> str:
+    """Return a folder, or the one in which a run would make it."""
+    return str(next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir()))
 
 
 def check_table(check: store.NodeCheck) -> Table:

@@ -218,7 +218,7 @@ class Leadership:
 
         Reasons are found again: a node may have been repaired, and a check shows whether it was.
         """
-        if self._node_file is not None:
-            record.node_histories.extend(self._node_file.begin(self._run))
-            for history in record.node_histories:
-                history.quarantine, history.since_unix_s = "", 0.0
+        for history in self._node_file.begin(self._run) if self._node_file is not None else ():
+            known = record.node_histories.add()
+            known.CopyFrom(history)
+            known.quarantine, known.since_unix_s = "", 0.0
