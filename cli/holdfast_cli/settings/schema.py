@@ -252,7 +252,7 @@ class RunSettings:
     for as long."""
     quarantine: QuarantineName = setting(QuarantineName.REPORT, "recovery.quarantine", "--quarantine", by="publish")
     """What to do about a node that should not train. report: say so. act: at a start, let a spare take its place; it
-    trains if there is none."""
+    trains if there is none, or if steps would be lost."""
 
     loss_blip: LossActionName = _action("blip")
     """What to do about one outlying loss. roll_back is refused here."""

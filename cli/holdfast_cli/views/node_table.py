@@ -22,7 +22,7 @@ from holdfast_proto.v1.control_pb2 import (
     NodeRole,
     NodeView,
 )
-from holdfast_proto.v1.store_pb2 import NodeHistory, VerdictKind
+from holdfast_proto.v1.store_pb2 import NodeHistory
 
 _NODES_SHOWN = 20
 """Nodes that are listed without --all, unless something is known against more of them."""
@@ -85,9 +85,9 @@ def _check(node: NodeView) -> Iterator[str]:
         yield "-"
         return
     yield f"{moment(check.ended_unix_s)}, took {duration(check.took_s)}"
-    for failure in check.failures:
-        yield failure_line(failure)
-    yield from node.slow
+    if not node.history.quarantine:  # else that says what was found
+        yield from map(failure_line, check.failures)
+        yield from node.slow
     if check.unmeasured:
         yield f"speeds are not measured: {check.unmeasured}"
     elif not check.failures and not node.slow:
@@ -97,7 +97,7 @@ def _check(node: NodeView) -> Iterator[str]:
 def _faults(history: NodeHistory) -> Iterator[str]:
     faults = counted_faults(history)
     for fault in faults[: -_FAULTS_SHOWN - 1 : -1]:
-        yield f"{moment(fault.unix_s)}: {enum_phrase(VerdictKind, fault.kind)} ({fault.incident} of {fault.run})"
+        yield f"{moment(fault.unix_s)}: {fault.incident} of {fault.run}"
     if len(faults) > _FAULTS_SHOWN:
         yield f"{len(faults) - _FAULTS_SHOWN} older"
 

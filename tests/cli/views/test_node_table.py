@@ -60,9 +60,9 @@ def test_a_node_without_a_check_or_a_history_is_only_named() -> None:
 
 def test_the_newest_faults_are_listed_and_older_ones_counted() -> None:
     assert draw([view(history=against(faults=5, quarantine=REASON, since_unix_s=1e9))]) == [
-        f"a trains - {moment(1e9 + 4)}: lost node (0004-lost-node of r) since {moment(1e9)}: {REASON}",
-        f"{moment(1e9 + 3)}: lost node (0003-lost-node of r)",
-        f"{moment(1e9 + 2)}: lost node (0002-lost-node of r)",
+        f"a trains - {moment(1e9 + 4)}: 0004-lost-node of r since {moment(1e9)}: {REASON}",
+        f"{moment(1e9 + 3)}: 0003-lost-node of r",
+        f"{moment(1e9 + 2)}: 0002-lost-node of r",
         "2 older",
     ]
 
