@@ -64,7 +64,9 @@ def _is_writing(tick: Tick, point: RestorePoint) -> bool:
     """Have the newest state in memory written as a checkpoint; return whether that may still succeed."""
     record, known = tick.record, tick.state.reported_once
     has_failed = record.HasField("failed_checkpoint") and record.failed_checkpoint == point.step
-    if point.source != store.SOURCE_MEMORY or point.history is not None or has_failed:
+    # A checkpoint outlives this start, and must be of a good state.
+    is_in_doubt = record.loss_counts.HasField("nonfinite_since") or record.HasField("roll_back")
+    if point.source != store.SOURCE_MEMORY or point.history is not None or has_failed or is_in_doubt:
         return False
     what = f"the snapshots of step {point.step} are written as a checkpoint, so that a spare can start from it"
     if tick.now - known.get(what, tick.now) > WRITE_PATIENCE_S:

@@ -8,7 +8,7 @@ from holdfast_core.nodes.handover import WRITE_PATIENCE_S
 from holdfast_proto.v1 import store_pb2 as store
 from tests.core.nodes.checked_nodes import add_spare, check, checked, story
 from tests.core.nodes.test_quarantine import BROKEN, training
-from tests.core.runs import restart, send_event
+from tests.core.runs import edited_record, restart, send_event
 from tests.support.core_world import World
 
 KEPT = "node node1 should not train, and trains again: with a spare in its place steps would be lost"
@@ -68,6 +68,14 @@ def test_if_the_checkpoint_fails_the_node_trains_again_from_memory() -> None:
     assert "node1" in world.state.record.nodes
     assert KEPT in [line.what for line in world.incidents[0].actions]
     assert (world.state.record.source, world.state.record.resumed_step) == (store.SOURCE_MEMORY, step)
+
+
+def test_a_state_that_a_bad_loss_has_followed_is_never_written() -> None:
+    world = quarantined()
+    with edited_record(world) as record:
+        record.loss_counts.nonfinite_since = world.rank(0).progress.step - 1
+    stop(world)
+    assert world.phase == "starting" and not world.sent("persist_snapshot")
 
 
 def test_the_wait_for_the_checkpoint_is_bounded() -> None:
