@@ -135,6 +135,8 @@ class World:
                     if rank.life != store.LIFE_EXITED:
                         self.end(rank.rank, signal=9)
                 node.stopped = True
+                if command.generation > node.generation:  # it will not start here
+                    node.failed_generation = command.generation
                 self.events.clear()
             case "gather_evidence":
                 captured = store.EvidenceCaptured(incident=command.gather_evidence.incident, files=["a"])

@@ -40,8 +40,8 @@ _ROLES: Mapping[int, str] = {
 def node_table(nodes: Sequence[NodeView], *, everything: bool) -> RenderableType:
     """Return one row per node, and the number of those that are left out.
 
-    Nodes that something is known against come first. Without ``everything``, of the others only so many are listed
-    that all rows fit on a screen. The texts of ``nodes`` must be safe for a terminal.
+    Nodes that something is known against come first, and all of them are listed. Of the others, only those that fit on
+    a screen are, unless ``everything`` is set. The texts of ``nodes`` must be safe for a terminal.
     """
     if not nodes:
         return Text("no nodes")

@@ -26,7 +26,7 @@ def must_wait(tick: Tick) -> bool:
     Only once all ranks are gone: those of a node that is no member any more are not waited for.
     """
     places = _places(tick)
-    if not places or tick.record.HasField("resize"):
+    if not places or tick.record.HasField("resize"):  # the nodes change already, or have just changed back
         return False
     members = [places.get(name, name) for name in tick.record.nodes]
     now, then = new_generation.choose(tick), new_generation.choose(_with_members(tick, members))
@@ -34,6 +34,8 @@ def must_wait(tick: Tick) -> bool:
         return False
     if then is not None and then.step >= now.step:
         with tick.edit_record() as record:
+            # If they do not train, the nodes before them do again: see missing_nodes.fall_back().
+            record.resize.generation, record.resize.fewer[:] = record.generation, list(record.nodes)
             record.nodes[:] = members
         for name, spare in places.items():
             incidents.add_line_to_open(tick, f"node {spare} takes the place of {name}, which should not train")

@@ -87,7 +87,7 @@ def counted_faults(history: store.NodeHistory) -> Sequence[store.NodeFault]:
 
 
 def are_many(tick: Tick, history: store.NodeHistory) -> bool:
-    """Return whether a node has had so many more faults than the others that it should not train.
+    """Return whether a node should not train because it has had far more faults than the others.
 
     Faults of others later on do not end that: a person does.
     """

@@ -15,6 +15,7 @@ from math import lcm
 from holdfast_core import incidents
 from holdfast_core.checkpointing import checkpoint_commands
 from holdfast_core.model import committed_steps
+from holdfast_core.naming import listed
 from holdfast_core.nodes import quarantine
 from holdfast_core.recovery import new_generation, resized_state
 from holdfast_core.recovery.ending import RESEND_S
@@ -52,20 +53,24 @@ def take_back(tick: Tick) -> None:
 
 
 def fall_back(tick: Tick) -> None:
-    """Leave out again what was taken in, if the larger world has not trained, or if some of it is missing already.
+    """Leave out again what was taken in, if the next world has not trained, or if some of it is missing already.
 
-    A node may come back broken, or not for long. The run has trained without it, and must not fail or wait for it.
+    A node may come back broken, or not for long, and so may a spare that has taken the place of a node that should not
+    train. The run has trained without it, and must not fail or wait for it.
     """
     record, nodes = tick.record, tick.state.nodes
     fewer = list(record.resize.fewer)
     is_to_start = record.generation == record.resize.generation and all(name in nodes for name in record.nodes)
     if not fewer or is_to_start or not all(name in nodes for name in fewer):
         return
+    was_larger, back = len(record.nodes) > len(fewer), sorted(set(fewer) - set(record.nodes))
     with tick.edit_record() as edited:
         edited.nodes[:] = fewer
         edited.resize.ClearField("fewer")
-        edited.failed_growths = record.failed_growths + 1
-    incidents.add_line_to_open(tick, f"the larger world has not trained: the run trains on with {_share(tick)}")
+        edited.failed_growths = record.failed_growths + was_larger
+    how = _share(tick) if was_larger else f"{listed(back)} again"
+    what = "the larger world has" if was_larger else "the spares have"
+    incidents.add_line_to_open(tick, f"{what} not trained: the run trains on with {how}")
 
 
 def stop_strays(tick: Tick) -> None:
@@ -168,7 +173,8 @@ def grow(tick: Tick) -> str:
 
 def give_up_growth(tick: Tick) -> None:
     """Leave the nodes as they are: a fault stops the ranks before the checkpoint for more nodes is there."""
-    if tick.record.HasField("resize") and not tick.record.resize.world_size:
+    resize = tick.record.resize
+    if tick.record.HasField("resize") and not resize.world_size and not resize.fewer:
         _forget_growth(tick, since_unix_s=0.0)
 
 

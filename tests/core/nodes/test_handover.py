@@ -53,6 +53,35 @@ def test_the_node_writes_what_it_has_in_memory_before_a_spare_takes_its_place() 
     assert "node spare takes the place of node1, which should not train" in story(world)
 
 
+def test_if_the_run_does_not_start_with_the_spare_the_node_trains_again() -> None:
+    world = quarantined()
+    step = world.rank(0).snapshots[-1]
+    stop(world)
+    commit(world, step)
+    assert "spare" in world.state.record.nodes
+    broken = world.node_states["spare"]
+    broken.failed_generation, broken.failure = world.state.record.generation, "the driver is broken"
+    restart(world)
+    assert list(world.state.record.nodes) == ["node0", "node1", "node2", "node3"]
+    assert world.state.record.resumed_step == step
+    assert "the spares have not trained: the run trains on with node1 again" in story(world)
+    world.train(3)
+    assert world.phase == "running" and not world.state.record.HasField("resize")
+
+
+def test_a_spare_that_trains_stays() -> None:
+    world = quarantined()
+    stop(world)
+    commit(world, world.rank(0).snapshots[-1])
+    usual, moved = world.rank, world.node_states["spare"].ranks
+    world.rank = lambda number: moved[number - 2] if number in (2, 3) else usual(number)  # type: ignore[method-assign]
+    world.train(3)
+    assert world.phase == "running" and not world.state.record.HasField("resize")
+    world.end(0, code=1)
+    restart(world)
+    assert "spare" in world.state.record.nodes
+
+
 def test_a_quarantine_that_is_only_reported_changes_nothing() -> None:
     world = quarantined(acts=False)
     stop(world)
