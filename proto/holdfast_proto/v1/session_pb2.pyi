@@ -2,12 +2,24 @@ from holdfast_proto.v1 import common_pb2 as _common_pb2
 from holdfast_proto.v1 import fault_pb2 as _fault_pb2
 from holdfast_proto.v1 import limits_pb2 as _limits_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class ReplayVote(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REPLAY_VOTE_UNSPECIFIED: _ClassVar[ReplayVote]
+    REPLAY_VOTE_FIRST: _ClassVar[ReplayVote]
+    REPLAY_VOTE_SECOND: _ClassVar[ReplayVote]
+    REPLAY_VOTE_NEITHER: _ClassVar[ReplayVote]
+REPLAY_VOTE_UNSPECIFIED: ReplayVote
+REPLAY_VOTE_FIRST: ReplayVote
+REPLAY_VOTE_SECOND: ReplayVote
+REPLAY_VOTE_NEITHER: ReplayVote
 
 class RankMessage(_message.Message):
     __slots__ = ("hello", "report", "slot_request", "ack", "profile_done")
@@ -83,7 +95,7 @@ class Hello(_message.Message):
     def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ..., store_port: _Optional[int] = ..., pid_namespace: _Optional[int] = ..., start_ticks: _Optional[int] = ..., protocol: _Optional[int] = ..., restarts_left: _Optional[int] = ..., awaits_start: bool = ..., replica_ranks: _Optional[int] = ..., attachment: _Optional[int] = ..., training_thread: _Optional[int] = ...) -> None: ...
 
 class StepRecord(_message.Message):
-    __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "nonfinite_origin", "bad_gradient", "plain", "coverage")
+    __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "nonfinite_origin", "bad_gradient", "plain", "coverage", "replay")
     class PhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +125,7 @@ class StepRecord(_message.Message):
     BAD_GRADIENT_FIELD_NUMBER: _ClassVar[int]
     PLAIN_FIELD_NUMBER: _ClassVar[int]
     COVERAGE_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
     step: int
     ended_unix_s: float
     duration_s: float
@@ -135,7 +148,20 @@ class StepRecord(_message.Message):
     bad_gradient: BadGradient
     plain: _containers.RepeatedCompositeFieldContainer[ReplicaHash]
     coverage: ReplicaCoverage
-    def __init__(self, step: _Optional[int] = ..., ended_unix_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[float] = ..., pipeline_bubble: _Optional[float] = ..., balance_loss: _Optional[float] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[bytes] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHash, _Mapping]]] = ..., nonfinite_origin: _Optional[_Union[NonFiniteOrigin, _Mapping]] = ..., bad_gradient: _Optional[_Union[BadGradient, _Mapping]] = ..., plain: _Optional[_Iterable[_Union[ReplicaHash, _Mapping]]] = ..., coverage: _Optional[_Union[ReplicaCoverage, _Mapping]] = ...) -> None: ...
+    replay: ReplayCheck
+    def __init__(self, step: _Optional[int] = ..., ended_unix_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[float] = ..., pipeline_bubble: _Optional[float] = ..., balance_loss: _Optional[float] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[bytes] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHash, _Mapping]]] = ..., nonfinite_origin: _Optional[_Union[NonFiniteOrigin, _Mapping]] = ..., bad_gradient: _Optional[_Union[BadGradient, _Mapping]] = ..., plain: _Optional[_Iterable[_Union[ReplicaHash, _Mapping]]] = ..., coverage: _Optional[_Union[ReplicaCoverage, _Mapping]] = ..., replay: _Optional[_Union[ReplayCheck, _Mapping]] = ...) -> None: ...
+
+class ReplayCheck(_message.Message):
+    __slots__ = ("duration_s", "unrepeatable", "part", "vote")
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    UNREPEATABLE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    VOTE_FIELD_NUMBER: _ClassVar[int]
+    duration_s: float
+    unrepeatable: bool
+    part: str
+    vote: ReplayVote
+    def __init__(self, duration_s: _Optional[float] = ..., unrepeatable: bool = ..., part: _Optional[str] = ..., vote: _Optional[_Union[ReplayVote, str]] = ...) -> None: ...
 
 class ReplicaCoverage(_message.Message):
     __slots__ = ("replica_bytes", "plain_bytes", "parameter_bytes")

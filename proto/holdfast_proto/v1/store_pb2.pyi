@@ -899,7 +899,7 @@ class SamplesUsed(_message.Message):
     def __init__(self, dp: _Optional[int] = ..., rank: _Optional[int] = ..., fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class StepSummary(_message.Message):
-    __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "plain", "coverage")
+    __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "plain", "coverage", "replay")
     class PhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -930,6 +930,7 @@ class StepSummary(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     PLAIN_FIELD_NUMBER: _ClassVar[int]
     COVERAGE_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
     step: int
     generation: int
     loss_sum: float
@@ -953,7 +954,28 @@ class StepSummary(_message.Message):
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaHashes]
     plain: _containers.RepeatedCompositeFieldContainer[ReplicaHashes]
     coverage: _containers.RepeatedCompositeFieldContainer[RankCoverage]
-    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[_Union[Mean, _Mapping]] = ..., pipeline_bubble: _Optional[_Union[Mean, _Mapping]] = ..., balance_loss: _Optional[_Union[Mean, _Mapping]] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[SamplesUsed, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHashes, _Mapping]]] = ..., plain: _Optional[_Iterable[_Union[ReplicaHashes, _Mapping]]] = ..., coverage: _Optional[_Iterable[_Union[RankCoverage, _Mapping]]] = ...) -> None: ...
+    replay: ReplaySummary
+    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[_Union[Mean, _Mapping]] = ..., pipeline_bubble: _Optional[_Union[Mean, _Mapping]] = ..., balance_loss: _Optional[_Union[Mean, _Mapping]] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[SamplesUsed, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHashes, _Mapping]]] = ..., plain: _Optional[_Iterable[_Union[ReplicaHashes, _Mapping]]] = ..., coverage: _Optional[_Iterable[_Union[RankCoverage, _Mapping]]] = ..., replay: _Optional[_Union[ReplaySummary, _Mapping]] = ...) -> None: ...
+
+class ReplaySummary(_message.Message):
+    __slots__ = ("duration_s", "unrepeatable", "differences")
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    UNREPEATABLE_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    duration_s: float
+    unrepeatable: bool
+    differences: _containers.RepeatedCompositeFieldContainer[RankReplay]
+    def __init__(self, duration_s: _Optional[float] = ..., unrepeatable: bool = ..., differences: _Optional[_Iterable[_Union[RankReplay, _Mapping]]] = ...) -> None: ...
+
+class RankReplay(_message.Message):
+    __slots__ = ("rank", "part", "vote")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    VOTE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    part: str
+    vote: _session_pb2.ReplayVote
+    def __init__(self, rank: _Optional[int] = ..., part: _Optional[str] = ..., vote: _Optional[_Union[_session_pb2.ReplayVote, str]] = ...) -> None: ...
 
 class RankCoverage(_message.Message):
     __slots__ = ("rank", "replica_bytes", "plain_bytes", "parameter_bytes")
@@ -1982,16 +2004,18 @@ class StragglerDetail(_message.Message):
     def __init__(self, kind: _Optional[_Union[OwnTimeKind, str]] = ..., own_s: _Optional[float] = ..., usual_s: _Optional[float] = ..., by_peers: bool = ..., throttles: _Optional[_Iterable[str]] = ..., gpu: _Optional[int] = ..., utilization_ratio: _Optional[float] = ..., peers_utilization_ratio: _Optional[float] = ..., side: _Optional[_Union[SlowSide, str]] = ...) -> None: ...
 
 class CorruptionDetail(_message.Message):
-    __slots__ = ("part", "more_parts", "has_majority", "equal_step")
+    __slots__ = ("part", "more_parts", "has_majority", "equal_step", "vote")
     PART_FIELD_NUMBER: _ClassVar[int]
     MORE_PARTS_FIELD_NUMBER: _ClassVar[int]
     HAS_MAJORITY_FIELD_NUMBER: _ClassVar[int]
     EQUAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    VOTE_FIELD_NUMBER: _ClassVar[int]
     part: str
     more_parts: int
     has_majority: bool
     equal_step: int
-    def __init__(self, part: _Optional[str] = ..., more_parts: _Optional[int] = ..., has_majority: bool = ..., equal_step: _Optional[int] = ...) -> None: ...
+    vote: _session_pb2.ReplayVote
+    def __init__(self, part: _Optional[str] = ..., more_parts: _Optional[int] = ..., has_majority: bool = ..., equal_step: _Optional[int] = ..., vote: _Optional[_Union[_session_pb2.ReplayVote, str]] = ...) -> None: ...
 
 class HangAbort(_message.Message):
     __slots__ = ("ranks", "sent_unix_s", "reaction", "after_s", "generation", "code", "without_culprit")
