@@ -4,4 +4,4 @@ import torch._dynamo  # a dispatch mode, which faults of calls need, imports it 
 import torch.distributed.device_mesh
 import torch.distributed.tensor  # noqa: F401
 
-import holdfast_hooks.faults.call_watch  # noqa: F401
+import holdfast_hooks.progress.call_watch  # noqa: F401

@@ -123,6 +123,9 @@ class RecordingHooks:
         self.calls.append("should_update")
         return bool(grad_norm.isfinite())
 
+    def replay(self, function: Callable[[], Any], *, every: int) -> Any:
+        return function()
+
     def report(self, **values: object) -> None:
         reported = sorted(name for name, value in values.items() if value is not None)
         self.calls.append(f"report {reported}")

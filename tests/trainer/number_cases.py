@@ -40,8 +40,9 @@ class Rank:
         return self.runner.forward_backward(share(self.config, self.mesh, index))
 
     def update(self) -> Update:
-        steps = (self.optimizer, self.scheduler, self.scaler)
-        return update_parameters(self.parts, *steps, self.mesh, clip_norm=1.0, measured=False)
+        update = update_parameters(self.parts, self.optimizer, self.scaler, self.mesh, clip_norm=1.0, measured=False)
+        self.scheduler.step()
+        return update
 
     def gradients(self) -> list[Tensor]:
         return [local(parameter.grad) for parameter in self.parts.parameters()]

@@ -203,6 +203,8 @@ class TrainConfig(Section):
     """Global batches in one validation."""
     log_every: PositiveInt = 10
     """Steps between lines on stdout."""
+    replay_every: NonNegativeInt = 0
+    """Steps from one that is replayed to find silent corruption to the next, each twice as long as others. 0: none."""
 
 
 class OptimizerConfig(Section):

@@ -3,6 +3,7 @@
 import random
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import numpy
 import torch
@@ -13,7 +14,7 @@ import holdfast_hooks
 from holdfast_hooks import Phase, Stateful
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.config_sections import TrainConfig
-from holdfast_trainer.data.batches import Batches
+from holdfast_trainer.data.batches import Batch, Batches
 from holdfast_trainer.data.corpus import Corpus
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.moe.balance import collect_expert_statistics
@@ -25,7 +26,7 @@ from holdfast_trainer.pipeline.pipeline import Runner
 from holdfast_trainer.precision.loss_scaling import make_loss_scaler
 from holdfast_trainer.rank_device import RankDevice, process_group
 from holdfast_trainer.training_log import TrainingLog
-from holdfast_trainer.update import update_parameters
+from holdfast_trainer.update import Update, update_parameters
 
 
 def train(config: TrainerConfig, corpus: Corpus, device: RankDevice) -> ModelParts:
@@ -64,23 +65,29 @@ def train(config: TrainerConfig, corpus: Corpus, device: RankDevice) -> ModelPar
             for stage, module in zip(parts.stages, parts.modules, strict=True):
                 # The head's output is not watched: the gradient of the logits is the largest of all.
                 hooks.watch_gradients(module.chain(), then="head" if stage.is_last else None)
-            for step in hooks.steps(until=config.train.steps):
-                hooks.enter(Phase.DATA)
-                batch = batches.training(hooks.data_of(step))
+
+            def train_on(batch: Batch, measured: bool) -> tuple[Tensor | None, Update]:
                 hooks.enter(Phase.FORWARD_BACKWARD)
                 loss = runner.forward_backward(batch)
                 hooks.report(samples=batch.fingerprint, pipeline_bubble=runner.bubble())
                 hooks.enter(Phase.OPTIMIZER)
-                update = update_parameters(
+                return loss, update_parameters(
                     parts,
                     optimizer,
-                    scheduler,
                     scaler,
                     mesh,
                     clip_norm=config.optimizer.clip_norm,
-                    measured=log.is_logged(step),
+                    measured=measured,
                     should_update=hooks.should_update if config.optimizer.check_updates else None,
                 )
+
+            for step in hooks.steps(until=config.train.steps):
+                hooks.enter(Phase.DATA)
+                batch = batches.training(hooks.data_of(step))
+                loss, update = hooks.replay(
+                    partial(train_on, batch, log.is_logged(step)), every=config.train.replay_every
+                )
+                scheduler.step()  # the learning rate follows the number of the step, also if its update is skipped
                 expert_use = expert_statistics(config, mesh, parts)
                 if is_reporter:
                     hooks.report(

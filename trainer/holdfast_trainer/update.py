@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.parallel.mesh import Mesh
@@ -31,7 +30,6 @@ class Update:
 def update_parameters(
     parts: ModelParts,
     optimizer: Optimizer,
-    scheduler: LRScheduler,
     scaler: LossScaler | None,
     mesh: Mesh,
     *,
@@ -41,9 +39,9 @@ def update_parameters(
 ) -> Update:
     """Clip the gradients, step, and clear them. All ranks must call it, with the same ``measured``.
 
-    ``should_update``: answers on all ranks alike whether the optimizer may step, given the norm of the gradient. The
-    learning rate follows the number of the step in any case. In fp16, the scaler has its say first: it adapts the scale
-    to each gradient, and to one that is finite but too large as to any other.
+    ``should_update``: answers on all ranks alike whether the optimizer may step, given the norm of the gradient. In
+    fp16, the scaler has its say first: it adapts the scale to each gradient, and to one that is finite but too large as
+    to any other.
     """
     learning_rate: float = optimizer.param_groups[0]["lr"]
     loss_scale = scaler.scale.clone() if scaler else None
@@ -55,6 +53,5 @@ def update_parameters(
             update_norm = step_and_measure(optimizer, mesh)
         else:
             optimizer.step()
-    scheduler.step()
     optimizer.zero_grad()
     return Update(grad_norm, learning_rate, update_norm, loss_scale, overflow)

@@ -6,11 +6,11 @@ import math
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast_hooks.auto import takeover
 from holdfast_hooks.full_world import check_replica_ranks, context_of
@@ -19,10 +19,9 @@ from holdfast_hooks.identity import Identity
 from holdfast_hooks.left_loop import OpenStep
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.sidecar import Sidecar
-from holdfast_hooks.snapshots.snapshot_taker import reject_unsuitable
 from holdfast_hooks.state import data_windows
 from holdfast_hooks.state.data_windows import DataWindows
-from holdfast_hooks.state.encoding import Stateful
+from holdfast_hooks.state.encoding import Stateful, reject_unsuitable
 from holdfast_hooks.step_loop import UNRESTORED, StepLoop
 from holdfast_hooks.telemetry.bad_gradients import NUMBERS
 from holdfast_hooks.telemetry.deferred import to_number
@@ -37,6 +36,7 @@ from holdfast_proto.rank_context import RankContext
 if TYPE_CHECKING:
     import torch
 
+_Result = TypeVar("_Result")
 _FINGERPRINT_BYTES = (8, 16)
 _FLUSH_S = 2.0
 _newest: "weakref.ref[Hooks] | None" = None
@@ -414,6 +414,28 @@ class Hooks:
             grad_norm: global norm of the gradient, before clipping, such as ``clip_grad_norm_`` returns it.
         """
         return self._updates.should_update(grad_norm, self._timeline, self.log)
+
+    def replay(self, function: Callable[[], _Result], *, every: int) -> _Result:
+        """Call ``function``, which trains on one batch, and return its result. In some steps, check it by a replay.
+
+        In each step whose number is a multiple of ``every``, all ranks put the state back and call ``function`` again.
+        Holdfast compares the bits of everything that each rank gives to its collectives and of the state afterwards,
+        and reports a rank that computed other bits. Such a rank has corrupted the training silently. All ranks call
+        this once in each step, with the same ``every``.
+
+        ``function`` computes gradients and takes the update, with the batch of the step, which it does not load
+        itself. It ends with cleared gradients. What counts in plain numbers, such as a scheduler's ``step()``, follows
+        after it. A step that cannot be put back is not replayed, and one line in the log says why.
+
+        A replay takes the time of the step once more, and needs the snapshot of the step before, which it has taken.
+        It changes no result: the second run computes the same bits, or the one of three that two agree on. It finds a
+        unit that computes wrong now and then, and not one that always computes the same wrong bits. Without an agent,
+        ``function`` is called once in each step.
+
+        Args:
+            every: number of steps from one replay to the next; 0: none.
+        """
+        return function() if self._sidecar is None or self._closed else self._sidecar.replay(function, every)
 
     def log(self, numbers: Mapping[str, object]) -> None:
         """Show numbers under names of your own, such as rewards. Like :meth:`report`, this never waits for a GPU.

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast_base.processes import start_ticks
 from holdfast_hooks.capture_gate import GATE
@@ -17,6 +17,7 @@ from holdfast_hooks.profiling.step_profiler import StepProfiler
 from holdfast_hooks.progress.device_poll import DevicePoll
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
+from holdfast_hooks.replay.step_replay import StepReplay
 from holdfast_hooks.replicas.replica_check import ReplicaCheck
 from holdfast_hooks.restore.awaited_start import AwaitedStart
 from holdfast_hooks.session.own_worker_server import WorkerServer
@@ -33,6 +34,7 @@ from holdfast_hooks.telemetry.logged_numbers import LoggedNumbers
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.report_builder import Backlog, Sources
 from holdfast_hooks.telemetry.timeline import StepSample, Timeline
+from holdfast_hooks.updates import usual_norm
 from holdfast_hooks.updates.update_check import UpdateCheck
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.limits import LARGEST_COUNT, PROTOCOL
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     import torch
 
     from holdfast_hooks.faults.requested_faults import RequestedFaults
+
+_Result = TypeVar("_Result")
 
 _attachments = itertools.count(1)
 """Numbers the sessions of this process. A later one shows the agent that a rank which had left is back."""
@@ -100,6 +104,17 @@ class Sidecar:
                 late=self._landed.append,  # from one thread at a time: a landing starts after the one before has ended
             )
             if state and context.saves
+            else None
+        )
+        self._replay = (
+            StepReplay(
+                state=state,
+                own={usual_norm.KEY: updates.norms},
+                snapshots=self._snapshots,
+                timeline=timeline,
+                once=once,
+            )
+            if self._snapshots is not None
             else None
         )
         self._once = once
@@ -251,6 +266,12 @@ class Sidecar:
     def log(self, numbers: Mapping[str, object]) -> None:
         """Keep numbers until they are reported: see :meth:`Hooks.log`."""
         self._logged.add(numbers, self._timeline.step)
+
+    def replay(self, function: "Callable[[], _Result]", every: int) -> "_Result":
+        """Call ``function``, in some steps twice: see :meth:`Hooks.replay`."""
+        if self._replay is None or every <= 0 or self._finished:
+            return function()
+        return self._replay.run(function, every)
 
     def look_at_gradients(self) -> None:
         """Look at this rank's gradients, because a number that the loop has just reported is not finite."""

@@ -23,8 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 import holdfast_hooks
 from holdfast_hooks import Phase
 from holdfast_hooks.faults import Fault, Injector
-from holdfast_hooks.faults.call_watch import CallWatch, GroupCall
 from holdfast_hooks.faults.corruption import local
+from holdfast_hooks.progress.call_watch import CallWatch, GroupCall
 
 STEPS = 4
 GLOO_TIMEOUT_S = 2.0

@@ -9,7 +9,7 @@ from holdfast_hooks.faults.fault import Fault, Site
 if TYPE_CHECKING:
     import torch
 
-    from holdfast_hooks.faults.call_watch import CallResult, GroupCall
+    from holdfast_hooks.progress.call_watch import CallResult, GroupCall
 
 
 def missing_name() -> str:
@@ -19,7 +19,7 @@ def missing_name() -> str:
     """
     if "torch" in sys.modules:
         try:
-            from holdfast_hooks.faults.call_watch import touch_names
+            from holdfast_hooks.progress.call_watch import touch_names
 
             touch_names()
         except (ImportError, AttributeError) as error:
@@ -31,7 +31,7 @@ class _CallFault(ABC):
     """A fault that watches calls from its strike until it has changed one."""
 
     def __init__(self, _: Fault, __: Site) -> None:
-        from holdfast_hooks.faults.call_watch import CallWatch
+        from holdfast_hooks.progress.call_watch import CallWatch
 
         self._done = False
         self._watch = CallWatch(lambda call: call.run() if self._done else self._see(call))

@@ -28,6 +28,20 @@ def highest(
     return [int(number) for number in said.tolist()]
 
 
+def gathered(numbers: Sequence[int], live: Image) -> list[list[int]]:
+    """Return the numbers of each rank, in the order of ranks; only this rank's if ranks cannot be asked.
+
+    This is one collective of all ranks, as in :func:`highest`.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return [list(numbers)]
+    own = torch.tensor(numbers, dtype=torch.int64, device=_device_of(_gpus(live), None))
+    of_ranks = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(of_ranks, own)
+    return [[int(number) for number in of_rank.tolist()] for of_rank in of_ranks]
+
+
 def largest(numbers: Sequence[float], gpus: "Sequence[torch.device]" = ()) -> list[float]:
     """Return for each of this rank's numbers, of which none is NaN, the largest one of all ranks of the process group.
 

@@ -4,10 +4,10 @@ A slot that is pinned belongs to the agent. Of the others, the newest complete s
 to while it copies, so a copy goes into another one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast_hooks.snapshots.slot_requests import LEAST_SLOTS
-from holdfast_proto.snapshot import Header, SlotState
+from holdfast_proto.snapshot import Header, Slot, SlotState
 
 
 def choose_slot(headers: Sequence[Header], *, restored: Sequence[bool], generation: int) -> int | None:
@@ -48,3 +48,10 @@ def may_pin_replica(headers: Sequence[Header], index: int) -> bool:
 
 def _is_fallback(header: Header) -> bool:
     return header.is_pinned and header.state is SlotState.COMPLETE
+
+
+def complete_slot(slots: Iterable[Slot], *, step: int, generation: int) -> Slot | None:
+    """Return the slot with this generation's complete snapshot of ``step``, or None."""
+    wanted = (SlotState.COMPLETE, step, generation)
+    headers = ((slot, slot.header) for slot in slots)
+    return next((slot for slot, one in headers if (one.state, one.step, one.generation) == wanted), None)

@@ -17,7 +17,7 @@ from holdfast_hooks.gpu_work import gpu_of
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots.device_copies import CudaCopyStream, DeviceCopies, DeviceCopy, Landing
-from holdfast_hooks.snapshots.slot_choice import choose_slot, may_pin_replica
+from holdfast_hooks.snapshots.slot_choice import choose_slot, complete_slot, may_pin_replica
 from holdfast_hooks.snapshots.slot_layout import LaidOutMeta, SlotLayout, SlotTensors, lay_out
 from holdfast_hooks.snapshots.slot_requests import LEAST_SLOTS, GrantedSlots, SlotRequests
 from holdfast_hooks.state import bucket_order, own_state, random_states
@@ -26,7 +26,7 @@ from holdfast_hooks.state.own_state import OwnStates
 from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
-from holdfast_proto.snapshot import DATA_OFFSET, align
+from holdfast_proto.snapshot import DATA_OFFSET, Slot, align
 from holdfast_proto.v1.session_pb2 import SnapshotTaken
 
 _GRANT_WAIT_S = 30.0
@@ -70,6 +70,8 @@ class SnapshotTaker:
         self.skipped_total = 0
         self.refusal = ""
         """Reason why this rank takes no more snapshots; empty if it does."""
+        self.replay_every = 0
+        """Steps from one that is replayed to the next, which needs the snapshot of the step before; 0: none is."""
         self._state = state
         self._coordinates = coordinates or {}
         self.context = context
@@ -109,11 +111,18 @@ class SnapshotTaker:
         snapshot of this step. ``last``: no step follows.
         """
         checkpoint = commanded or last or _is_due(step, self.context.checkpoint_every)
-        due = checkpoint or replica or _is_due(step, self.context.snapshot_every)
+        due = any(_is_due(step, every) for every in (self.context.snapshot_every, self.replay_every))
+        due = due or checkpoint or replica
         if self._measured and not due:
             return None
         self._timeline.enter(Phase.CHECKPOINT)
         return self._take_guarded(step, due=due, checkpoint=checkpoint, replica=replica, last=last)
+
+    def complete_slot(self, step: int) -> Slot | None:
+        """Return the slot with the snapshot of ``step``, for which this waits; None if there is none."""
+        self._await_landing()
+        slots = () if self._slot_requests.grant is None else self._slot_requests.grant.slots
+        return complete_slot(slots, step=step, generation=self.context.generation)
 
     def close(self, timeout_s: float) -> None:
         """Take no more snapshots, hook into no optimizer and keep no view of the slots.
@@ -286,15 +295,3 @@ def _wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
             return False
         time.sleep(_WAIT_STEP_S)
     return True
-
-
-def reject_unsuitable(state: Mapping[str, Any]) -> None:
-    """Raise TypeError if the user's state, or an entry of it, cannot take part in snapshots."""
-    if not isinstance(state, Mapping):
-        raise TypeError(f"state is of type {type(state).__name__}: give a dict of objects by name")
-    for name, stateful in state.items():
-        if name == random_states.KEY:
-            raise TypeError(f"state {name!r}: the name is taken by the random states; use another")
-        if not isinstance(stateful, Stateful):
-            kind = type(stateful).__name__
-            raise TypeError(f"state {name!r}: {kind} has no state_dict() and load_state_dict()")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from holdfast_hooks.state import random_states
 from holdfast_hooks.state.sharding import is_dtensor, local_part
 from holdfast_proto.snapshot import StateTree
 
@@ -86,6 +87,18 @@ def decode_state(tree: StateTree, tensor: Callable[[str, Any], Any]) -> Any:
     if kind == "tuple":
         return tuple(decode_state(item, tensor) for item in content)
     return SCALARS[kind](content)
+
+
+def reject_unsuitable(state: Mapping[str, Any]) -> None:
+    """Raise TypeError if the user's state, or an entry of it, cannot take part in snapshots."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state is of type {type(state).__name__}: give a dict of objects by name")
+    for name, stateful in state.items():
+        if name == random_states.KEY:
+            raise TypeError(f"state {name!r}: the name is taken by the random states; use another")
+        if not isinstance(stateful, Stateful):
+            kind = type(stateful).__name__
+            raise TypeError(f"state {name!r}: {kind} has no state_dict() and load_state_dict()")
 
 
 class _Encoder:

@@ -45,8 +45,18 @@ class GroupCall:
     @property
     def group(self) -> str:
         """Name of the process group."""
+        return str(self.process_group.group_name)
+
+    @property
+    def process_group(self) -> ProcessGroup:
+        """The process group itself."""
         objects = (argument for argument in self.arguments if isinstance(argument, ScriptObject))
-        return str(ProcessGroup.unbox(next(objects)).group_name)
+        return ProcessGroup.unbox(next(objects))
+
+    def arguments_by_name(self) -> dict[str, Any]:
+        """Return the positional arguments by the names that c10d gives them."""
+        names = (argument.name for argument in self.operator._schema.arguments)
+        return dict(zip(names, self.arguments, strict=False))
 
     def run(self) -> CallResult:
         """Make the call; return its result."""
@@ -58,9 +68,7 @@ class GroupCall:
 
     def tensors(self) -> list[torch.Tensor]:
         """Return all tensors that the call reads or writes."""
-        found: list[torch.Tensor] = []
-        self.on(lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
-        return found
+        return tensors_of(self.arguments)
 
     def pretended(self) -> CallResult:
         """Return a result as if the call had been made. Its outputs keep their contents."""
@@ -75,6 +83,11 @@ class CallWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, meddle: Callable[[GroupCall], CallResult]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._meddle = meddle
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Leave the graphs of torch.compile compiled. They would else run eagerly, with other bits."""
+        return True
 
     def __torch_dispatch__(
         self,
@@ -106,11 +119,23 @@ class CallWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return is_innermost
 
 
+def can_watch_compiled() -> bool:
+    """Whether this torch leaves the graphs of torch.compile compiled under a mode that asks for it: 2.13 does."""
+    return hasattr(TorchDispatchMode, "ignore_compile_internals")
+
+
 def touch_names() -> None:
     """Raise AttributeError if torch lacks a private name that this file uses. To import the file finds the others."""
     operator = torch.ops.aten.mm.default
     _ = operator._schema.name, operator._schema.returns, operator._op_dk, DispatchKey.CompositeExplicitAutograd
     _ = ProcessGroup.unbox, FakeWork.boxed, Work.unbox
+
+
+def tensors_of(argument: object) -> list[torch.Tensor]:
+    """Return the tensors in an argument: a tensor, or lists of tensors."""
+    found: list[torch.Tensor] = []
+    _changed(argument, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return found
 
 
 def _changed(argument: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
