@@ -247,6 +247,8 @@ class Telemetry:
     mfu: float | None = None
     pipeline_bubble: float | None = None
     balance_loss: float | None = None
+    replay_s: float | None = None
+    """Time that the newest replayed step took in addition, on the slowest rank."""
     loss_zscore: float = 0.0
     step_s: float = 0.0
     tokens_per_s: float | None = None

@@ -37,6 +37,8 @@ def merge(one: store.StepSummary, other: store.StepSummary) -> store.StepSummary
             getattr(merged, name).CopyFrom(store.Mean(sum=mean.sum + more.sum, count=mean.count + more.count))
     for phase, spent_s in one.phase_s.items():
         merged.phase_s[phase] = max(spent_s, merged.phase_s[phase])
+    if merged.HasField("replay"):
+        merged.replay.duration_s = max(one.replay.duration_s, other.replay.duration_s)
     _join(merged.replicas)
     _join(merged.plain)
     return merged
@@ -112,6 +114,7 @@ def _telemetry(tick: Tick, summary: store.StepSummary, loss: float | None) -> Te
         mfu=_mean(summary.mfu, telemetry.mfu),
         pipeline_bubble=_mean(summary.pipeline_bubble, telemetry.pipeline_bubble),
         balance_loss=_mean(summary.balance_loss, telemetry.balance_loss),
+        replay_s=summary.replay.duration_s if summary.HasField("replay") else telemetry.replay_s,
     )
 
 

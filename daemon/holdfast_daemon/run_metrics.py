@@ -67,6 +67,7 @@ _SINGLE: tuple[tuple[MetricFamily, Callable[[CoreState], float | None]], ...] = 
     (of_run.BALANCE_LOSS, lambda state: state.telemetry.balance_loss),
     (of_run.MFU, lambda state: state.telemetry.mfu),
     (of_run.PIPELINE_BUBBLE, lambda state: state.telemetry.pipeline_bubble),
+    (of_run.REPLAY, lambda state: state.telemetry.replay_s),
     (of_run.TOKENS, lambda state: state.totals.tokens),
     (of_run.DROPPED_TOKENS, lambda state: state.totals.dropped_tokens),
     (of_run.DUPLICATE_STEPS, lambda state: state.totals.anomalies.get("duplicate_samples", 0)),

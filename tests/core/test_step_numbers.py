@@ -7,6 +7,7 @@ from holdfast_core.detectors.numbers import missing_loss
 from holdfast_core.detectors.numbers.non_finite import LIMIT_STEPS
 from holdfast_core.naming import kind_name
 from holdfast_core.step_numbers import merge
+from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER
 from tests.core.runs import running
@@ -81,6 +82,15 @@ def test_ranks_of_all_nodes_that_hold_a_part_with_one_hash_are_put_together() ->
     merged = merge(one, other)
     assert [list(merged.replicas), list(merged.plain)] == [joined, joined]
     assert list(one.replicas) == ours
+
+
+def test_what_a_replay_showed_on_all_nodes_is_put_together() -> None:
+    differs = store.RankReplay(rank=5, part="all_reduce 1", vote=session.REPLAY_VOTE_FIRST)
+    one = store.StepSummary(replay=store.ReplaySummary(duration_s=0.5, unrepeatable=True))
+    other = store.StepSummary(replay=store.ReplaySummary(duration_s=0.25, differences=[differs]))
+    for merged in (merge(one, other), merge(other, one)):
+        assert merged.replay == store.ReplaySummary(duration_s=0.5, unrepeatable=True, differences=[differs])
+    assert not merge(store.StepSummary(), store.StepSummary()).HasField("replay")
 
 
 def test_the_newest_numbers_of_all_nodes_are_shown() -> None:

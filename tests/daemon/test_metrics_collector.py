@@ -163,8 +163,8 @@ async def test_the_use_of_time_shows_and_its_counter_never_decreases(folder: Pat
 
 async def test_the_trainers_numbers_show_as_soon_as_they_are_reported(folder: Path, world: World) -> None:
     shells = {"r": shell_of(folder, world, leads=True)}
-    gauges = ("update_norm", "loss_scale", "balance_loss", "mfu_ratio", "pipeline_bubble_ratio")
-    assert [samples(scrape(shells), f"holdfast_{name}") for name in gauges] == [{}] * 5
+    gauges = ("update_norm", "loss_scale", "balance_loss", "mfu_ratio", "pipeline_bubble_ratio", "replay_seconds")
+    assert [samples(scrape(shells), f"holdfast_{name}") for name in gauges] == [{}] * 6
     summary = store.StepSummary(
         step=world.rank(0).progress.step,
         generation=world.state.record.generation,
@@ -173,6 +173,7 @@ async def test_the_trainers_numbers_show_as_soon_as_they_are_reported(folder: Pa
         balance_loss=store.Mean(sum=3.0, count=2),
         mfu=store.Mean(sum=1.0, count=2),
         pipeline_bubble=store.Mean(sum=0.25, count=1),
+        replay=store.ReplaySummary(duration_s=2.5),
         dropped_tokens=7,
         overflow=True,
         samples=[store.SamplesUsed(dp=dp, rank=dp, fingerprint=b"the same") for dp in (0, 1)],
@@ -183,7 +184,7 @@ async def test_the_trainers_numbers_show_as_soon_as_they_are_reported(folder: Pa
     world.tick()
     text = led(folder, world)
     shown = [samples(text, f"holdfast_{name}")[()] for name in gauges]
-    assert shown == [0.125, 1024.0, 1.5, 0.5, 0.25]
+    assert shown == [0.125, 1024.0, 1.5, 0.5, 0.25, 2.5]
     assert samples(text, "holdfast_dropped_tokens_total") == {(): 7}
     assert samples(text, "holdfast_logged_number", "name") == {("rewards/chosen",): 0.25}
     assert samples(text, "holdfast_skipped_steps_total", "reason") == {("overflow",): 1}

@@ -42,6 +42,7 @@ class StepSummaries:
         _add_hashes(summary.replicas, rank, record.replicas)
         _add_hashes(summary.plain, rank, record.plain)
         _add_coverage(summary, rank, record)
+        _add_replay(summary, rank, record)
         _add_samples(summary, rank, dp, record.samples)
         if len(reported) < self._ranks:
             while len(self._open) > OPEN_STEPS:  # a rank of this node reports none, or other steps than its peers
@@ -114,6 +115,15 @@ def _add_coverage(summary: store.StepSummary, rank: int, record: session.StepRec
             plain_bytes=coverage.plain_bytes,
             parameter_bytes=coverage.parameter_bytes,
         )
+
+
+def _add_replay(summary: store.StepSummary, rank: int, record: session.StepRecord) -> None:
+    if record.HasField("replay"):
+        check, replay = record.replay, summary.replay
+        replay.duration_s = max(replay.duration_s, check.duration_s)
+        replay.unrepeatable |= check.unrepeatable
+        if check.part:
+            replay.differences.add(rank=rank, part=check.part, vote=check.vote)
 
 
 def _add_samples(summary: store.StepSummary, rank: int, dp: int, fingerprint: bytes) -> None:

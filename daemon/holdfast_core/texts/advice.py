@@ -77,6 +77,8 @@ def advice_line(verdict: store.Verdict) -> str:
     if verdict.non_finite.HasField("good_checkpoint"):
         back = f"stop the run, and start it again with --continue-from {verdict.non_finite.good_checkpoint}"
         return f"If the loss does not come back, {back}"
+    if verdict.corruption.vote and verdict.corruption.has_majority:
+        return "Test the node and its GPUs, or replace it: the replayed step is good, but others may not be"
     return verdict.device_call.next or (advice.next if advice is not None else "Read the incident's story")
 
 

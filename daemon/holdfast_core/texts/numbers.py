@@ -1,6 +1,7 @@
 """Losses, gradients, samples and weights that are not what they were, or not finite."""
 
 from holdfast_core.naming import listed, ranks_named
+from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import GRADIENT
 
@@ -76,8 +77,13 @@ def duplicate_samples(verdict: store.Verdict) -> str:
 
 
 def corruption(verdict: store.Verdict) -> str:
-    """Return who holds other values of what, and why they should be equal if nothing but their history shows it."""
+    """Return who holds other values of what, and why they should be equal if nothing but their history shows it.
+
+    If a replay has shown it, return what differed between the runs of the step, and whether the state is good.
+    """
     detail, who = verdict.corruption, ranks_named(verdict.culprits)
+    if detail.vote:
+        return _of_replay(verdict)
     part = detail.part or "a sample of the parameters"
     more = f" and {detail.more_parts} more" if detail.more_parts else ""
     where = f"of {part}{more} at the end of step {verdict.step}"
@@ -90,6 +96,18 @@ def corruption(verdict: store.Verdict) -> str:
         either = "the memory of either is corrupted, or the training loop no longer keeps them equal"
         return f"{who} hold different values {where}{before}: {either}"
     return f"{who} hold different values {where}: without a majority, it is not known which are wrong"
+
+
+def _of_replay(verdict: store.Verdict) -> str:
+    detail, is_one = verdict.corruption, len(verdict.culprits) == 1
+    part = detail.part if is_one else f"{ranks_named(verdict.culprits[:1])}: {detail.part}"
+    computed = f"{ranks_named(verdict.culprits)} computed step {verdict.step} twice with different bits ({part})"
+    if not detail.has_majority:
+        third = "a third run agrees with neither" if is_one else "a third run does not decide for all of them"
+        return f"{computed}, and {third}: the state may be wrong since this step"
+    run = "the first" if detail.vote == session.REPLAY_VOTE_FIRST else "the second"
+    agreed = run if is_one else "one of them on each rank"
+    return f"{computed}: a third run agrees with {agreed}, and training continues with it"
 
 
 def non_finite(verdict: store.Verdict) -> str:

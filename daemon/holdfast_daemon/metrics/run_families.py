@@ -72,6 +72,11 @@ MFU = gauge(
 PIPELINE_BUBBLE = gauge(
     "pipeline_bubble_ratio", "run", "Share of the newest step in which pipeline stages were idle, mean over ranks."
 )
+REPLAY = gauge(
+    "replay_seconds",
+    "run",
+    "Time that the newest replayed step took in addition to its own, on the slowest rank; absent if none was replayed.",
+)
 LOGGED = gauge(
     "logged_number",
     "run name",

@@ -47,6 +47,7 @@ def whole() -> session.Report:
                 bad_gradient=session.BadGradient(parameter="norm.weight", unix_s=1.8e9),
                 replicas=[session.ReplicaHash(part="norm.weight[0:8]", hash=5)],
                 plain=[session.ReplicaHash(part="", hash=5)], coverage=session.ReplicaCoverage(parameter_bytes=4),
+                replay=session.ReplayCheck(duration_s=0.3, part="all_reduce 1", vote=session.REPLAY_VOTE_FIRST),
             )
         ],
         snapshots=[session.SnapshotTaken(step=6, stall_s=0.01, bytes=1 << 30)],

@@ -6,7 +6,15 @@ from holdfast_agent.reports.summaries import LoggedNames, StepSummaries
 from holdfast_proto.limits import MOST_LOGGED_NAMES
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, LoggedNumber
-from holdfast_proto.v1.session_pb2 import BadGradient, NonFiniteOrigin, ReplicaCoverage, ReplicaHash, StepRecord
+from holdfast_proto.v1.session_pb2 import (
+    REPLAY_VOTE_SECOND,
+    BadGradient,
+    NonFiniteOrigin,
+    ReplayCheck,
+    ReplicaCoverage,
+    ReplicaHash,
+    StepRecord,
+)
 
 
 def summed_up(*records: StepRecord, first_rank: int = 0, generation: int = 1) -> store.StepSummary:
@@ -98,6 +106,19 @@ def test_plain_parameters_are_reported_like_replicas_and_their_coverage_by_rank(
     assert list(summary.plain) == [store.ReplicaHashes(part="", hash=7, ranks=[4, 5])]
     assert list(summary.replicas) == []
     assert list(summary.coverage) == [store.RankCoverage(rank=4, replica_bytes=1, plain_bytes=2, parameter_bytes=4)]
+
+
+def test_of_a_replay_the_slowest_rank_and_those_that_computed_something_differently_are_reported() -> None:
+    differs = ReplayCheck(duration_s=0.5, part="all_reduce 1 of ranks 0-3", vote=REPLAY_VOTE_SECOND)
+    checks = [ReplayCheck(duration_s=0.25), differs, ReplayCheck(duration_s=0.125)]
+    assert summed_up(*(StepRecord(step=0, replay=check) for check in checks), first_rank=4).replay == (
+        store.ReplaySummary(
+            duration_s=0.5, differences=[store.RankReplay(rank=5, part=differs.part, vote=REPLAY_VOTE_SECOND)]
+        )
+    )
+    unrepeatable = StepRecord(step=0, replay=ReplayCheck(unrepeatable=True))
+    assert summed_up(unrepeatable, StepRecord(step=0)).replay == store.ReplaySummary(unrepeatable=True)
+    assert not summed_up(StepRecord(step=0)).HasField("replay")
 
 
 def test_a_step_that_a_rank_never_reports_is_closed_before_the_next_one() -> None:

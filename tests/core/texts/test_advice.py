@@ -6,6 +6,7 @@ import pytest
 
 from holdfast_core.texts.advice import ADVICE, next_line, runbook
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.session_pb2 import REPLAY_VOTE_FIRST
 
 ACTS = store.RunSpec(mode=store.MODE_ACT, ranks_per_node=4)
 OBSERVES = store.RunSpec(mode=store.MODE_OBSERVE)
@@ -47,3 +48,10 @@ def test_the_line_says_what_holdfast_does_and_what_a_person_can_do(
 def test_what_a_recorder_showed_wins() -> None:
     verdict = store.Verdict(kind=store.VERDICT_KIND_HUNG_COLLECTIVE, device_call=store.DeviceCallDetail(next="do this"))
     assert next_line(store.Incident(state=store.INCIDENT_STATE_NOTED, verdict=verdict), ACTS) == "do this."
+
+
+@pytest.mark.parametrize(("is_decided", "begins"), [(True, "Test the node"), (False, "Take the node out of service")])
+def test_after_a_replay_that_decided_nothing_is_to_be_undone(is_decided: bool, begins: str) -> None:
+    detail = store.CorruptionDetail(vote=REPLAY_VOTE_FIRST, has_majority=is_decided)
+    verdict = store.Verdict(kind=store.VERDICT_KIND_SILENT_CORRUPTION, corruption=detail)
+    assert next_line(store.Incident(state=store.INCIDENT_STATE_NOTED, verdict=verdict), ACTS).startswith(begins)

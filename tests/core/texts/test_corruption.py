@@ -1,11 +1,13 @@
-"""How ranks that hold other values than their replicas are reported."""
+"""How ranks that hold other values than their replicas, or compute others in a replay, are reported."""
 
 import pytest
 
 from holdfast_core.texts.render import render
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.session_pb2 import REPLAY_VOTE_FIRST, REPLAY_VOTE_NEITHER, REPLAY_VOTE_SECOND
 
 UP = "model/up.weight@0[0:4096]"
+SCATTER = "reduce_scatter 12 of ranks 0-3"
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,30 @@ UP = "model/up.weight@0[0:4096]"
             store.CorruptionDetail(part=UP, equal_step=5),
             f"ranks 0, 1 hold different values of {UP} at the end of step 7, and the same at the end of step 5: the"
             " memory of either is corrupted, or the training loop no longer keeps them equal",
+        ),
+        (
+            [3],
+            store.CorruptionDetail(part=SCATTER, has_majority=True, vote=REPLAY_VOTE_SECOND),
+            f"rank 3 computed step 7 twice with different bits ({SCATTER}): a third run agrees with the second, and"
+            " training continues with it",
+        ),
+        (
+            [3],
+            store.CorruptionDetail(part=SCATTER, vote=REPLAY_VOTE_NEITHER),
+            f"rank 3 computed step 7 twice with different bits ({SCATTER}), and a third run agrees with neither: the"
+            " state may be wrong since this step",
+        ),
+        (
+            [3, 6],
+            store.CorruptionDetail(part=SCATTER, has_majority=True, vote=REPLAY_VOTE_FIRST),
+            f"ranks 3, 6 computed step 7 twice with different bits (rank 3: {SCATTER}): a third run agrees with one of"
+            " them on each rank, and training continues with it",
+        ),
+        (
+            [3, 6],
+            store.CorruptionDetail(part=SCATTER, vote=REPLAY_VOTE_FIRST),
+            f"ranks 3, 6 computed step 7 twice with different bits (rank 3: {SCATTER}), and a third run does not decide"
+            " for all of them: the state may be wrong since this step",
         ),
     ],
 )

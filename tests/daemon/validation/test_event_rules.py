@@ -29,6 +29,7 @@ SUMMARY = store.StepSummary(
     replicas=[store.ReplicaHashes(part="w", hash=1, ranks=[0, 1])],
     plain=[store.ReplicaHashes(part="", hash=1, ranks=[0, 1])],
     coverage=[store.RankCoverage(rank=1, replica_bytes=1, plain_bytes=1, parameter_bytes=2)],
+    replay=store.ReplaySummary(duration_s=0.5, differences=[store.RankReplay(rank=1, part="all_reduce 1")]),
 )
 BLOCKED = common.BlockedOn(
     activity=common.ACTIVITY_PROCESS,
@@ -142,6 +143,8 @@ BAD_EVENTS = [
     ("step_summary", "step_summary.mfu.count", 2**31),
     ("step_summary", "step_summary.nonfinite.0.quantity", "soul"),
     ("step_summary", "step_summary.nonfinite.0.parameter", "x" * (2**20 + 1)),
+    ("step_summary", "step_summary.replay.duration_s", math.nan),
+    ("step_summary", "step_summary.replay.differences.0.rank", 4),
     ("step_summary", "step_summary.samples.0.fingerprint", b"x" * 100),
     ("evidence_captured", "evidence_captured.incident", "../../etc"),
     ("evidence_captured", "evidence_captured.suspicion", ".."),

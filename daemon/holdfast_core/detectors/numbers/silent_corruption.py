@@ -1,10 +1,12 @@
-"""Finds ranks whose memory differs from that of ranks which must hold the same, and says how much is compared.
+"""Finds ranks whose memory differs from that of ranks which must hold the same, or whose results differ from before.
 
 Ranks report hashes of parts of their parameters, taken at the end of a step. Some parts must be equal on all their
 holders. Of others, Holdfast learns which ranks hold them alike: see learned_replicas.py.
 
 Parts take turns, so that a fault is found when the turn of its part comes. Some ranks look more often than others: what
 the few cannot decide may be decided when all look, so that this is waited for.
+
+If the script asks for it, ranks also compute some steps again, and report what they computed differently themselves.
 """
 
 from collections import Counter
@@ -16,6 +18,7 @@ from holdfast_core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_core.detectors.numbers.learned_replicas import LEARNING_LOOKS, LearnedReplicas
 from holdfast_core.detectors.numbers.replica_sides import Difference, by_part, difference
 from holdfast_core.detectors.view import StepView
+from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -40,18 +43,28 @@ class Coverage:
             plain_ranks=tuple(sorted({*self.plain_ranks, *plain})),
         )
 
-    def note(self, learned: LearnedReplicas) -> str | None:
-        """Return what an operator should know at the start of a run; "" if nothing; None while that is not known."""
+    def note(self, learned: LearnedReplicas, *, repeats: bool | None) -> str | None:
+        """Return what an operator should know; "" if nothing; None while that is not known.
+
+        Args:
+            learned: the ranks that were seen to hold the same.
+            repeats: whether ranks compute replayed steps alike; None: no step was replayed.
+        """
+        if repeats is False:
+            return _NOT_REPEATABLE
         if not self.ranks:
             return None
         if self.replica_bytes:
             share = self.replica_bytes / max(self.replica_bytes, self.parameter_bytes)
             is_enough = share >= _NEARLY_ALL or bool(self.plain_ranks)
-            only = f"silent corruption is looked for only in {share:.1%} of the parameters' memory"
-            return "" if is_enough else f"{only}: the rest has no copy on another rank"
+            compared = f"{share:.1%} of the parameters' memory"
+            only = f"silent corruption is looked for only in {compared}: the rest has no copy on another rank"
+            also = f"silent corruption is looked for in {compared}, and in the rest by replayed steps"
+            return "" if is_enough else also if repeats else only
         if self.plain_ranks and not learned.are_none:
             return "" if learned.is_learned else None
-        return f"silent corruption is not looked for: {self._why_nothing()}"
+        nothing = f"silent corruption is not looked for: {self._why_nothing()}"
+        return "silent corruption is looked for only by replayed steps" if repeats else nothing
 
     def _why_nothing(self) -> str:
         if not self.parameter_bytes:
@@ -78,7 +91,10 @@ UNDECIDED_STEPS = 16
 
 @dataclass(frozen=True)
 class SilentCorruption(Detector):
-    """Reports once in a generation: what differs once differs ever after, and spreads."""
+    """Reports once in a generation: what differs once differs ever after, and spreads.
+
+    Ranks that replayed steps name are reported apart from that, each of them once.
+    """
 
     name: ClassVar[str] = "silent_corruption"
 
@@ -89,9 +105,32 @@ class SilentCorruption(Detector):
     """On the first difference, for which there was no majority."""
     _learned: LearnedReplicas = field(default_factory=LearnedReplicas)
     _coverage: Coverage = field(default_factory=Coverage)
+    _repeats: bool | None = None
+    """Whether ranks compute replayed steps alike; None: no step was replayed. It stays over a restart, as the note."""
+    _replay_culprits: frozenset[int] = frozenset()
+    """Ranks that were reported because of a replayed step."""
 
     def see_step(self, step: StepView) -> DetectorResult:
-        """Compare the hashes of each part."""
+        """Compare the hashes of each part, and look at what ranks computed differently in a replay of the step."""
+        if not step.summary.HasField("replay"):
+            return self._compare(step)
+        known, findings = self._see_replay(step.step, step.summary.replay)
+        compared = known._compare(step)
+        return DetectorResult(compared.next, (*findings, *compared.findings))
+
+    def _see_replay(self, step: int, replay: store.ReplaySummary) -> tuple[Self, tuple[Finding, ...]]:
+        known = replace(self, _repeats=not replay.unrepeatable)._with_note()
+        if replay.unrepeatable:  # what differs then says nothing about the ranks
+            return known, ()
+        new = {one.rank: one for one in replay.differences if one.rank not in self._replay_culprits}
+        findings = (_of_replay(step, [new[rank] for rank in sorted(new)]),) if new else ()
+        return replace(known, _replay_culprits=self._replay_culprits.union(new)), findings
+
+    def _with_note(self) -> Self:
+        note = self._coverage.note(self._learned, repeats=self._repeats)
+        return self if note is None else replace(self, note=note)
+
+    def _compare(self, step: StepView) -> DetectorResult:
         if self._reported:
             return DetectorResult(self)
         known, differences = self, _certain(step.summary)
@@ -102,7 +141,7 @@ class SilentCorruption(Detector):
 
     def restarted(self, _after_step: int) -> Self:
         """Report again."""
-        return type(self)(note=self.note)
+        return type(self)(note=self.note, _repeats=self._repeats)
 
     def unseen(self, rank: int) -> str:
         """Return why a flipped bit in this rank's parameters would not be seen, as far as that is known here; or ""."""
@@ -111,8 +150,7 @@ class SilentCorruption(Detector):
     def _learn(self, step: int, summary: store.StepSummary) -> tuple[Self, list[Difference]]:
         learned, differences = self._learned.see(step, summary.plain)
         coverage = self._coverage.with_more(summary.coverage) if summary.coverage else self._coverage
-        note = coverage.note(learned)
-        known = replace(self, _learned=learned, _coverage=coverage, note=self.note if note is None else note)
+        known = replace(self, _learned=learned, _coverage=coverage)._with_note()
         return known._without_drift(), differences
 
     def _without_drift(self) -> Self:
@@ -163,5 +201,28 @@ def _verdict(step: int, differences: list[Difference]) -> store.Verdict:
     )
 
 
+def _of_replay(step: int, differences: Sequence[store.RankReplay]) -> Finding:
+    """Return the finding of ranks that computed a step differently.
+
+    If two of the three runs of each rank agree, training continues with what they computed: no state is in doubt.
+    """
+    first = differences[0]
+    is_decided = all(one.vote in (session.REPLAY_VOTE_FIRST, session.REPLAY_VOTE_SECOND) for one in differences)
+    verdict = store.Verdict(
+        kind=store.VERDICT_KIND_SILENT_CORRUPTION,
+        culprits=[one.rank for one in differences],
+        step=step,
+        confidence_ratio=1.0 if is_decided else 0.5,
+        corruption=store.CorruptionDetail(
+            part=first.part, has_majority=is_decided, vote=first.vote or session.REPLAY_VOTE_NEITHER
+        ),
+    )
+    return Finding(verdict=verdict, proven_step=None if is_decided else step)
+
+
 _NEARLY_ALL = 0.99
 """Share from which nothing is said."""
+_NOT_REPEATABLE = (
+    "no step is replayed any more, because more than half of the ranks computed other bits the second time: set"
+    " torch.use_deterministic_algorithms(True), see docs/trainer.md"
+)

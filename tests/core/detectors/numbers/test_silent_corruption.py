@@ -1,7 +1,10 @@
-"""Replicas that differ."""
+"""Replicas that differ, and ranks that compute a step differently when it is replayed."""
+
+import pytest
 
 from holdfast_core.detectors.numbers.silent_corruption import UNDECIDED_STEPS, SilentCorruption
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.session_pb2 import REPLAY_VOTE_FIRST, REPLAY_VOTE_NEITHER, REPLAY_VOTE_SECOND, ReplayVote
 from tests.support.steps import show, view
 
 NORM, UP = "model.norm.weight[0:4096]", "model.up.weight[0:4096]"
@@ -71,3 +74,70 @@ def test_a_generation_is_reported_once() -> None:
     detector, verdicts = show(SilentCorruption(), steps)
     assert [verdict.step for verdict in verdicts] == [0]
     assert len(show(detector.restarted(2), steps)[1]) == 1
+
+
+def replayed(step: int, votes: dict[int, ReplayVote], *, unrepeatable: bool = False) -> store.StepSummary:
+    """Return a replayed step, with the votes of the ranks that computed something differently."""
+    differences = [store.RankReplay(rank=rank, part=f"all_reduce {rank}", vote=vote) for rank, vote in votes.items()]
+    return store.StepSummary(step=step, replay=store.ReplaySummary(unrepeatable=unrepeatable, differences=differences))
+
+
+@pytest.mark.parametrize(
+    ("votes", "is_decided"),
+    [
+        ({6: REPLAY_VOTE_FIRST, 3: REPLAY_VOTE_SECOND}, True),
+        ({6: REPLAY_VOTE_NEITHER, 3: REPLAY_VOTE_SECOND}, False),
+    ],
+)
+def test_ranks_that_differ_in_a_replay_are_named_and_two_equal_runs_leave_no_doubt(
+    votes: dict[int, ReplayVote], is_decided: bool
+) -> None:
+    (finding,) = SilentCorruption().see_step(view(replayed(7, votes))).findings
+    verdict = finding.verdict
+    assert (list(verdict.culprits), verdict.step) == ([3, 6], 7)
+    assert (verdict.confidence_ratio, finding.proven_step) == ((1.0, None) if is_decided else (0.5, 7))
+    assert verdict.corruption == store.CorruptionDetail(
+        part="all_reduce 3", has_majority=is_decided, vote=REPLAY_VOTE_SECOND
+    )
+
+
+def test_replays_name_a_rank_once_in_a_generation_and_hashes_are_compared_as_well() -> None:
+    votes = {3: REPLAY_VOTE_FIRST}
+    odd = store.StepSummary(step=9, replicas=[side(NORM, 1, 0, 2), side(NORM, 2, 3)])
+    steps = [
+        replayed(7, votes),
+        replayed(8, {**votes, 5: REPLAY_VOTE_FIRST}),
+        odd,
+        replayed(10, {4: REPLAY_VOTE_FIRST}),
+    ]
+    detector, verdicts = show(SilentCorruption(), steps)
+    assert [(one.step, *one.culprits) for one in verdicts] == [(7, 3), (8, 5), (9, 3), (10, 4)]
+    assert len(show(detector.restarted(10), steps[:1])[1]) == 1
+
+
+def test_a_step_that_most_ranks_compute_differently_blames_none() -> None:
+    assert show(SilentCorruption(), [replayed(7, {3: REPLAY_VOTE_NEITHER}, unrepeatable=True)])[1] == []
+
+
+def after(detector: SilentCorruption, *steps: store.StepSummary) -> SilentCorruption:
+    following, _ = show(detector, steps)
+    assert isinstance(following, SilentCorruption)
+    return following
+
+
+@pytest.mark.parametrize(
+    ("replica_bytes", "note"),
+    [
+        (100, ""),
+        (3, "silent corruption is looked for in 3.0% of the parameters' memory, and in the rest by replayed steps"),
+        (0, "silent corruption is looked for only by replayed steps"),
+    ],
+)
+def test_what_replays_look_for_is_said_once_also_over_a_restart(replica_bytes: int, note: str) -> None:
+    coverage = [store.RankCoverage(rank=rank, replica_bytes=replica_bytes, parameter_bytes=100) for rank in (0, 1)]
+    first = store.StepSummary(step=0, coverage=coverage)
+    looked = after(SilentCorruption(), first, replayed(4, {3: REPLAY_VOTE_FIRST}))
+    restarted = looked.restarted(4)
+    later = (after(looked, replayed(8, {})), restarted, after(restarted, first))
+    assert [one.note for one in (looked, *later)] == [note] * 4
+    assert after(looked, replayed(9, {}, unrepeatable=True)).note.startswith("no step is replayed any more")
