@@ -100,6 +100,11 @@ def corruption(verdict: store.Verdict) -> str:
 
 def _of_replay(verdict: store.Verdict) -> str:
     detail, is_one = verdict.corruption, len(verdict.culprits) == 1
+    if detail.vote == session.REPLAY_VOTE_NOT_TAKEN:
+        other = (
+            f"{ranks_named(verdict.culprits)} had another state before step {verdict.step} than in the snapshot of it"
+        )
+        return f"{other} ({detail.part}): the memory of one of the two is corrupted, or the script changes the state"
     part = detail.part if is_one else f"{ranks_named(verdict.culprits[:1])}: {detail.part}"
     computed = f"{ranks_named(verdict.culprits)} computed step {verdict.step} twice with different bits ({part})"
     if not detail.has_majority:

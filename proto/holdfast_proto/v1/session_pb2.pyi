@@ -16,10 +16,12 @@ class ReplayVote(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REPLAY_VOTE_FIRST: _ClassVar[ReplayVote]
     REPLAY_VOTE_SECOND: _ClassVar[ReplayVote]
     REPLAY_VOTE_NEITHER: _ClassVar[ReplayVote]
+    REPLAY_VOTE_NOT_TAKEN: _ClassVar[ReplayVote]
 REPLAY_VOTE_UNSPECIFIED: ReplayVote
 REPLAY_VOTE_FIRST: ReplayVote
 REPLAY_VOTE_SECOND: ReplayVote
 REPLAY_VOTE_NEITHER: ReplayVote
+REPLAY_VOTE_NOT_TAKEN: ReplayVote
 
 class RankMessage(_message.Message):
     __slots__ = ("hello", "report", "slot_request", "ack", "profile_done")

@@ -62,14 +62,13 @@ class Contributions:
             group = _number(members)
             number = self._calls.get(group, 0)
             self._calls[group] = number + 1
-            self._note(Entry(group, f"{call.name.strip('_')} {number} of ranks {_listed(members)}"), inputs)
+            self._note(Entry(group, f"{call.name.strip('_').removesuffix('_base')} {number} of ranks {_listed(members)}"), inputs)
         return call.run()
 
     def _note(self, entry: Entry, tensors: Sequence[torch.Tensor]) -> None:
         self._entries.append(entry)
         # As the call sees them, in its stream, and before it changes them.
-        with torch.no_grad():
-            sums = [words.sum() for tensor in tensors if (words := _words(tensor)) is not None]
+        sums = [total for tensor in tensors if (total := sum_of(tensor)) is not None]
         # A factor for each place: then two tensors that have changed places change the sum.
         self._sums.append(sum((total * (2 * place + 1) for place, total in enumerate(sums)), torch.tensor(0)))
 
@@ -88,11 +87,16 @@ def _part_of(call: GroupCall) -> tuple[list[int], list[torch.Tensor]]:
     return ranks, tensors_of([value for name, value in arguments.items() if name in _INPUTS])
 
 
-def _words(tensor: torch.Tensor) -> torch.Tensor | None:
+def sum_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the sum of a tensor's bits, read as whole numbers: int64. Any one flipped bit changes it.
+
+    None: the tensor has no elements, or is sparse.
+    """
     if tensor.layout is not torch.strided or not tensor.numel():
         return None
     words = as_words(tensor.detach())
-    return as_words(tensor.detach().contiguous()) if words is None else words
+    words = as_words(tensor.detach().contiguous()) if words is None else words
+    return None if words is None else words.sum()
 
 
 def _number(members: Sequence[int]) -> int:

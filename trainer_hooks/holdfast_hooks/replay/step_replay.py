@@ -8,7 +8,7 @@ Every decision is the same on all ranks, because each is a collective: a rank th
 waiting.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.identity import world_of_torch
 from holdfast_hooks.replay import differences
+from holdfast_hooks.replay.differences import GroupHistory
 from holdfast_hooks.restore.consensus import anywhere, everywhere, gathered
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.state.encoding import Image, Stateful
@@ -33,6 +34,11 @@ _Result = TypeVar("_Result")
 _WARM_UP_CALLS = 2
 """Calls of the function in this process before the first replay. Wrappers change their buckets after the first one."""
 SKIPPED = "a step is not replayed"
+_UNREPEATABLE = (
+    "more than half of the ranks differ; the function must compute the same from the same state, and nothing else may "
+    "change the state: try torch.use_deterministic_algorithms(True)"
+)
+_NOT_TAKEN = session.REPLAY_VOTE_NOT_TAKEN
 
 
 @dataclass(frozen=True)
@@ -80,31 +86,35 @@ class StepReplay:
         is_due = not self._is_off and step > 0 and step % every == 0
         if not is_due or self._calls <= _WARM_UP_CALLS:
             return function()
-        before = self._begin(step)
-        return function() if before is None else self._replayed(function, before)
-
-    def _begin(self, step: int) -> "StepState | None":
-        """Return the state before the step if all ranks can put it back, else None."""
-        reason, before = "", None
-        image = Image([], (), ())
+        before, changed, reason = None, "", ""
         try:
-            # Here, because these import torch.
-            from holdfast_hooks.progress.call_watch import can_watch_compiled
-            from holdfast_hooks.replay.step_state import StepState
-
-            slot = self._snapshots.complete_slot(step - 1)
-            if not can_watch_compiled():
-                reason = "this needs torch 2.13 or newer"
-            elif slot is None:
-                reason = f"there is no snapshot of step {step - 1} in memory: see the log for why none was taken"
-            else:
-                before = StepState(self._state, slot, self._own)
-                image = before.image
+            before = self._state_before(step)
+            changed = before.changed()
         except Exception as error:  # noqa: BLE001 - the user's own objects may raise anything; training continues
             reason = str(error) or repr(error)
-        if reason:
             self._once.warn(SKIPPED, reason)
-        return before if everywhere(not reason, image) else None
+        live = before.image if before is not None else Image([], (), ())
+        answers = anywhere([bool(reason), bool(changed)], live) or [bool(reason), bool(changed)]
+        if before is None or answers[0]:
+            return function()
+        if answers[1]:
+            # Either may be wrong, and the snapshot must not take the place of the state then.
+            self._note(self._judged(bool(changed), (), f"state before the step: {changed}", _NOT_TAKEN, live), 0.0)
+            return function()
+        return self._replayed(function, before)
+
+    def _state_before(self, step: int) -> "StepState":
+        """Return what is needed to put the state back. Raises UnsuitableStepError."""
+        # Here, because these import torch.
+        from holdfast_hooks.progress.call_watch import can_watch_compiled
+        from holdfast_hooks.replay.step_state import StepState, UnsuitableStepError
+
+        slot = self._snapshots.complete_slot(step - 1)
+        if not can_watch_compiled():
+            raise UnsuitableStepError("this needs torch 2.13 or newer")
+        if slot is None:
+            raise UnsuitableStepError(f"there is no snapshot of step {step - 1} in memory, or not yet")
+        return StepState(self._state, slot, self._own)
 
     def _replayed(self, function: "Callable[[], _Result]", before: "StepState") -> "_Result":
         values = dict(self._timeline.values)
@@ -121,24 +131,27 @@ class StepReplay:
 
         result, second = again()
         check = ReplayCheck()
-        differs = first.first_difference(second) is not None
-        found = anywhere([differs], before.image)
-        if differs if found is None else found[0]:
+        index = first.first_difference(second)
+        if not everywhere(index is None, before.image):
             result, third = again()
-            self._judge(first, second, third, check, before.image)
+            part = "" if index is None else first.name_of(index)
+            vote = _vote(first, second, third)
+            check = self._judged(index is not None, differences.history(first, second), part, vote, before.image)
         self._was_clean = self._was_clean or not check.unrepeatable
-        check.duration_s = monotonic() - began_s
-        self._timeline.values["replay"] = ReplayRecord(check)
+        self._note(check, monotonic() - began_s)
         return result
+
+    def _note(self, check: ReplayCheck, duration_s: float) -> None:
+        check.duration_s = duration_s
+        self._timeline.values["replay"] = ReplayRecord(check)
 
     def _traced(self, function: "Callable[[], _Result]", before: "StepState") -> "tuple[_Result, Trace]":
         from holdfast_hooks.replay.contributions import Contributions
 
         found = Contributions()
-        before.add_to(found, "before")
         with found:
             result = function()
-        before.add_to(found, "after")
+        before.add_to(found)
         return result, found.trace()
 
     def _can_undo(self, before: "StepState") -> bool:
@@ -150,32 +163,28 @@ class StepReplay:
             self._once.warn(SKIPPED, reason)
         return everywhere(not reason, before.image)
 
-    def _judge(self, first: "Trace", second: "Trace", third: "Trace", check: ReplayCheck, live: Image) -> None:
-        """Find out with all ranks who computed something else, and put this rank's part of it into ``check``."""
-        index = first.first_difference(second)
-        own = differences.encode(index is not None, differences.history(first, second))
-        ranks = gathered(own, live)
+    def _judged(
+        self,
+        differs: bool,
+        histories: Sequence[GroupHistory],
+        part: str,
+        vote: ReplayVote,
+        live: Image,
+    ) -> ReplayCheck:
+        """Find out with all ranks who computed something else; return this rank's part of it."""
+        ranks = gathered(differences.encode(differs, histories), live)
         culprits = differences.culprits([differences.decode(numbers) for numbers in ranks])
         is_known_to_repeat = len(ranks) == 1 and self._was_clean
         if 2 * len(culprits) > len(ranks) and not is_known_to_repeat:
-            check.unrepeatable = self._is_off = True
-            self._once.warn("no more steps are replayed", _unrepeatable(first, index))
-            return
+            self._is_off = True
+            self._once.warn("no more steps are replayed", f"{_UNREPEATABLE}; here first: {part or 'nothing'}")
+            return ReplayCheck(unrepeatable=True)
         world = world_of_torch()
-        if index is not None and (0 if world is None else world[0]) in culprits:
-            check.part = first.name_of(index)
-            check.vote = _vote(first, second, third)
+        is_culprit = (0 if world is None else world[0]) in culprits
+        return ReplayCheck(part=part, vote=vote) if is_culprit else ReplayCheck()
 
 
 def _vote(first: "Trace", second: "Trace", third: "Trace") -> ReplayVote:
     if third.first_difference(second) is None:
         return session.REPLAY_VOTE_SECOND
     return session.REPLAY_VOTE_NEITHER if third.first_difference(first) is not None else session.REPLAY_VOTE_FIRST
-
-
-def _unrepeatable(first: "Trace", index: int | None) -> str:
-    what = "" if index is None else f", here first in {first.name_of(index)}"
-    return (
-        f"more than half of the ranks computed other bits for the same step{what}; the function must compute the same "
-        "from the same state, and change nothing else: try torch.use_deterministic_algorithms(True)"
-    )

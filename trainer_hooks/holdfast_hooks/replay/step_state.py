@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from holdfast_hooks.gpu_work import gpu_of
-from holdfast_hooks.replay.contributions import Contributions
+from holdfast_hooks.replay.contributions import Contributions, sum_of
 from holdfast_hooks.restore.fit import differences
 from holdfast_hooks.snapshots.slot_layout import as_tensor
 from holdfast_hooks.state import own_state, random_states
@@ -54,10 +54,20 @@ class StepState:
         self._counted: list[str] = []
         """Objects without tensors that the step changes, such as the scale of a loss."""
 
-    def add_to(self, found: Contributions, when: str) -> None:
-        """Add the whole state to what a run has computed. ``when``: before or after the step."""
+    def changed(self) -> str:
+        """Return the first tensor that is not what the snapshot has; empty if there is none."""
+        for part in self.image.parts:
+            entry = self._entries[part.name]
+            if entry.nbytes and part.name not in self._copies:
+                saved, live = sum_of(self._saved(entry)), sum_of(part.local)
+                if saved is not None and live is not None and int(saved) != int(live):
+                    return part.name
+        return ""
+
+    def add_to(self, found: Contributions) -> None:
+        """Add the state after the step, and gradients that are left, to what a run has computed."""
         for part in _encode(self._state).parts:
-            found.add(f"state {when} the step: {part.name}", part.local)
+            found.add(f"state after the step: {part.name}", part.local)
         for name, parameter in self._parameters:
             if (gradient := parameter.grad) is not None:
                 found.add(f"gradient of {name}", local_part(gradient)[0] if is_dtensor(gradient) else gradient)
@@ -91,7 +101,7 @@ class StepState:
             for part in self.image.parts:
                 entry = self._entries[part.name]
                 if entry.nbytes and part.name not in self._copies:
-                    part.local.detach().copy_(as_tensor(self._slot.buffer, entry, entry.offset))
+                    part.local.detach().copy_(self._saved(entry))
             for buffer, kept in self._buffers:
                 buffer.copy_(kept)
         for _, parameter in self._parameters:
@@ -101,6 +111,9 @@ class StepState:
             self._state[name].load_state_dict(decode_state(before[name], _no_tensor))
         own_state.restore(self._own, self._own_states)
         random_states.restore(self._random, self._gpu)
+
+    def _saved(self, entry: TensorEntry) -> torch.Tensor:
+        return as_tensor(self._slot.buffer, entry, entry.offset)
 
 
 def _encode(state: Mapping[str, Stateful]) -> Image:

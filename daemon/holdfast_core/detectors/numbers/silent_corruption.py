@@ -217,7 +217,9 @@ def _of_replay(step: int, differences: Sequence[store.RankReplay]) -> Finding:
             part=first.part, has_majority=is_decided, vote=first.vote or session.REPLAY_VOTE_NEITHER
         ),
     )
-    return Finding(verdict=verdict, proven_step=None if is_decided else step)
+    # The snapshot of the step before, and so its checkpoint, may be what is wrong.
+    doubtful = step - 1 if first.vote == session.REPLAY_VOTE_NOT_TAKEN else step
+    return Finding(verdict=verdict, proven_step=None if is_decided else doubtful)
 
 
 _NEARLY_ALL = 0.99
