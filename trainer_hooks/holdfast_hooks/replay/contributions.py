@@ -12,7 +12,7 @@ import torch
 from torch.distributed import get_process_group_ranks
 
 from holdfast_hooks.progress.call_watch import CallResult, CallWatch, GroupCall, tensors_of
-from holdfast_hooks.replay.differences import Entry, Trace
+from holdfast_hooks.replay.culprits import Computed, Trace
 from holdfast_hooks.replicas.pieces import as_words
 
 _INPUTS = ("tensors", "tensor", "input", "inputs", "input_tensor", "input_tensors", "input_list")
@@ -26,7 +26,7 @@ class Contributions:
     """
 
     def __init__(self) -> None:
-        self._entries: list[Entry] = []
+        self._entries: list[Computed] = []
         self._sums: list[torch.Tensor] = []
         self._calls: dict[int, int] = {}
         self._watch = CallWatch(self._see)
@@ -40,7 +40,7 @@ class Contributions:
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Add a tensor that this rank alone holds."""
-        self._note(Entry(0, name), [tensor])
+        self._note(Computed(0, name), [tensor])
 
     def trace(self) -> Trace:
         """Return everything in order. Waits for the GPUs."""
@@ -62,10 +62,11 @@ class Contributions:
             group = _number(members)
             number = self._calls.get(group, 0)
             self._calls[group] = number + 1
-            self._note(Entry(group, f"{call.name.strip('_').removesuffix('_base')} {number} of ranks {_listed(members)}"), inputs)
+            kind = call.name.strip("_").removesuffix("_base")
+            self._note(Computed(group, f"{kind} {number} of ranks {_listed(members)}"), inputs)
         return call.run()
 
-    def _note(self, entry: Entry, tensors: Sequence[torch.Tensor]) -> None:
+    def _note(self, entry: Computed, tensors: Sequence[torch.Tensor]) -> None:
         self._entries.append(entry)
         # As the call sees them, in its stream, and before it changes them.
         sums = [total for tensor in tensors if (total := sum_of(tensor)) is not None]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.identity import world_of_torch
-from holdfast_hooks.replay import differences
-from holdfast_hooks.replay.differences import GroupHistory
+from holdfast_hooks.replay import culprits
+from holdfast_hooks.replay.culprits import GroupHistory
 from holdfast_hooks.restore.consensus import anywhere, everywhere, gathered
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.state.encoding import Image, Stateful
@@ -26,7 +26,7 @@ from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1.session_pb2 import ReplayCheck, ReplayVote, StepRecord
 
 if TYPE_CHECKING:
-    from holdfast_hooks.replay.differences import Trace
+    from holdfast_hooks.replay.culprits import Trace
     from holdfast_hooks.replay.step_state import StepState
 
 _Result = TypeVar("_Result")
@@ -136,7 +136,7 @@ class StepReplay:
             result, third = again()
             part = "" if index is None else first.name_of(index)
             vote = _vote(first, second, third)
-            check = self._judged(index is not None, differences.history(first, second), part, vote, before.image)
+            check = self._judged(index is not None, culprits.history(first, second), part, vote, before.image)
         self._was_clean = self._was_clean or not check.unrepeatable
         self._note(check, monotonic() - began_s)
         return result
@@ -172,15 +172,15 @@ class StepReplay:
         live: Image,
     ) -> ReplayCheck:
         """Find out with all ranks who computed something else; return this rank's part of it."""
-        ranks = gathered(differences.encode(differs, histories), live)
-        culprits = differences.culprits([differences.decode(numbers) for numbers in ranks])
+        ranks = gathered(culprits.encode(differs, histories), live)
+        named = culprits.culprits_of([culprits.decode(numbers) for numbers in ranks])
         is_known_to_repeat = len(ranks) == 1 and self._was_clean
-        if 2 * len(culprits) > len(ranks) and not is_known_to_repeat:
+        if 2 * len(named) > len(ranks) and not is_known_to_repeat:
             self._is_off = True
             self._once.warn("no more steps are replayed", f"{_UNREPEATABLE}; here first: {part or 'nothing'}")
             return ReplayCheck(unrepeatable=True)
         world = world_of_torch()
-        is_culprit = (0 if world is None else world[0]) in culprits
+        is_culprit = (0 if world is None else world[0]) in named
         return ReplayCheck(part=part, vote=vote) if is_culprit else ReplayCheck()
 
 

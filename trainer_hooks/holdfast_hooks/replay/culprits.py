@@ -14,7 +14,7 @@ HISTORY_NUMBERS = 1 + 3 * MOST_GROUPS
 _NEVER = -1
 
 
-class Entry(NamedTuple):
+class Computed(NamedTuple):
     """One thing that a rank computed: its part of a collective or of a message, or a part of its state."""
 
     group: int
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 class Trace:
     """What a rank computed in one run of a step, in order."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Computed] = field(default_factory=list)
     sums: list[int] = field(default_factory=list)
     """Sum of the bits of each entry. Any one flipped bit changes it."""
 
@@ -85,7 +85,7 @@ def decode(numbers: Sequence[int]) -> tuple[bool, list[GroupHistory]]:
     return bool(numbers[0]), [one for one in triples if one.group != 0]
 
 
-def culprits(ranks: Sequence[tuple[bool, Sequence[GroupHistory]]]) -> tuple[int, ...]:
+def culprits_of(ranks: Sequence[tuple[bool, Sequence[GroupHistory]]]) -> tuple[int, ...]:
     """Return the ranks that differ, and to which no other rank can have passed the difference on.
 
     ``ranks``: of each rank in order, whether anything differs, and its history.
