@@ -1,10 +1,10 @@
 """An FSDP2 script that lets Holdfast compute every 50th step twice, to find a rank that computes something wrong.
 
-    holdfast run --run replayed --ranks 3 -- python examples/replayed_steps.py 160
+    holdfast run --run replayed --ranks 3 -- python examples/replayed_steps.py 200
 
-Rank 1 computes one number wrong in step 100, once. Under FSDP its gradient reaches all ranks, and no rank has a copy of
+Rank 1 computes one number wrong in step 150, once. Under FSDP its gradient reaches all ranks, and no rank has a copy of
 another one's parameters: only the replay shows it. Training ends with the bits of a run without the fault, because the
-wrong run of step 100 is not kept.
+wrong run of step 150 is not kept.
 """
 
 import sys
@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 import holdfast_hooks
 
-WRONG_RANK, WRONG_STEP = 1, 100
+WRONG_RANK, WRONG_STEP = 1, 150
 
 
 def main(steps: int) -> None:

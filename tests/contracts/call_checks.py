@@ -5,10 +5,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch._C import ScriptObject
 from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    is_in_any_mode_without_ignore_compile_internals,
+)
 
 
 class Seen(TorchDispatchMode):
@@ -33,6 +38,23 @@ def mode() -> None:
     assert _get_current_dispatch_mode() is seen
     seen.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     assert _get_current_dispatch_mode() is None
+
+
+def compiled_graphs() -> None:
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True
+
+    assert not TorchDispatchMode.ignore_compile_internals()
+    with Watch():  # type: ignore[no-untyped-call]
+        assert not is_in_any_mode_without_ignore_compile_internals()
+
+
+def results_on_their_way() -> None:
+    found = functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD)
+    assert type(found) is functional.AsyncCollectiveTensor
+    assert (found + 1).tolist() == [2.0, 2.0]  # which waits
 
 
 def operator() -> None:

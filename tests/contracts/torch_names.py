@@ -33,7 +33,7 @@ PROGRESS = "progress of process groups"
 NCCL = "recorders of groups on devices"
 GPU_TIME = "a rank's own time on its GPU"
 MESSAGES = "progress of sends and receives"
-FAULTS = "faults of calls (`holdfast inject`)"
+FAULTS = "faults of calls (`holdfast inject`), and replayed steps"
 SNAPSHOTS = "snapshots of DTensors"
 BUCKETS = "the order of sums over three ranks or more after a restart"
 VERSIONS = "versions of modules in a restored state"
@@ -86,6 +86,12 @@ NAMES = (
     TorchName(f"{_C10D}.ProcessGroup.unbox", FAULTS, call_checks.group_of_a_call),
     TorchName("torch.utils._python_dispatch.TorchDispatchMode", FAULTS, call_checks.mode),
     TorchName("torch.utils._python_dispatch._get_current_dispatch_mode", FAULTS, call_checks.mode),
+    TorchName(
+        "torch.utils._python_dispatch.TorchDispatchMode.ignore_compile_internals", FAULTS, call_checks.compiled_graphs
+    ),
+    TorchName(
+        "torch.distributed._functional_collectives.AsyncCollectiveTensor", FAULTS, call_checks.results_on_their_way
+    ),
     TorchName("torch._ops.OpOverload", FAULTS, call_checks.operator),
     TorchName("torch._ops.OpOverload._schema", FAULTS, call_checks.operator),
     TorchName("torch._ops.OpOverload._op_dk", FAULTS, call_checks.functional_collective_under_a_mode),

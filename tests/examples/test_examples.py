@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples import checked_updates, ddp, fsdp2, no_line, own_state, same_batch
+from examples import checked_updates, ddp, fsdp2, no_line, own_state, replayed_steps, same_batch
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -31,7 +31,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "main", [checked_updates.main, ddp.main, fsdp2.main, no_line.main, own_state.main, same_batch.main]
+    "main",
+    [checked_updates.main, ddp.main, fsdp2.main, no_line.main, own_state.main, replayed_steps.main, same_batch.main],
 )
 @pytest.mark.usefixtures("alone")
 def test_without_holdfast_it_trains_as_it_is(main: Callable[[int], None]) -> None:
@@ -123,6 +124,27 @@ def test_both_ranks_leave_out_the_bad_batches_of_one_although_the_usual_norm_is_
             "gradient at step 60: the learning rate is now 0.00025",
         ]
     ] * 2
+
+
+@pytest.mark.system
+@pytest.mark.gate
+def test_a_replay_finds_a_wrong_result_and_training_ends_with_the_bits_of_a_run_without_it(
+    tmp_path: Path,
+) -> None:
+    def bits(run: str, script: str) -> list[str]:
+        holdfast("run", "--run", run, "--directory", str(tmp_path), "--ranks", "3", "--", sys.executable, script, "200")
+        logs = (tmp_path / run / "logs").rglob("rank-*.log")
+        return sorted(line for log in logs for line in log.read_text().splitlines() if line.startswith("bits"))
+
+    healthy = tmp_path / "healthy.py"
+    script = (ROOT / "examples/replayed_steps.py").read_text()
+    healthy.write_text(script.replace("every=50", "every=0").replace("WRONG_STEP = 1, 150", "WRONG_STEP = 1, -1"))
+    with_fault = bits("faulty", "examples/replayed_steps.py")
+    assert len(with_fault) == 3
+    [incident] = json.loads(holdfast("incidents", "--run", "faulty", "--directory", str(tmp_path), "--json"))
+    verdict = incident["verdict"]
+    assert (verdict["kind"], verdict["culprits"], verdict["step"]) == ("silent_corruption", [1], 150)
+    assert bits("healthy", str(healthy)) == with_fault
 
 
 @pytest.mark.system

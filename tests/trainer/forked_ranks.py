@@ -33,6 +33,7 @@ from holdfast_trainer.train import train
 from tests.trainer.collective_counts import print_collectives
 from tests.trainer.number_cases import check_fp8, check_memory_options, check_overflow
 from tests.trainer.parity import check_layout
+from tests.trainer.replayed_ranks import check_replayed
 from tests.trainer.watched_ranks import check_watched
 
 PASSED = "passed"
@@ -175,6 +176,7 @@ CASES: dict[str, Callable[..., None]] = {
     "resized": functools.partial(sweep, check_resized),
     "overflow": functools.partial(sweep, check_overflow),
     "memory": functools.partial(sweep, check_memory_options),
+    "replayed": functools.partial(sweep, check_replayed),
     "watched": functools.partial(sweep, check_watched),
     "fp8": functools.partial(sweep, check_fp8),
     "collectives": functools.partial(sweep, print_collectives),

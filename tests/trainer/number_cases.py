@@ -40,9 +40,12 @@ class Rank:
         return self.runner.forward_backward(share(self.config, self.mesh, index))
 
     def update(self) -> Update:
-        update = update_parameters(self.parts, self.optimizer, self.scaler, self.mesh, clip_norm=1.0, measured=False)
+        update = self.take_update()
         self.scheduler.step()
         return update
+
+    def take_update(self) -> Update:
+        return update_parameters(self.parts, self.optimizer, self.scaler, self.mesh, clip_norm=1.0, measured=False)
 
     def gradients(self) -> list[Tensor]:
         return [local(parameter.grad) for parameter in self.parts.parameters()]

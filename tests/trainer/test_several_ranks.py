@@ -87,3 +87,22 @@ def test_a_flipped_bit_and_the_origin_of_a_bad_gradient_are_found_and_nothing_el
     run_ranks: RunRanks, parallel: dict[str, Any]
 ) -> None:
     run_ranks("watched", ranks=4, model=SMALL, parallel=parallel)
+
+
+@pytest.mark.gate
+@pytest.mark.safety
+@pytest.mark.parametrize(
+    ("parallel", "more"),
+    [
+        ({"dp": 2, "pp": 2, "schedule": "zero-bubble", "microbatches": 2}, {}),
+        ({"tp": 2, "pp": 2, "microbatches": 2}, {"precision": {"compute": "fp16"}}),
+        ({"dp": 4, "dp_shard": 2, "zero": 2, "microbatches": 2}, {}),
+        ({"dp": 4, "ep": 2}, {"model": {**SMALL, "experts": 4}}),
+        ({"dp": 2, "cp": 2}, {"memory": {"checkpointing": "full", "offload": "parameters"}}),
+    ],
+    ids=lambda value: "-".join(f"{name}{number}" for name, number in value.items() if not isinstance(number, dict)),
+)
+def test_a_replay_names_the_rank_with_a_wrong_result_and_leaves_the_bits_of_an_undisturbed_run(
+    run_ranks: RunRanks, parallel: dict[str, Any], more: dict[str, Any]
+) -> None:
+    run_ranks("replayed", ranks=4, parallel=parallel, **{"model": SMALL, **more})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch._C import DispatchKey, ScriptObject
 from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
@@ -97,8 +98,8 @@ class CallWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> object:
         """Pass calls of process groups to ``meddle``, and run every other operator as it is."""
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # DTensor calls operators on local tensors next, and those come here again
+        if any(issubclass(kind, (DTensor, AsyncCollectiveTensor)) for kind in types):
+            return NotImplemented  # these call operators on plain tensors next, which come here again
         match getattr(func, "namespace", ""):
             case "_c10d_functional":
                 with self:  # its kernel calls the operator of c10d

@@ -58,16 +58,20 @@ class Contributions:
 
     def _see(self, call: GroupCall) -> CallResult:
         if call.name != "barrier":
-            members, inputs = _part_of(call)
-            group = _number(members)
-            number = self._calls.get(group, 0)
-            self._calls[group] = number + 1
-            kind = call.name.strip("_").removesuffix("_base")
-            self._note(Computed(group, f"{kind} {number} of ranks {_listed(members)}"), inputs)
+            try:
+                members, inputs = _part_of(call)
+            except Exception:  # noqa: BLE001 - a call that torch has changed must not fail because it is watched
+                self._note(Computed(0, call.name), ())
+            else:
+                group = _number(members)
+                number = self._calls.get(group, 0)
+                self._calls[group] = number + 1
+                kind = call.name.strip("_").removesuffix("_base")
+                self._note(Computed(group, f"{kind} {number} of ranks {_listed(members)}"), inputs)
         return call.run()
 
-    def _note(self, entry: Computed, tensors: Sequence[torch.Tensor]) -> None:
-        self._entries.append(entry)
+    def _note(self, computed: Computed, tensors: Sequence[torch.Tensor]) -> None:
+        self._entries.append(computed)
         # As the call sees them, in its stream, and before it changes them.
         sums = [total for tensor in tensors if (total := sum_of(tensor)) is not None]
         # A factor for each place: then two tensors that have changed places change the sum.
@@ -91,13 +95,14 @@ def _part_of(call: GroupCall) -> tuple[list[int], list[torch.Tensor]]:
 def sum_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the sum of a tensor's bits, read as whole numbers: int64. Any one flipped bit changes it.
 
-    None: the tensor has no elements, or is sparse.
+    None: the tensor has no elements, or its memory is not read that way, such as that of a sparse one.
     """
-    if tensor.layout is not torch.strided or not tensor.numel():
+    try:
+        words = as_words(tensor.detach())
+        words = as_words(tensor.detach().contiguous()) if words is None else words
+        return words.sum() if words is not None and words.numel() else None
+    except (RuntimeError, NotImplementedError):
         return None
-    words = as_words(tensor.detach())
-    words = as_words(tensor.detach().contiguous()) if words is None else words
-    return None if words is None else words.sum()
 
 
 def _number(members: Sequence[int]) -> int:

@@ -106,9 +106,10 @@ class StepReplay:
     def _state_before(self, step: int) -> "StepState":
         """Return what is needed to put the state back. Raises UnsuitableStepError."""
         # Here, because these import torch.
-        from holdfast_hooks.progress.call_watch import can_watch_compiled
+        from holdfast_hooks.progress.call_watch import can_watch_compiled, touch_names
         from holdfast_hooks.replay.step_state import StepState, UnsuitableStepError
 
+        touch_names()
         slot = self._snapshots.complete_slot(step - 1)
         if not can_watch_compiled():
             raise UnsuitableStepError("this needs torch 2.13 or newer")
