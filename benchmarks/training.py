@@ -8,7 +8,8 @@ work at the boundary, and its reports. A third loop is plain torch in one proces
 batch on one thread, and the others wait.
 
 The figures are medians over all steps but the first ones. No snapshots are taken: benchmarks/checkpoint.py measures
-those.
+those. Every tenth step is replayed to find silent corruption, after a snapshot at the end of the step before. These
+steps are compared with the others, and the two do not count elsewhere.
 
     python benchmarks/training.py [--ranks 2] [--steps 120] [--json]
 """
@@ -54,6 +55,7 @@ from holdfast_trainer.train import train
 WARMUP_STEPS = 20
 CLIP_NORM = 1.0
 SEQUENCE = 256
+REPLAY_EVERY = 10
 
 
 def configuration(ranks: int, steps: int) -> TrainerConfig:
@@ -61,7 +63,9 @@ def configuration(ranks: int, steps: int) -> TrainerConfig:
         model=ModelConfig(dim=256, layers=6, heads=8, kv_heads=4, hidden=704),
         parallel=ParallelConfig(dp=ranks, zero=3),
         data=DataConfig(sequence=SEQUENCE, overlap_ngram=0),
-        train=TrainConfig(steps=steps, global_batch=4 * ranks, validate_every=0, log_every=10),
+        train=TrainConfig(
+            steps=steps, global_batch=4 * ranks, validate_every=0, log_every=10, replay_every=REPLAY_EVERY
+        ),
         optimizer=OptimizerConfig(clip_norm=CLIP_NORM),
         distributed=DistributedConfig(device="cpu"),
     )
@@ -178,15 +182,20 @@ def measure(ranks: int, steps: int) -> dict[str, object]:
             local.wait()
         seconds = json.loads(output.read_text())
     tokens = configuration(ranks, steps).train.global_batch * SEQUENCE
-    median_s = {name: statistics.median(taken[WARMUP_STEPS:]) for name, taken in seconds.items()}
+    counted = range(WARMUP_STEPS, steps)
+    replayed = [step for step in counted if step % REPLAY_EVERY == 0]
+    plain = [step for step in counted if step not in replayed and step + 1 not in replayed]
+    median_s = {name: statistics.median(taken[step] for step in plain) for name, taken in seconds.items()}
     ratios = [ours / bare for ours, bare in zip(seconds["runtime"], seconds["bare"], strict=True)]
+    usual = statistics.median(ratios[step] for step in plain)
     return {
         "tokens_per_s": round(tokens / median_s["runtime"]),
         "bare_loop_tokens_per_s": round(tokens / median_s["bare"]),
         "plain_process_tokens_per_s": round(tokens / median_s["alone"]),
-        "overhead_ratio": round(statistics.median(ratios[WARMUP_STEPS:]) - 1, 4),
+        "overhead_ratio": round(usual - 1, 4),
+        "replay_steps": round(statistics.median(ratios[step] for step in replayed) / usual - 1, 2),
         "ranks": ranks,
-        "steps": steps - WARMUP_STEPS,
+        "steps": len(plain),
         "parameters": sum(parameter.numel() for parameter in make_model(configuration(ranks, steps)).parameters()),
     }
 
@@ -208,7 +217,9 @@ def main() -> None:
     table.add_row("Holdfast's runtime, hooks attached", f"{result['tokens_per_s']:,}")
     table.add_row("bare fully_shard loop", f"{result['bare_loop_tokens_per_s']:,}")
     table.add_row("plain torch, one process, one thread", f"{result['plain_process_tokens_per_s']:,}")
-    Console(stderr=arguments.json).print(table, f"the runtime's step takes {result['overhead_ratio']:+.1%}", sep="\n")
+    overhead = f"the runtime's step takes {result['overhead_ratio']:+.1%}"
+    replay = f"a replay takes the time of {result['replay_steps']} more steps"
+    Console(stderr=arguments.json).print(table, overhead, replay, sep="\n")
     if arguments.json:
         print(json.dumps(result))
 

@@ -25,6 +25,7 @@ _TRAINER = "trainer/holdfast_trainer"
 _SNAPSHOT = (
     "test_snapshots.py::test_a_snapshot_holds_the_state_at_the_end_of_its_step_although_the_next_step_changes_it"
 )
+_REPLAYED = "test_replay.py::test_a_replay_finds_a_wrong_run_and_leaves_the_bits_of_an_undisturbed_training"
 _LOCKED = "test_snapshots.py::test_slots_are_locked_for_the_gpu_and_again_after_they_went"
 _RANDOM = "test_snapshots.py::test_random_numbers_of_the_gpu_continue_where_they_were"
 _OWED = "test_deferred.py::test_a_number_behind_a_long_kernel_is_owed_and_then_right"
@@ -55,6 +56,7 @@ PATHS = (
         "deferred",
         "test_deferred.py::test_sums_of_several_tensors_come_with_one_copy",
     ),
+    CudaPath(f"{_HOOKS}/replay/contributions.py", "Contributions.trace", _REPLAYED),
     CudaPath(f"{_HOOKS}/telemetry/gradient_origin.py", "GradientWatch.take", _MODULE),
     CudaPath(f"{_HOOKS}/telemetry/own_gradients.py", "OwnGradientWatch.begin_step", _PARAMETER),
     CudaPath(f"{_HOOKS}/telemetry/own_gradients.py", "OwnGradientWatch._on_gradient", _PARAMETER),

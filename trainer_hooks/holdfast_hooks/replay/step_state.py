@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from holdfast_hooks.gpu_work import gpu_of
-from holdfast_hooks.replay.contributions import Contributions, sum_of
+from holdfast_hooks.replay.contributions import Contributions
 from holdfast_hooks.restore.fit import differences
 from holdfast_hooks.snapshots.slot_layout import as_tensor
 from holdfast_hooks.state import own_state, random_states
 from holdfast_hooks.state.counterparts import named_parameters
-from holdfast_hooks.state.encoding import Image, Stateful, decode_state, encode_state
+from holdfast_hooks.state.encoding import Image, Stateful, TensorPart, decode_state, encode_state
 from holdfast_hooks.state.own_state import OwnStates
 from holdfast_hooks.state.sharding import is_dtensor, local_part
 from holdfast_proto.snapshot import Slot, StateTree, TensorEntry
@@ -56,13 +56,13 @@ class StepState:
 
     def changed(self) -> str:
         """Return the first tensor that is not what the snapshot has; empty if there is none."""
-        for part in self.image.parts:
-            entry = self._entries[part.name]
-            if entry.nbytes and part.name not in self._copies:
-                saved, live = sum_of(self._saved(entry)), sum_of(part.local)
-                if saved is not None and live is not None and int(saved) != int(live):
-                    return part.name
-        return ""
+        live, saved = Contributions(), Contributions()
+        for part, entry in self._kept():
+            live.add(part.name, part.local)
+            saved.add(part.name, self._saved(entry))
+        trace = live.trace()
+        index = trace.first_difference(saved.trace())
+        return "" if index is None else trace.name_of(index)
 
     def add_to(self, found: Contributions) -> None:
         """Add the state after the step, and gradients that are left, to what a run has computed."""
@@ -98,10 +98,8 @@ class StepState:
     def put_back(self) -> None:
         """Undo the step."""
         with torch.no_grad():
-            for part in self.image.parts:
-                entry = self._entries[part.name]
-                if entry.nbytes and part.name not in self._copies:
-                    part.local.detach().copy_(self._saved(entry))
+            for part, entry in self._kept():
+                part.local.detach().copy_(self._saved(entry))
             for buffer, kept in self._buffers:
                 buffer.copy_(kept)
         for _, parameter in self._parameters:
@@ -111,6 +109,13 @@ class StepState:
             self._state[name].load_state_dict(decode_state(before[name], _no_tensor))
         own_state.restore(self._own, self._own_states)
         random_states.restore(self._random, self._gpu)
+
+    def _kept(self) -> Iterator[tuple[TensorPart, TensorEntry]]:
+        """Yield the tensors that can be put back, and their places in the slot."""
+        for part in self.image.parts:
+            entry = self._entries[part.name]
+            if entry.nbytes and part.name not in self._copies:
+                yield part, entry
 
     def _saved(self, entry: TensorEntry) -> torch.Tensor:
         return as_tensor(self._slot.buffer, entry, entry.offset)
