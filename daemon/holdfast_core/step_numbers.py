@@ -114,7 +114,7 @@ def _telemetry(tick: Tick, summary: store.StepSummary, loss: float | None) -> Te
         mfu=_mean(summary.mfu, telemetry.mfu),
         pipeline_bubble=_mean(summary.pipeline_bubble, telemetry.pipeline_bubble),
         balance_loss=_mean(summary.balance_loss, telemetry.balance_loss),
-        replay_s=summary.replay.duration_s if summary.HasField("replay") else telemetry.replay_s,
+        replay_s=summary.replay.duration_s or telemetry.replay_s,
     )
 
 

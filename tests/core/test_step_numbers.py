@@ -86,10 +86,10 @@ def test_ranks_of_all_nodes_that_hold_a_part_with_one_hash_are_put_together() ->
 
 def test_what_a_replay_showed_on_all_nodes_is_put_together() -> None:
     differs = store.RankReplay(rank=5, part="all_reduce 1", vote=session.REPLAY_VOTE_FIRST)
-    one = store.StepSummary(replay=store.ReplaySummary(duration_s=0.5, unrepeatable=True))
+    one = store.StepSummary(replay=store.ReplaySummary(duration_s=0.5, refusal="left"))
     other = store.StepSummary(replay=store.ReplaySummary(duration_s=0.25, differences=[differs]))
     for merged in (merge(one, other), merge(other, one)):
-        assert merged.replay == store.ReplaySummary(duration_s=0.5, unrepeatable=True, differences=[differs])
+        assert merged.replay == store.ReplaySummary(duration_s=0.5, refusal="left", differences=[differs])
     assert not merge(store.StepSummary(), store.StepSummary()).HasField("replay")
 
 

@@ -25,7 +25,7 @@ def test_a_replay_finds_a_wrong_run_and_leaves_the_bits_of_an_undisturbed_traini
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(256, 256), nn.Dropout(0.2), nn.Linear(256, 1)).to(gpu)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-        state = {"model": model, "optimizer": optimizer}
+        state: dict[str, Any] = {"model": model, "optimizer": optimizer}
         run = bench(state, make_slots(nbytes=4 << 20, prefix=f"slot-{every}"), late=lambda taken: None)
         replay = StepReplay(state=state, own={}, snapshots=run.snapshots, timeline=run.timeline, once=OnceLog())
         faults = {wrong_step}
@@ -51,5 +51,5 @@ def test_a_replay_finds_a_wrong_run_and_leaves_the_bits_of_an_undisturbed_traini
     with_fault, plain = trained(4, 2), trained(-1, 100)
     assert all(torch.equal(one, other) for one, other in zip(with_fault, plain, strict=True))
     clean, wrong = found[2], found[4]
-    assert isinstance(clean, ReplayRecord) and not (clean.check.part or clean.check.unrepeatable)
+    assert isinstance(clean, ReplayRecord) and not (clean.check.part or clean.check.refusal)
     assert isinstance(wrong, ReplayRecord) and wrong.check.vote == session.REPLAY_VOTE_SECOND

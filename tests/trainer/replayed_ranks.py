@@ -68,7 +68,7 @@ def check_record(record: object, step: int) -> None:
         is_found,
         session.REPLAY_VOTE_SECOND if is_found else session.REPLAY_VOTE_UNSPECIFIED,
     ), record.check
-    assert not record.check.unrepeatable
+    assert not record.check.refusal
     assert record.check.duration_s > 0
 
 

@@ -106,17 +106,8 @@ class Sidecar:
             if state and context.saves
             else None
         )
-        self._replay = (
-            StepReplay(
-                state=state,
-                own={usual_norm.KEY: updates.norms},
-                snapshots=self._snapshots,
-                timeline=timeline,
-                once=once,
-            )
-            if self._snapshots is not None
-            else None
-        )
+        own = {usual_norm.KEY: updates.norms}
+        self._replay = StepReplay(state=state, own=own, snapshots=self._snapshots, timeline=timeline, once=once)
         self._once = once
         self._replicas = ReplicaCheck(state, once) if check_replicas else None
         self._gradients: GradientWatch | None = None
@@ -269,9 +260,7 @@ class Sidecar:
 
     def replay(self, function: "Callable[[], _Result]", every: int) -> "_Result":
         """Call ``function``, in some steps twice: see :meth:`Hooks.replay`."""
-        if self._replay is None or every <= 0 or self._finished:
-            return function()
-        return self._replay.run(function, every)
+        return function() if every <= 0 or self._finished else self._replay.run(function, every)
 
     def look_at_gradients(self) -> None:
         """Look at this rank's gradients, because a number that the loop has just reported is not finite."""

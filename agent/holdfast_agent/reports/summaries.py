@@ -121,7 +121,7 @@ def _add_replay(summary: store.StepSummary, rank: int, record: session.StepRecor
     if record.HasField("replay"):
         check, replay = record.replay, summary.replay
         replay.duration_s = max(replay.duration_s, check.duration_s)
-        replay.unrepeatable |= check.unrepeatable
+        replay.refusal = replay.refusal or check.refusal
         if check.part:
             replay.differences.add(rank=rank, part=check.part, vote=check.vote)
 

@@ -106,6 +106,11 @@ def _of_replay(verdict: store.Verdict) -> str:
         )
         return f"{other} ({detail.part}): the memory of one of the two is corrupted, or the script changes the state"
     part = detail.part if is_one else f"{ranks_named(verdict.culprits[:1])}: {detail.part}"
+    if detail.vote == session.REPLAY_VOTE_UNCLEAR:
+        either = "one of them made the difference, and the others received it"
+        return (
+            f"{ranks_named(verdict.culprits)} computed step {verdict.step} twice with different bits ({part}): {either}"
+        )
     computed = f"{ranks_named(verdict.culprits)} computed step {verdict.step} twice with different bits ({part})"
     if not detail.has_majority:
         third = "a third run agrees with neither" if is_one else "a third run does not decide for all of them"

@@ -17,11 +17,13 @@ class ReplayVote(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REPLAY_VOTE_SECOND: _ClassVar[ReplayVote]
     REPLAY_VOTE_NEITHER: _ClassVar[ReplayVote]
     REPLAY_VOTE_NOT_TAKEN: _ClassVar[ReplayVote]
+    REPLAY_VOTE_UNCLEAR: _ClassVar[ReplayVote]
 REPLAY_VOTE_UNSPECIFIED: ReplayVote
 REPLAY_VOTE_FIRST: ReplayVote
 REPLAY_VOTE_SECOND: ReplayVote
 REPLAY_VOTE_NEITHER: ReplayVote
 REPLAY_VOTE_NOT_TAKEN: ReplayVote
+REPLAY_VOTE_UNCLEAR: ReplayVote
 
 class RankMessage(_message.Message):
     __slots__ = ("hello", "report", "slot_request", "ack", "profile_done")
@@ -154,16 +156,16 @@ class StepRecord(_message.Message):
     def __init__(self, step: _Optional[int] = ..., ended_unix_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[float] = ..., pipeline_bubble: _Optional[float] = ..., balance_loss: _Optional[float] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[bytes] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHash, _Mapping]]] = ..., nonfinite_origin: _Optional[_Union[NonFiniteOrigin, _Mapping]] = ..., bad_gradient: _Optional[_Union[BadGradient, _Mapping]] = ..., plain: _Optional[_Iterable[_Union[ReplicaHash, _Mapping]]] = ..., coverage: _Optional[_Union[ReplicaCoverage, _Mapping]] = ..., replay: _Optional[_Union[ReplayCheck, _Mapping]] = ...) -> None: ...
 
 class ReplayCheck(_message.Message):
-    __slots__ = ("duration_s", "unrepeatable", "part", "vote")
+    __slots__ = ("duration_s", "refusal", "part", "vote")
     DURATION_S_FIELD_NUMBER: _ClassVar[int]
-    UNREPEATABLE_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     VOTE_FIELD_NUMBER: _ClassVar[int]
     duration_s: float
-    unrepeatable: bool
+    refusal: str
     part: str
     vote: ReplayVote
-    def __init__(self, duration_s: _Optional[float] = ..., unrepeatable: bool = ..., part: _Optional[str] = ..., vote: _Optional[_Union[ReplayVote, str]] = ...) -> None: ...
+    def __init__(self, duration_s: _Optional[float] = ..., refusal: _Optional[str] = ..., part: _Optional[str] = ..., vote: _Optional[_Union[ReplayVote, str]] = ...) -> None: ...
 
 class ReplicaCoverage(_message.Message):
     __slots__ = ("replica_bytes", "plain_bytes", "parameter_bytes")

@@ -958,14 +958,14 @@ class StepSummary(_message.Message):
     def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[_Union[Mean, _Mapping]] = ..., pipeline_bubble: _Optional[_Union[Mean, _Mapping]] = ..., balance_loss: _Optional[_Union[Mean, _Mapping]] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[SamplesUsed, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHashes, _Mapping]]] = ..., plain: _Optional[_Iterable[_Union[ReplicaHashes, _Mapping]]] = ..., coverage: _Optional[_Iterable[_Union[RankCoverage, _Mapping]]] = ..., replay: _Optional[_Union[ReplaySummary, _Mapping]] = ...) -> None: ...
 
 class ReplaySummary(_message.Message):
-    __slots__ = ("duration_s", "unrepeatable", "differences")
+    __slots__ = ("duration_s", "refusal", "differences")
     DURATION_S_FIELD_NUMBER: _ClassVar[int]
-    UNREPEATABLE_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
     duration_s: float
-    unrepeatable: bool
+    refusal: str
     differences: _containers.RepeatedCompositeFieldContainer[RankReplay]
-    def __init__(self, duration_s: _Optional[float] = ..., unrepeatable: bool = ..., differences: _Optional[_Iterable[_Union[RankReplay, _Mapping]]] = ...) -> None: ...
+    def __init__(self, duration_s: _Optional[float] = ..., refusal: _Optional[str] = ..., differences: _Optional[_Iterable[_Union[RankReplay, _Mapping]]] = ...) -> None: ...
 
 class RankReplay(_message.Message):
     __slots__ = ("rank", "part", "vote")

@@ -116,8 +116,9 @@ def test_of_a_replay_the_slowest_rank_and_those_that_computed_something_differen
             duration_s=0.5, differences=[store.RankReplay(rank=5, part=differs.part, vote=REPLAY_VOTE_SECOND)]
         )
     )
-    unrepeatable = StepRecord(step=0, replay=ReplayCheck(unrepeatable=True))
-    assert summed_up(unrepeatable, StepRecord(step=0)).replay == store.ReplaySummary(unrepeatable=True)
+    refused = StepRecord(step=0, replay=ReplayCheck(refusal="gradients are left"))
+    other = StepRecord(step=0, replay=ReplayCheck(refusal="another reason"))
+    assert summed_up(refused, StepRecord(step=0), other).replay == store.ReplaySummary(refusal="gradients are left")
     assert not summed_up(StepRecord(step=0)).HasField("replay")
 
 

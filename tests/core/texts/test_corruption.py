@@ -4,7 +4,13 @@ import pytest
 
 from holdfast_core.texts.render import render
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.session_pb2 import REPLAY_VOTE_FIRST, REPLAY_VOTE_NEITHER, REPLAY_VOTE_SECOND
+from holdfast_proto.v1.session_pb2 import (
+    REPLAY_VOTE_FIRST,
+    REPLAY_VOTE_NEITHER,
+    REPLAY_VOTE_NOT_TAKEN,
+    REPLAY_VOTE_SECOND,
+    REPLAY_VOTE_UNCLEAR,
+)
 
 UP = "model/up.weight@0[0:4096]"
 SCATTER = "reduce_scatter 12 of ranks 0-3"
@@ -64,6 +70,18 @@ SCATTER = "reduce_scatter 12 of ranks 0-3"
             store.CorruptionDetail(part=SCATTER, vote=REPLAY_VOTE_FIRST),
             f"ranks 3, 6 computed step 7 twice with different bits (rank 3: {SCATTER}), and a third run does not decide"
             " for all of them: the state may be wrong since this step",
+        ),
+        (
+            [3, 6],
+            store.CorruptionDetail(part=SCATTER, vote=REPLAY_VOTE_UNCLEAR),
+            f"ranks 3, 6 computed step 7 twice with different bits (rank 3: {SCATTER}): one of them made the"
+            " difference, and the others received it",
+        ),
+        (
+            [3],
+            store.CorruptionDetail(part=SCATTER, vote=REPLAY_VOTE_NOT_TAKEN),
+            f"rank 3 had another state before step 7 than in the snapshot of it ({SCATTER}): the memory of one of the"
+            " two is corrupted, or the script changes the state",
         ),
     ],
 )

@@ -1,6 +1,16 @@
 import pytest
 
-from holdfast_hooks.replay.culprits import MOST_GROUPS, Computed, Trace, culprits_of, decode, encode, history
+from holdfast_hooks.replay.culprits import (
+    ANY_SOURCE,
+    MOST_GROUPS,
+    Computed,
+    Culprits,
+    Trace,
+    culprits_of,
+    decode,
+    encode,
+    history,
+)
 
 Run = list[tuple[int, int]]
 """What a rank computed: the group, 0 for itself, and the sum of each thing."""
@@ -10,11 +20,11 @@ def trace(run: Run) -> Trace:
     return Trace([Computed(group, str(index)) for index, (group, _) in enumerate(run)], [total for _, total in run])
 
 
-def culprits(*ranks: tuple[Run, Run]) -> tuple[int, ...]:
+def culprits(*ranks: tuple[Run, Run]) -> Culprits:
     told = []
     for one, other in ranks:
         first, second = trace(one), trace(other)
-        told.append(decode(encode(first.first_difference(second) is not None, history(first, second))))
+        told.append(decode(encode(int(first.first_difference(second) is not None), history(first, second))))
     return culprits_of(told)
 
 
@@ -50,15 +60,29 @@ SAME: tuple[Run, Run] = ([(GROUP, 1), (0, 2)], [(GROUP, 1), (0, 2)])
 def test_a_rank_is_to_blame_if_nothing_that_it_received_before_was_different(
     ranks: list[tuple[Run, Run]], expected: tuple[int, ...]
 ) -> None:
-    assert culprits(*ranks) == expected
+    assert culprits(*ranks) == (expected, True)
+
+
+def test_ranks_that_seem_to_have_got_their_differences_from_each_other_are_named_without_certainty() -> None:
+    # Rank 0 has posted its receive from rank 1 (OTHER) before it sends something wrong to it (LINK).
+    first: tuple[Run, Run] = ([(OTHER, 0), (LINK, 1)], [(OTHER, 0), (LINK, 2)])
+    second: tuple[Run, Run] = ([(LINK, 0), (OTHER, 3), (GROUP, 5)], [(LINK, 0), (OTHER, 4), (GROUP, 6)])
+    third: tuple[Run, Run] = ([(GROUP, 7), (0, 1)], [(GROUP, 7), (0, 2)])
+    assert culprits(first, second, third) == ((0, 1), False)
+
+
+def test_a_rank_that_has_received_from_any_source_is_named_only_if_no_other_is() -> None:
+    received: tuple[Run, Run] = ([(ANY_SOURCE, 0), (0, 1)], [(ANY_SOURCE, 0), (0, 2)])
+    assert culprits(received, ([(LINK, 1)], [(LINK, 2)])) == ((1,), True)
+    assert culprits(received, SAME) == ((0,), True)
 
 
 def test_a_history_of_very_many_groups_is_cut_and_still_has_its_length() -> None:
-    many: Run = [(group, 1) for group in range(1, 2 * MOST_GROUPS)]
-    numbers = encode(True, history(trace(many), trace([(1, 2), *many[1:]])))
-    assert len(numbers) == len(encode(False, ()))
-    differs, histories = decode(numbers)
-    assert (differs, len(histories), histories[0].first) == (True, MOST_GROUPS, 0)
+    many: Run = [(group, 1) for group in range(2, 2 * MOST_GROUPS)]
+    numbers = encode(3, history(trace(many), trace([(2, 2), *many[1:]])))
+    assert len(numbers) == len(encode(0, ()))
+    vote, histories = decode(numbers)
+    assert (vote, len(histories), histories[0].first) == (3, MOST_GROUPS, 0)
 
 
 def test_the_first_difference_has_a_name_also_after_the_last_call() -> None:

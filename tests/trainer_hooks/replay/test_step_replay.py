@@ -154,16 +154,29 @@ def test_of_three_runs_the_two_that_agree_are_right(
     assert all(torch.equal(one, other) for one, other in zip(faulty.bits(), plain.bits(), strict=True))
 
 
-def test_a_rank_alone_that_never_computed_the_same_twice_is_not_blamed(
+def test_a_training_that_never_computed_the_same_three_times_blames_no_rank_and_ends_the_replays(
     training: Callable[..., Training], caplog: pytest.LogCaptureFixture
 ) -> None:
     odd = training()
     odd.also = lambda step, run: odd.first.weight.detach()[0, 0].add_(run)
     checks = odd.run(7, every=2)
-    assert checks[2] == session.ReplayCheck(unrepeatable=True, duration_s=checks[2].duration_s if checks[2] else 0)
+    assert checks[2] is not None
+    assert not checks[2].part
+    assert checks[2].refusal == (
+        "rank 0 did not compute the same again, first in state after the step: model/0.weight: see docs/own-trainer.md"
+    )
     assert checks[3:] == [None] * 4
     assert odd.bench.snapshots.replay_every == 0
-    assert [line.partition(":")[0] for line in caplog.messages] == ["no more steps are replayed"]
+    assert caplog.messages == [f"no more steps are replayed: {checks[2].refusal}"]
+
+
+def test_the_second_time_that_three_runs_differ_ends_the_replays(training: Callable[..., Training]) -> None:
+    odd = training()
+    odd.also = lambda step, run: odd.first.weight.detach()[0, 0].add_(run if step >= 4 else 0)
+    checks = odd.run(9, every=2)
+    votes = [(check.vote, bool(check.refusal)) for check in checks if check is not None]
+    neither, none = session.REPLAY_VOTE_NEITHER, session.REPLAY_VOTE_UNSPECIFIED
+    assert votes == [(none, False), (neither, False), (none, True)]
 
 
 def test_a_bit_that_flips_between_two_steps_is_reported_and_nothing_is_put_back(
@@ -174,17 +187,41 @@ def test_a_bit_that_flips_between_two_steps_is_reported_and_nothing_is_put_back(
 
     def end_and_flip(step: int) -> None:
         end(step)
-        if step == 3:
+        if step in (1, 5):
             flip(flipped.last.weight)
 
     flipped.bench.end = end_and_flip
-    checks = flipped.run(5, every=2)
-    assert checks[4] is not None
-    assert (checks[4].part, checks[4].vote) == (
-        "state before the step: model/3.weight",
-        session.REPLAY_VOTE_NOT_TAKEN,
-    )
-    assert flipped.runs[4] == 1
+    checks = flipped.run(7, every=2)
+    part = "state before the step: model/3.weight"
+    assert checks[2] is not None and checks[4] is not None and checks[6] is not None
+    # A rank alone is not blamed before its training was seen to repeat.
+    assert checks[2].refusal.startswith("model/3.weight is not what it was at the end of the step before: change it in")
+    assert not checks[4].refusal
+    assert (checks[6].part, checks[6].vote) == (part, session.REPLAY_VOTE_NOT_TAKEN)
+    assert flipped.runs == [1, 1, 1, 1, 2, 1, 1]
+
+
+def test_a_buffer_that_each_run_replaces_is_put_back(training: Callable[..., Training]) -> None:
+    def replace(of: Training, step: int) -> None:
+        calls = of.model.get_buffer("calls")
+        of.model.calls = calls + 1
+        of.first.weight.detach()[0, 0] += calls.item() / 1000
+
+    replayed, plain = training(), training()
+    replayed.also = lambda step, run: replace(replayed, step)
+    plain.also = lambda step, run: replace(plain, step)
+    checks = replayed.run(7, every=2)
+    plain.run(7, every=100)
+    assert [step for step, check in enumerate(checks) if check is not None and not check.refusal] == [2, 4, 6]
+    assert all(torch.equal(one, other) for one, other in zip(replayed.bits(), plain.bits(), strict=True))
+
+
+def test_a_second_call_in_a_step_is_no_second_replay(training: Callable[..., Training]) -> None:
+    twice = training()
+    train = twice.train
+    twice.train = lambda step: (train(step), twice.replay.run(lambda: 0, 2))[0]  # type: ignore[method-assign]
+    assert twice.run(5, every=2)[4] is not None
+    assert twice.runs == [1, 1, 2, 1, 2]
 
 
 def replace_weight(training: Training) -> None:
@@ -201,6 +238,10 @@ def replace_weight(training: Training) -> None:
             ),
             "changes numbers in optimizer that are no tensors: call what counts, such as a scheduler's step(), after",
         ),
+        (
+            lambda training, step: training.first.register_buffer(f"late{step}", torch.zeros(2), persistent=False),
+            "has made or removed buffers of a module",
+        ),
         (lambda training, _: training.more["copies"].tensor.add_(1), "has changed copies/tensor, which is a copy in"),
         (
             lambda training, step: training.model.register_buffer(f"late{step}", torch.zeros(2)),
@@ -208,10 +249,10 @@ def replace_weight(training: Training) -> None:
         ),
         (
             lambda training, _: training.model(torch.ones(4, 8)).sum().backward(),
-            "gradients are left from before: clear",
+            "gradients are left from before",
         ),
     ],
-    ids=["replaced", "counted", "copies", "new", "gradients"],
+    ids=["replaced", "counted", "buffer", "copies", "new", "gradients"],
 )
 def test_a_step_that_cannot_be_put_back_runs_once_and_the_log_says_once_why(
     training: Callable[..., Training],
@@ -226,7 +267,8 @@ def test_a_step_that_cannot_be_put_back_runs_once_and_the_log_says_once_why(
     checks = unsuitable.run(7, every=2)
     plain.run(7, every=100)
     assert unsuitable.runs == [1, 1, 2, 1, 1, 1, 1]
-    assert checks[4:] == [None] * 3
+    refusals = [check.refusal if check is not None else None for check in checks[4:]]
+    assert all(refusals[place] and reason in str(refusals[place]) for place in (0, 2))
     assert unsuitable.losses == plain.losses
     [line] = caplog.messages
     assert line.startswith(SKIPPED) and reason in line
@@ -234,8 +276,9 @@ def test_a_step_that_cannot_be_put_back_runs_once_and_the_log_says_once_why(
 
 def test_without_a_snapshot_of_the_step_before_the_step_runs_once(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
     training = Training(bench, [])
-    assert training.run(3, every=2) == [None] * 3
-    assert caplog.messages == [f"{SKIPPED}: there is no snapshot of step 1 in memory, or not yet"]
+    refusal = "there is no snapshot of step 1 in memory, or not yet"
+    assert training.run(3, every=2) == [None, None, session.ReplayCheck(refusal=refusal)]
+    assert caplog.messages == [f"{SKIPPED}: {refusal}"]
 
 
 def test_an_error_of_the_function_passes_through_in_each_run(training: Callable[..., Training]) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch.distributed import get_process_group_ranks
 
 from holdfast_hooks.progress.call_watch import CallResult, CallWatch, GroupCall, tensors_of
-from holdfast_hooks.replay.culprits import Computed, Trace
+from holdfast_hooks.replay.culprits import ANY_SOURCE, Computed, Trace
 from holdfast_hooks.replicas.pieces import as_words
 
 _INPUTS = ("tensors", "tensor", "input", "inputs", "input_tensor", "input_tensors", "input_list")
@@ -61,13 +61,12 @@ class Contributions:
             try:
                 members, inputs = _part_of(call)
             except Exception:  # noqa: BLE001 - a call that torch has changed must not fail because it is watched
-                self._note(Computed(0, call.name), ())
-            else:
-                group = _number(members)
-                number = self._calls.get(group, 0)
-                self._calls[group] = number + 1
-                kind = call.name.strip("_").removesuffix("_base")
-                self._note(Computed(group, f"{kind} {number} of ranks {_listed(members)}"), inputs)
+                members, inputs = [], []
+            group = _number(members)
+            number = self._calls.get(group, 0)
+            self._calls[group] = number + 1
+            kind = call.name.strip("_").removesuffix("_base")
+            self._note(Computed(group, f"{kind} {number} of ranks {_listed(members)}"), inputs)
         return call.run()
 
     def _note(self, computed: Computed, tensors: Sequence[torch.Tensor]) -> None:
@@ -79,7 +78,10 @@ class Contributions:
 
 
 def _part_of(call: GroupCall) -> tuple[list[int], list[torch.Tensor]]:
-    """Return the ranks that take part in a call, and the tensors that this rank gives. A message has two ranks."""
+    """Return the ranks that take part in a call, and the tensors that this rank gives. A message has two ranks.
+
+    Without a rank: it is a message whose source is not named.
+    """
     group = call.process_group
     ranks, own = get_process_group_ranks(group), group.rank()
     arguments = call.arguments_by_name()
@@ -87,8 +89,10 @@ def _part_of(call: GroupCall) -> tuple[list[int], list[torch.Tensor]]:
         return [ranks[own], ranks[arguments["dst"]]], call.tensors()
     if call.name == "recv_":
         return [ranks[arguments["src"]], ranks[own]], []
-    if call.name == "recv_any_source_" or (call.name == "broadcast_" and arguments["root_rank"] != own):
-        return ranks, []  # what others give takes the place of these tensors
+    if call.name == "recv_any_source_":
+        return [], []
+    if call.name == "broadcast_" and arguments["root_rank"] != own:
+        return ranks, []  # the root's tensors take the place of these
     return ranks, tensors_of([value for name, value in arguments.items() if name in _INPUTS])
 
 
@@ -107,7 +111,7 @@ def sum_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _number(members: Sequence[int]) -> int:
     digest = hashlib.blake2b(repr(list(members)).encode(), digest_size=7)
-    return int.from_bytes(digest.digest(), "big") + 1
+    return int.from_bytes(digest.digest(), "big") + ANY_SOURCE + 1 if members else ANY_SOURCE
 
 
 def _listed(members: Sequence[int]) -> str:

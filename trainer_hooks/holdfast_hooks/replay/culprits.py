@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 MOST_GROUPS = 64
 """Most groups of ranks that a history has. A rank is in fewer, except one that sends messages to very many ranks."""
-HISTORY_NUMBERS = 1 + 3 * MOST_GROUPS
+ANY_SOURCE = 1
+"""Number of the group of all messages that a rank received without naming their source."""
 _NEVER = -1
 
 
@@ -73,22 +74,34 @@ def history(one: Trace, other: Trace) -> list[GroupHistory]:
     return known[:MOST_GROUPS]
 
 
-def encode(differs: bool, histories: Sequence[GroupHistory]) -> list[int]:
-    """Return a history as HISTORY_NUMBERS whole numbers, to send it to other ranks."""
-    numbers = [int(differs), *(number for one in histories for number in one)]
-    return numbers + [0] * (HISTORY_NUMBERS - len(numbers))
+def encode(vote: int, histories: Sequence[GroupHistory]) -> list[int]:
+    """Return a rank's vote, 0 if it computed the same, and its history as whole numbers, as many for each rank."""
+    numbers = [vote, *(number for one in histories for number in one)]
+    return numbers + [0] * (1 + 3 * MOST_GROUPS - len(numbers))
 
 
-def decode(numbers: Sequence[int]) -> tuple[bool, list[GroupHistory]]:
+def decode(numbers: Sequence[int]) -> tuple[int, list[GroupHistory]]:
     """Return what :func:`encode` was given."""
     triples = [GroupHistory(*numbers[start : start + 3]) for start in range(1, len(numbers), 3)]
-    return bool(numbers[0]), [one for one in triples if one.group != 0]
+    return numbers[0], [one for one in triples if one.group != 0]
 
 
-def culprits_of(ranks: Sequence[tuple[bool, Sequence[GroupHistory]]]) -> tuple[int, ...]:
+class Culprits(NamedTuple):
+    """Ranks that computed something differently."""
+
+    ranks: tuple[int, ...]
+    is_certain: bool
+    """Whether they made the difference themselves; else at least one of them did."""
+
+
+def culprits_of(ranks: Sequence[tuple[int, Sequence[GroupHistory]]]) -> Culprits:
     """Return the ranks that differ, and to which no other rank can have passed the difference on.
 
-    ``ranks``: of each rank in order, whether anything differs, and its history.
+    A call counts as received when it is made, and its result may be used later. So ranks may seem to have got their
+    differences from each other. Then these are returned, and are not certain.
+
+    Args:
+        ranks: of each rank in order its vote, 0 if nothing differs, and its history.
     """
     firsts: dict[int, list[tuple[int, int]]] = {}
     for rank, (_, histories) in enumerate(ranks):
@@ -96,13 +109,33 @@ def culprits_of(ranks: Sequence[tuple[bool, Sequence[GroupHistory]]]) -> tuple[i
             if one.first != _NEVER:
                 firsts.setdefault(one.group, []).append((one.first, rank))
     earliest = {group: sorted(found)[:2] for group, found in firsts.items()}
-    return tuple(
-        rank
-        for rank, (differs, histories) in enumerate(ranks)
-        if differs and not any(_explains(earliest, one, rank) for one in histories)
-    )
+    givers = {
+        rank: next((giver for one in histories for giver in _givers(earliest, one, rank)), None)
+        for rank, (vote, histories) in enumerate(ranks)
+        if vote
+    }
+    first_of_all = [rank for rank, giver in givers.items() if giver is None]
+    # What a rank got from a source that it did not name explains its difference, if any other rank made one.
+    named = [rank for rank in first_of_all if not _took_from_any(ranks[rank][1])] or first_of_all
+    if named or not givers:
+        return Culprits(tuple(named), is_certain=True)
+    return Culprits(_circle(givers), is_certain=False)
 
 
-def _explains(earliest: Mapping[int, Sequence[tuple[int, int]]], one: GroupHistory, rank: int) -> bool:
-    """Whether another rank gave something else in a call of the group before this rank's own first difference."""
-    return any(first < one.before for first, other in earliest.get(one.group, ()) if other != rank)
+def _givers(earliest: Mapping[int, Sequence[tuple[int, int]]], one: GroupHistory, rank: int) -> list[int]:
+    """Return the ranks that gave something else in a call of the group before this rank's own first difference."""
+    return [other for first, other in earliest.get(one.group, ()) if other != rank and first < one.before]
+
+
+def _took_from_any(histories: Sequence[GroupHistory]) -> bool:
+    return any(one.group == ANY_SOURCE and one.before for one in histories)
+
+
+def _circle(givers: Mapping[int, int | None]) -> tuple[int, ...]:
+    """Return ranks of which each got its difference from the next. ``givers`` has a rank for each."""
+    path: list[int] = []
+    rank: int | None = min(givers)
+    while rank is not None and rank not in path:
+        path.append(rank)
+        rank = givers.get(rank)
+    return tuple(sorted(path[path.index(rank) :] if rank is not None else path))

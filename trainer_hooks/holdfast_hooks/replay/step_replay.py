@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.identity import world_of_torch
 from holdfast_hooks.replay import culprits
-from holdfast_hooks.replay.culprits import GroupHistory
-from holdfast_hooks.restore.consensus import anywhere, everywhere, gathered
+from holdfast_hooks.replay.culprits import history
+from holdfast_hooks.restore.consensus import everywhere, gathered, highest
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.state.encoding import Image, Stateful
 from holdfast_hooks.state.own_state import OwnStates
@@ -34,11 +34,7 @@ _Result = TypeVar("_Result")
 _WARM_UP_CALLS = 2
 """Calls of the function in this process before the first replay. Wrappers change their buckets after the first one."""
 SKIPPED = "a step is not replayed"
-_UNREPEATABLE = (
-    "more than half of the ranks differ; the function must compute the same from the same state, and nothing else may "
-    "change the state: try torch.use_deterministic_algorithms(True)"
-)
-_NOT_TAKEN = session.REPLAY_VOTE_NOT_TAKEN
+_NO_STATE = Image([], (), ())
 
 
 @dataclass(frozen=True)
@@ -58,6 +54,7 @@ class StepReplay:
 
     Args:
         own: parts of the hooks that the function may change.
+        snapshots: None: this rank takes none, so that it refuses each replay.
     """
 
     def __init__(
@@ -65,7 +62,7 @@ class StepReplay:
         *,
         state: Mapping[str, Stateful],
         own: OwnStates,
-        snapshots: SnapshotTaker,
+        snapshots: SnapshotTaker | None,
         timeline: Timeline,
         once: OnceLog,
     ) -> None:
@@ -75,33 +72,46 @@ class StepReplay:
         self._timeline = timeline
         self._once = once
         self._calls = 0
+        self._step = -1
         self._is_off = False
         self._was_clean = False
+        self._was_undecided = False
 
     def run(self, function: "Callable[[], _Result]", every: int) -> "_Result":
         """Call ``function`` and return what it returns: see :meth:`holdfast_hooks.Hooks.replay`."""
-        self._snapshots.replay_every = 0 if self._is_off else every
+        if self._snapshots is not None:
+            self._snapshots.replay_every = 0 if self._is_off else every
+        if not self._calls:
+            self._agree(every)
         self._calls += 1
         step = self._timeline.step
-        is_due = not self._is_off and step > 0 and step % every == 0
+        is_due = not self._is_off and step > 0 and step % every == 0 and step != self._step
+        self._step = step
         if not is_due or self._calls <= _WARM_UP_CALLS:
             return function()
-        before, changed, reason = None, "", ""
+        before, changed, refusal = None, "", ""
         try:
             before = self._state_before(step)
             changed = before.changed()
         except Exception as error:  # noqa: BLE001 - the user's own objects may raise anything; training continues
-            reason = str(error) or repr(error)
-            self._once.warn(SKIPPED, reason)
-        live = before.image if before is not None else Image([], (), ())
-        answers = anywhere([bool(reason), bool(changed)], live) or [bool(reason), bool(changed)]
-        if before is None or answers[0]:
-            return function()
-        if answers[1]:
-            # Either may be wrong, and the snapshot must not take the place of the state then.
-            self._note(self._judged(bool(changed), (), f"state before the step: {changed}", _NOT_TAKEN, live), 0.0)
-            return function()
-        return self._replayed(function, before)
+            refusal = str(error) or repr(error)
+        live = _NO_STATE if before is None else before.image
+        ranks = gathered([bool(refusal), bool(changed)], live)
+        if before is None or any(refused for refused, _ in ranks):
+            self._refuse(refusal)
+        elif any(has_changed for _, has_changed in ranks):
+            # The snapshot, or the state, may be wrong. So it does not take the place of the state.
+            self._judge_changed(changed, [bool(has_changed) for _, has_changed in ranks])
+        else:
+            return self._replayed(function, before)
+        return function()
+
+    def _agree(self, every: int) -> None:
+        """Replay nothing if ranks would replay other steps: their collectives would not fit together."""
+        most, least_negated = highest([every, -every], _NO_STATE) or (every, -every)
+        if most != -least_negated:
+            self._is_off = True
+            self._refuse(f"ranks have every={-least_negated} and every={most}: give all the same to hooks.replay()")
 
     def _state_before(self, step: int) -> "StepState":
         """Return what is needed to put the state back. Raises UnsuitableStepError."""
@@ -109,6 +119,8 @@ class StepReplay:
         from holdfast_hooks.progress.call_watch import can_watch_compiled, touch_names
         from holdfast_hooks.replay.step_state import StepState, UnsuitableStepError
 
+        if self._snapshots is None:
+            raise UnsuitableStepError("it takes no snapshots: give a state to attach(), and --restore to `observe`")
         touch_names()
         slot = self._snapshots.complete_slot(step - 1)
         if not can_watch_compiled():
@@ -117,72 +129,93 @@ class StepReplay:
             raise UnsuitableStepError(f"there is no snapshot of step {step - 1} in memory, or not yet")
         return StepState(self._state, slot, self._own)
 
+    def _judge_changed(self, changed: str, ranks: "list[bool]") -> None:
+        if self._are_too_many(sum(ranks), len(ranks)):
+            self._refuse(f"{changed} is not what it was at the end of the step before: change it in the function alone")
+        elif changed:
+            part = f"state before the step: {changed}"
+            self._note(ReplayCheck(part=part, vote=session.REPLAY_VOTE_NOT_TAKEN))
+
     def _replayed(self, function: "Callable[[], _Result]", before: "StepState") -> "_Result":
         values = dict(self._timeline.values)
-        result, first = self._traced(function, before)
+        result, first = _traced(function, before)
         began_s = monotonic()
-        if not self._can_undo(before):
+        refusal = ""
+        try:
+            before.check_after()
+        except Exception as error:  # noqa: BLE001 - as above
+            refusal = str(error) or repr(error)
+        if not everywhere(not refusal, before.image):
+            self._refuse(refusal)
             return result
 
         def again() -> "tuple[_Result, Trace]":
             before.put_back()
             self._timeline.values.clear()
             self._timeline.values.update(values)
-            return self._traced(function, before)
+            return _traced(function, before)
 
         result, second = again()
         check = ReplayCheck()
-        index = first.first_difference(second)
-        if not everywhere(index is None, before.image):
+        if everywhere(first.first_difference(second) is None, before.image):
+            self._was_clean = True
+        else:
             result, third = again()
-            part = "" if index is None else first.name_of(index)
-            vote = _vote(first, second, third)
-            check = self._judged(index is not None, culprits.history(first, second), part, vote, before.image)
-        self._was_clean = self._was_clean or not check.unrepeatable
-        self._note(check, monotonic() - began_s)
+            check = self._judged(first, second, third, before.image)
+        check.duration_s = monotonic() - began_s
+        self._note(check)
         return result
 
-    def _note(self, check: ReplayCheck, duration_s: float) -> None:
-        check.duration_s = duration_s
+    def _judged(self, first: "Trace", second: "Trace", third: "Trace", live: Image) -> ReplayCheck:
+        """Find out with all ranks who computed something else; return this rank's part of it."""
+        index = first.first_difference(second)
+        vote = session.REPLAY_VOTE_UNSPECIFIED if index is None else _vote(first, second, third)
+        told = [culprits.decode(numbers) for numbers in gathered(culprits.encode(vote, history(first, second)), live)]
+        named, is_certain = culprits.culprits_of(told)
+        part = "" if index is None else first.name_of(index)
+        world = world_of_torch()
+        rank = 0 if world is None else world[0]
+        is_undecided = all(told[one][0] == session.REPLAY_VOTE_NEITHER for one in named)
+        is_noise = is_undecided and (self._was_undecided or not self._was_clean)
+        self._was_undecided = is_undecided
+        if is_noise or (is_certain and self._are_too_many(len(named), len(told))):
+            self._is_off = True
+            return ReplayCheck(refusal=self._noise(named, part) if rank == min(named) else "")
+        if rank not in named:
+            return ReplayCheck()
+        return ReplayCheck(part=part, vote=vote if is_certain or is_undecided else session.REPLAY_VOTE_UNCLEAR)
+
+    def _noise(self, named: Sequence[int], part: str) -> str:
+        others = f" and {len(named) - 1} more" if len(named) > 1 else ""
+        refusal = f"rank {named[0]}{others} did not compute the same again, first in {part}: see docs/own-trainer.md"
+        self._once.warn("no more steps are replayed", refusal)
+        return refusal
+
+    def _are_too_many(self, ranks: int, world: int) -> bool:
+        """Whether it is the training that does not repeat, and no rank is to blame.
+
+        A rank alone is to blame if the training was seen to repeat.
+        """
+        return 2 * ranks > world and not (world == 1 and self._was_clean)
+
+    def _refuse(self, refusal: str) -> None:
+        """Report why this rank does not replay. Without a reason, another rank has one."""
+        if refusal:
+            self._once.warn(SKIPPED, refusal)
+            self._note(ReplayCheck(refusal=refusal))
+
+    def _note(self, check: ReplayCheck) -> None:
         self._timeline.values["replay"] = ReplayRecord(check)
 
-    def _traced(self, function: "Callable[[], _Result]", before: "StepState") -> "tuple[_Result, Trace]":
-        from holdfast_hooks.replay.contributions import Contributions
 
-        found = Contributions()
-        with found:
-            result = function()
-        before.add_to(found)
-        return result, found.trace()
+def _traced(function: "Callable[[], _Result]", before: "StepState") -> "tuple[_Result, Trace]":
+    from holdfast_hooks.replay.contributions import Contributions
 
-    def _can_undo(self, before: "StepState") -> bool:
-        reason = ""
-        try:
-            before.check_after()
-        except Exception as error:  # noqa: BLE001 - as above
-            reason = str(error) or repr(error)
-            self._once.warn(SKIPPED, reason)
-        return everywhere(not reason, before.image)
-
-    def _judged(
-        self,
-        differs: bool,
-        histories: Sequence[GroupHistory],
-        part: str,
-        vote: ReplayVote,
-        live: Image,
-    ) -> ReplayCheck:
-        """Find out with all ranks who computed something else; return this rank's part of it."""
-        ranks = gathered(culprits.encode(differs, histories), live)
-        named = culprits.culprits_of([culprits.decode(numbers) for numbers in ranks])
-        is_known_to_repeat = len(ranks) == 1 and self._was_clean
-        if 2 * len(named) > len(ranks) and not is_known_to_repeat:
-            self._is_off = True
-            self._once.warn("no more steps are replayed", f"{_UNREPEATABLE}; here first: {part or 'nothing'}")
-            return ReplayCheck(unrepeatable=True)
-        world = world_of_torch()
-        is_culprit = (0 if world is None else world[0]) in named
-        return ReplayCheck(part=part, vote=vote) if is_culprit else ReplayCheck()
+    found = Contributions()
+    with found:
+        result = function()
+    before.add_to(found)
+    return result, found.trace()
 
 
 def _vote(first: "Trace", second: "Trace", third: "Trace") -> ReplayVote:

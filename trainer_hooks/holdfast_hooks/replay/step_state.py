@@ -13,7 +13,7 @@ from holdfast_hooks.gpu_work import gpu_of
 from holdfast_hooks.replay.contributions import Contributions
 from holdfast_hooks.restore.fit import differences
 from holdfast_hooks.snapshots.slot_layout import as_tensor
-from holdfast_hooks.state import own_state, random_states
+from holdfast_hooks.state import bucket_order, own_state, random_states
 from holdfast_hooks.state.counterparts import named_parameters
 from holdfast_hooks.state.encoding import Image, Stateful, TensorPart, decode_state, encode_state
 from holdfast_hooks.state.own_state import OwnStates
@@ -43,11 +43,15 @@ class StepState:
         self._entries = _entries_of(slot, self.image)
         self._parameters = [(f"{owner}/{name}", parameter) for owner, name, parameter in named_parameters(state)]
         if any(parameter.grad is not None for _, parameter in self._parameters):
-            raise UnsuitableStepError("gradients are left from before: clear them at the end of the function")
+            raise UnsuitableStepError(
+                "gradients are left from before: end the function with zero_grad(), which sets them to None"
+            )
+        if bucket_order.has_stateful_hook():
+            raise UnsuitableStepError("a communication hook of DDP has a state, which is not part of the rank's state")
         again = _addresses(_encode(state))
         self._copies = {name for name, address in _addresses(self.image).items() if again.get(name) != address}
         """Tensors that state_dict() copies. They cannot be put back, so a step must not change them."""
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in _buffers(state)]
+        self._buffers = {place: (buffer, buffer.detach().clone()) for place, buffer in _buffers(state)}
         self._gpu = gpu_of(parameter for _, parameter in self._parameters)
         self._random = random_states.capture(self._gpu)
         self._own_states = {random_states.KEY: own_state.capture(own)}
@@ -85,6 +89,8 @@ class StepState:
             ):
                 why = "is a copy in state_dict()" if is_copy else "was replaced"
                 raise UnsuitableStepError(f"the step has changed {one.name}, which {why} and cannot be put back")
+        if {place for place, _ in _buffers(self._state)} != self._buffers.keys():
+            raise UnsuitableStepError("the step has made or removed buffers of a module")
         before = dict(_objects(self.image.tree))
         changed = [name for name, tree in _objects(after.tree) if tree != before.get(name)]
         with_tensors = {part.name.partition("/")[0] for part in after.parts}
@@ -100,8 +106,9 @@ class StepState:
         with torch.no_grad():
             for part, entry in self._kept():
                 part.local.detach().copy_(self._saved(entry))
-            for buffer, kept in self._buffers:
+            for (module, name), (buffer, kept) in self._buffers.items():
                 buffer.copy_(kept)
+                setattr(module, name, buffer)  # the step may have put another one in its place
         for _, parameter in self._parameters:
             parameter.grad = None
         before = dict(_objects(self.image.tree))
@@ -134,11 +141,11 @@ def _entries_of(slot: Slot, image: Image) -> dict[str, TensorEntry]:
     return entries
 
 
-def _buffers(state: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """Yield the buffers of modules. Some are no part of their state."""
+def _buffers(state: Mapping[str, Any]) -> Iterator[tuple[tuple[torch.nn.Module, str], torch.Tensor]]:
+    """Yield the buffers of modules by their places. Some are no part of their state."""
     for value in state.values():
         for module in getattr(value, "modules", lambda: ())():
-            yield from (buffer for _, buffer in module.named_buffers(recurse=False))
+            yield from (((module, name), buffer) for name, buffer in module.named_buffers(recurse=False))
 
 
 def _addresses(image: Image) -> dict[str, int]:

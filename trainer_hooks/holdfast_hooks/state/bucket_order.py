@@ -85,6 +85,14 @@ def restore(
             )
 
 
+def has_stateful_hook() -> bool:
+    """Return whether a wrapper of this process has a communication hook with a state of its own, such as PowerSGD's."""
+    from torch.distributed import ProcessGroup
+
+    hooks = (hook for wrapper in wrappers() for hook in getattr(wrapper, "_comm_hooks", ()))
+    return any(state is not None and not isinstance(state, ProcessGroup) for _, state in hooks)
+
+
 def _order_of(wrapper: "DistributedDataParallel") -> str:
     """Return the order of a wrapper's buckets, or the one that they will have; empty before its first backward pass."""
     logged: Callable[[], dict[str, object]] = getattr(wrapper, "_get_ddp_logging_data", dict)

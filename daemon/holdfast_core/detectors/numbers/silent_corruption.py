@@ -43,15 +43,16 @@ class Coverage:
             plain_ranks=tuple(sorted({*self.plain_ranks, *plain})),
         )
 
-    def note(self, learned: LearnedReplicas, *, repeats: bool | None) -> str | None:
+    def note(self, learned: LearnedReplicas, *, refusal: str | None) -> str | None:
         """Return what an operator should know; "" if nothing; None while that is not known.
 
         Args:
             learned: the ranks that were seen to hold the same.
-            repeats: whether ranks compute replayed steps alike; None: no step was replayed.
+            refusal: why steps are not replayed; empty: they are; None: nothing is known of a replay.
         """
-        if repeats is False:
-            return _NOT_REPEATABLE
+        if refusal:
+            return f"no step is replayed: {refusal}"
+        replays = refusal == ""
         if not self.ranks:
             return None
         if self.replica_bytes:
@@ -60,11 +61,11 @@ class Coverage:
             compared = f"{share:.1%} of the parameters' memory"
             only = f"silent corruption is looked for only in {compared}: the rest has no copy on another rank"
             also = f"silent corruption is looked for in {compared}, and in the rest by replayed steps"
-            return "" if is_enough else also if repeats else only
+            return "" if is_enough else also if replays else only
         if self.plain_ranks and not learned.are_none:
             return "" if learned.is_learned else None
         nothing = f"silent corruption is not looked for: {self._why_nothing()}"
-        return "silent corruption is looked for only by replayed steps" if repeats else nothing
+        return "silent corruption is looked for only by replayed steps" if replays else nothing
 
     def _why_nothing(self) -> str:
         if not self.parameter_bytes:
@@ -105,8 +106,8 @@ class SilentCorruption(Detector):
     """On the first difference, for which there was no majority."""
     _learned: LearnedReplicas = field(default_factory=LearnedReplicas)
     _coverage: Coverage = field(default_factory=Coverage)
-    _repeats: bool | None = None
-    """Whether ranks compute replayed steps alike; None: no step was replayed. It stays over a restart, as the note."""
+    _refusal: str | None = None
+    """Why steps are not replayed: see :meth:`Coverage.note`. It stays over a restart, as the note."""
     _replay_culprits: frozenset[int] = frozenset()
     """Ranks that were reported because of a replayed step."""
 
@@ -119,15 +120,13 @@ class SilentCorruption(Detector):
         return DetectorResult(compared.next, (*findings, *compared.findings))
 
     def _see_replay(self, step: int, replay: store.ReplaySummary) -> tuple[Self, tuple[Finding, ...]]:
-        known = replace(self, _repeats=not replay.unrepeatable)._with_note()
-        if replay.unrepeatable:  # what differs then says nothing about the ranks
-            return known, ()
+        known = replace(self, _refusal=replay.refusal)._with_note()
         new = {one.rank: one for one in replay.differences if one.rank not in self._replay_culprits}
         findings = (_of_replay(step, [new[rank] for rank in sorted(new)]),) if new else ()
         return replace(known, _replay_culprits=self._replay_culprits.union(new)), findings
 
     def _with_note(self) -> Self:
-        note = self._coverage.note(self._learned, repeats=self._repeats)
+        note = self._coverage.note(self._learned, refusal=self._refusal)
         return self if note is None else replace(self, note=note)
 
     def _compare(self, step: StepView) -> DetectorResult:
@@ -141,7 +140,7 @@ class SilentCorruption(Detector):
 
     def restarted(self, _after_step: int) -> Self:
         """Report again."""
-        return type(self)(note=self.note, _repeats=self._repeats)
+        return type(self)(note=self.note, _refusal=self._refusal)
 
     def unseen(self, rank: int) -> str:
         """Return why a flipped bit in this rank's parameters would not be seen, as far as that is known here; or ""."""
@@ -217,14 +216,11 @@ def _of_replay(step: int, differences: Sequence[store.RankReplay]) -> Finding:
             part=first.part, has_majority=is_decided, vote=first.vote or session.REPLAY_VOTE_NEITHER
         ),
     )
+    if is_decided or first.vote == session.REPLAY_VOTE_UNCLEAR:
+        return Finding(verdict=verdict)
     # The snapshot of the step before, and so its checkpoint, may be what is wrong.
-    doubtful = step - 1 if first.vote == session.REPLAY_VOTE_NOT_TAKEN else step
-    return Finding(verdict=verdict, proven_step=None if is_decided else doubtful)
+    return Finding(verdict=verdict, proven_step=step - 1 if first.vote == session.REPLAY_VOTE_NOT_TAKEN else step)
 
 
 _NEARLY_ALL = 0.99
 """Share from which nothing is said."""
-_NOT_REPEATABLE = (
-    "no step is replayed any more, because more than half of the ranks computed other bits the second time: set"
-    " torch.use_deterministic_algorithms(True), see docs/trainer.md"
-)
