@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.identity import world_of_torch
 from holdfast_hooks.replay import culprits
-from holdfast_hooks.replay.culprits import history
 from holdfast_hooks.restore.consensus import everywhere, gathered, highest
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.state.encoding import Image, Stateful
@@ -89,7 +88,8 @@ class StepReplay:
         self._step = step
         if not is_due or self._calls <= _WARM_UP_CALLS:
             return function()
-        before, changed, refusal = None, "", ""
+        before: StepState | None = None
+        changed = refusal = ""
         try:
             before = self._state_before(step)
             changed = before.changed()
@@ -170,7 +170,8 @@ class StepReplay:
         """Find out with all ranks who computed something else; return this rank's part of it."""
         index = first.first_difference(second)
         vote = session.REPLAY_VOTE_UNSPECIFIED if index is None else _vote(first, second, third)
-        told = [culprits.decode(numbers) for numbers in gathered(culprits.encode(vote, history(first, second)), live)]
+        own = culprits.encode(vote, culprits.history(first, second))
+        told = [culprits.decode(numbers) for numbers in gathered(own, live)]
         named, is_certain = culprits.culprits_of(told)
         part = "" if index is None else first.name_of(index)
         world = world_of_torch()

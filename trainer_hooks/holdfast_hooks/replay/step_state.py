@@ -83,12 +83,12 @@ class StepState:
         if addresses.keys() != addresses_before.keys():
             raise UnsuitableStepError("the step has made or removed tensors of the state")
         for one, other in zip(self.image.parts, after.parts, strict=True):
-            is_copy = one.name in self._copies
-            if not (
-                torch.equal(one.local, other.local) if is_copy else addresses[one.name] == addresses_before[one.name]
-            ):
-                why = "is a copy in state_dict()" if is_copy else "was replaced"
-                raise UnsuitableStepError(f"the step has changed {one.name}, which {why} and cannot be put back")
+            if one.name in self._copies:
+                problem = "" if torch.equal(one.local, other.local) else "is a copy in state_dict()"
+            else:
+                problem = "" if addresses[one.name] == addresses_before[one.name] else "was replaced"
+            if problem:
+                raise UnsuitableStepError(f"the step has changed {one.name}, which {problem} and cannot be put back")
         if {place for place, _ in _buffers(self._state)} != self._buffers.keys():
             raise UnsuitableStepError("the step has made or removed buffers of a module")
         before = dict(_objects(self.image.tree))
