@@ -1,7 +1,5 @@
 """Checks of replayed steps in the trainer's layouts: the bits stay the same, and the rank with a wrong one is found."""
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,27 +21,28 @@ CULPRIT = 1
 def check_replayed(config: TrainerConfig) -> None:
     """Train with replays, with one wrong result in the last step's first run; raise if it is not found exactly."""
     rank = Rank(config)
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        paths = [Path(folder, str(number)) for number in range(3)]
-        for path in paths:
-            allocate(path, 4 << 20)
-        state: dict[str, Any] = {
-            "model": holdfast_hooks.merged(rank.parts.modules),
-            "optimizer": holdfast_hooks.by_name(rank.optimizer, rank.parts.modules),
-        }
-        if rank.scaler is not None:
-            state["loss_scale"] = rank.scaler
-        bench = SnapshotBench(state, paths, rank=dist.get_rank())
-        replay = StepReplay(state=state, own={}, snapshots=bench.snapshots, timeline=bench.timeline, once=OnceLog())
-        for step in range(STEPS):
-            bench.timeline.begin(step)
-            if step == STEPS - 1 and dist.get_rank() == CULPRIT:
-                _, block = max(rank.parts.modules[0].layers.items())
-                SpoilOnce(block)
-            replay.run(lambda step=step: train(rank, step), EVERY)  # type: ignore[misc]
-            rank.scheduler.step()
-            check_record(bench.timeline.values.get("replay"), step)
-            bench.end(step)
+    folder = config.data.cache_directory
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"slot-{dist.get_rank()}-{number}" for number in range(3)]
+    for path in paths:
+        allocate(path, 4 << 20)
+    state: dict[str, Any] = {
+        "model": holdfast_hooks.merged(rank.parts.modules),
+        "optimizer": holdfast_hooks.by_name(rank.optimizer, rank.parts.modules),
+    }
+    if rank.scaler is not None:
+        state["loss_scale"] = rank.scaler
+    bench = SnapshotBench(state, paths, rank=dist.get_rank())
+    replay = StepReplay(state=state, own={}, snapshots=bench.snapshots, timeline=bench.timeline, once=OnceLog())
+    for step in range(STEPS):
+        bench.timeline.begin(step)
+        if step == STEPS - 1 and dist.get_rank() == CULPRIT:
+            _, block = max(rank.parts.modules[0].layers.items())
+            SpoilOnce(block)
+        replay.run(lambda step=step: train(rank, step), EVERY)  # type: ignore[misc]
+        rank.scheduler.step()
+        check_record(bench.timeline.values.get("replay"), step)
+        bench.end(step)
 
     undisturbed = Rank(config)
     for step in range(STEPS):
