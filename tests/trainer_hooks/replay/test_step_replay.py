@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from holdfast_hooks.hook_errors import OnceLog
+from holdfast_hooks.phases import AT_STEP_START, Phase
 from holdfast_hooks.replay.step_replay import SKIPPED, ReplayRecord, StepReplay
 from holdfast_hooks.updates.usual_norm import UsualNorm
 from holdfast_proto.v1 import session_pb2 as session
@@ -23,8 +24,10 @@ class Scale:
 
     def __init__(self) -> None:
         self.value = 1.0
+        self.looked_at: Callable[[], object] = lambda: None
 
     def state_dict(self) -> dict[str, float]:
+        self.looked_at()
         return {"value": self.value}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
@@ -127,6 +130,36 @@ def test_a_replay_changes_nothing_and_is_due_in_every_nth_step_after_the_first_t
     assert replayed.norms.state_dict() == plain.norms.state_dict()
     assert replayed.scale.value == plain.scale.value
     assert not caplog.messages
+
+
+def test_what_a_replay_itself_does_counts_as_a_checkpoint_and_the_function_finds_its_own_phase(
+    training: Callable[..., Training],
+) -> None:
+    replayed = training()
+
+    def phase() -> Phase:
+        return Phase(replayed.timeline.phase)
+
+    of_state: list[Phase] = []
+    of_function: list[Phase] = []
+    afterwards: list[Phase] = []
+    replayed.scale.looked_at = lambda: of_state.append(phase())
+
+    def function(step: int, run: int) -> None:
+        of_function.append(phase())
+        replayed.timeline.enter(Phase.OPTIMIZER)
+
+    end = replayed.bench.end
+
+    def end_step(step: int) -> None:
+        afterwards.append(phase())
+        end(step)
+
+    replayed.also, replayed.bench.end = function, end_step
+    replayed.run(3, every=2)
+    assert replayed.runs == [1, 1, 2]
+    assert set(of_state) == {Phase.CHECKPOINT}
+    assert (of_function, afterwards) == ([AT_STEP_START] * 4, [Phase.OPTIMIZER] * 3)
 
 
 @pytest.mark.parametrize(

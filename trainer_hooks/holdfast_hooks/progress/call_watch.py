@@ -121,7 +121,7 @@ class CallWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def can_watch_compiled() -> bool:
-    """Whether this torch leaves the graphs of torch.compile compiled under a mode that asks for it: 2.13 does."""
+    """Whether this torch leaves the graphs of torch.compile compiled under a mode that asks for it, as 2.13 does."""
     return hasattr(TorchDispatchMode, "ignore_compile_internals")
 
 

@@ -47,7 +47,7 @@ class Contributions:
         sums: list[int] = [0] * len(self._sums)
         for device, indices in groupby(sorted(range(len(sums)), key=self._device), key=self._device):
             places = list(indices)
-            if device != "cpu":
+            if device.startswith("cuda"):
                 torch.cuda.synchronize(device)  # calls are made on several streams
             for place, total in zip(places, torch.stack([self._sums[place] for place in places]).tolist(), strict=True):
                 sums[place] = int(total)

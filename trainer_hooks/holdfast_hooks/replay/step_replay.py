@@ -15,23 +15,26 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast_hooks.hook_errors import OnceLog
 from holdfast_hooks.identity import world_of_torch
+from holdfast_hooks.phases import Phase
 from holdfast_hooks.replay import culprits
+from holdfast_hooks.replay.culprits import Trace
 from holdfast_hooks.restore.consensus import everywhere, gathered, highest
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.state.encoding import Image, Stateful
 from holdfast_hooks.state.own_state import OwnStates
 from holdfast_hooks.telemetry.timeline import Timeline
+from holdfast_proto.limits import NAME_CHARACTERS
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1.session_pb2 import ReplayCheck, ReplayVote, StepRecord
 
 if TYPE_CHECKING:
-    from holdfast_hooks.replay.culprits import Trace
     from holdfast_hooks.replay.step_state import StepState
 
 _Result = TypeVar("_Result")
 
 _WARM_UP_CALLS = 2
 """Calls of the function in this process before the first replay. Wrappers change their buckets after the first one."""
+_REFUSAL_CHARACTERS = 500
 SKIPPED = "a step is not replayed"
 _NO_STATE = Image([], (), ())
 
@@ -88,6 +91,8 @@ class StepReplay:
         self._step = step
         if not is_due or self._calls <= _WARM_UP_CALLS:
             return function()
+        phase = self._timeline.phase
+        self._timeline.enter(Phase.CHECKPOINT)  # as a snapshot: to read a large state takes its time
         before: StepState | None = None
         changed = refusal = ""
         try:
@@ -103,7 +108,8 @@ class StepReplay:
             # The snapshot, or the state, may be wrong. So it does not take the place of the state.
             self._judge_changed(changed, [bool(has_changed) for _, has_changed in ranks])
         else:
-            return self._replayed(function, before)
+            return self._replayed(function, before, phase)
+        self._timeline.enter(phase)
         return function()
 
     def _agree(self, every: int) -> None:
@@ -124,7 +130,7 @@ class StepReplay:
         touch_names()
         slot = self._snapshots.complete_slot(step - 1)
         if not can_watch_compiled():
-            raise UnsuitableStepError("this needs torch 2.13 or newer")
+            raise UnsuitableStepError("this torch would turn torch.compile off for it: 2.13 does not")
         if slot is None:
             raise UnsuitableStepError(f"there is no snapshot of step {step - 1} in memory, or not yet")
         return StepState(self._state, slot, self._own)
@@ -136,37 +142,51 @@ class StepReplay:
             part = f"state before the step: {changed}"
             self._note(ReplayCheck(part=part, vote=session.REPLAY_VOTE_NOT_TAKEN))
 
-    def _replayed(self, function: "Callable[[], _Result]", before: "StepState") -> "_Result":
-        values = dict(self._timeline.values)
-        result, first = _traced(function, before)
-        began_s = monotonic()
-        refusal = ""
-        try:
-            before.check_after()
-        except Exception as error:  # noqa: BLE001 - as above
-            refusal = str(error) or repr(error)
-        if not everywhere(not refusal, before.image):
-            self._refuse(refusal)
-            return result
+    def _replayed(self, function: "Callable[[], _Result]", before: "StepState", phase: int) -> "_Result":
+        from holdfast_hooks.replay.contributions import Contributions
 
-        def again() -> "tuple[_Result, Trace]":
+        values = dict(self._timeline.values)
+
+        def run() -> "tuple[_Result, Contributions, int]":
+            self._timeline.enter(phase)
+            found = Contributions()
+            with found:
+                result = function()
+            left_in = self._timeline.phase
+            self._timeline.enter(Phase.CHECKPOINT)
+            return result, found, left_in
+
+        def again() -> tuple[_Result, Trace]:
             before.put_back()
             self._timeline.values.clear()
             self._timeline.values.update(values)
-            return _traced(function, before)
+            result, found, _ = run()
+            return result, before.trace_after(found)
 
-        result, second = again()
-        check = ReplayCheck()
-        if everywhere(first.first_difference(second) is None, before.image):
-            self._was_clean = True
+        result, found, left_in = run()
+        began_s = monotonic()
+        first, refusal = Trace(), ""
+        try:
+            before.check_after()
+            first = before.trace_after(found)
+        except Exception as error:  # noqa: BLE001 - as above
+            refusal = str(error) or repr(error)
+        if everywhere(not refusal, before.image):
+            result, second = again()
+            check = ReplayCheck()
+            if everywhere(first.first_difference(second) is None, before.image):
+                self._was_clean = True
+            else:
+                result, third = again()
+                check = self._judged(first, second, third, before.image)
+            check.duration_s = monotonic() - began_s
+            self._note(check)
         else:
-            result, third = again()
-            check = self._judged(first, second, third, before.image)
-        check.duration_s = monotonic() - began_s
-        self._note(check)
+            self._refuse(refusal)
+        self._timeline.enter(left_in)
         return result
 
-    def _judged(self, first: "Trace", second: "Trace", third: "Trace", live: Image) -> ReplayCheck:
+    def _judged(self, first: Trace, second: Trace, third: Trace, live: Image) -> ReplayCheck:
         """Find out with all ranks who computed something else; return this rank's part of it."""
         index = first.first_difference(second)
         vote = session.REPLAY_VOTE_UNSPECIFIED if index is None else _vote(first, second, third)
@@ -203,23 +223,14 @@ class StepReplay:
         """Report why this rank does not replay. Without a reason, another rank has one."""
         if refusal:
             self._once.warn(SKIPPED, refusal)
-            self._note(ReplayCheck(refusal=refusal))
+            self._note(ReplayCheck(refusal=" ".join(refusal.split())[:_REFUSAL_CHARACTERS]))
 
     def _note(self, check: ReplayCheck) -> None:
+        check.part = check.part[:NAME_CHARACTERS]
         self._timeline.values["replay"] = ReplayRecord(check)
 
 
-def _traced(function: "Callable[[], _Result]", before: "StepState") -> "tuple[_Result, Trace]":
-    from holdfast_hooks.replay.contributions import Contributions
-
-    found = Contributions()
-    with found:
-        result = function()
-    before.add_to(found)
-    return result, found.trace()
-
-
-def _vote(first: "Trace", second: "Trace", third: "Trace") -> ReplayVote:
+def _vote(first: Trace, second: Trace, third: Trace) -> ReplayVote:
     if third.first_difference(second) is None:
         return session.REPLAY_VOTE_SECOND
     return session.REPLAY_VOTE_NEITHER if third.first_difference(first) is not None else session.REPLAY_VOTE_FIRST

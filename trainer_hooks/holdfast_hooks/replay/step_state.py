@@ -11,6 +11,7 @@ import torch
 
 from holdfast_hooks.gpu_work import gpu_of
 from holdfast_hooks.replay.contributions import Contributions
+from holdfast_hooks.replay.culprits import Trace
 from holdfast_hooks.restore.fit import differences
 from holdfast_hooks.snapshots.slot_layout import as_tensor
 from holdfast_hooks.state import bucket_order, own_state, random_states
@@ -68,13 +69,14 @@ class StepState:
         index = trace.first_difference(saved.trace())
         return "" if index is None else trace.name_of(index)
 
-    def add_to(self, found: Contributions) -> None:
-        """Add the state after the step, and gradients that are left, to what a run has computed."""
+    def trace_after(self, found: Contributions) -> Trace:
+        """Return what a run has computed: what it gave, the state after the step, and gradients that are left."""
         for part in _encode(self._state).parts:
             found.add(f"state after the step: {part.name}", part.local)
         for name, parameter in self._parameters:
             if (gradient := parameter.grad) is not None:
                 found.add(f"gradient of {name}", local_part(gradient)[0] if is_dtensor(gradient) else gradient)
+        return found.trace()
 
     def check_after(self) -> None:
         """Check after the step that it can be undone. Raises UnsuitableStepError; nothing is changed."""
