@@ -108,6 +108,7 @@ class IncidentArchive:
         self._remover: threading.Thread | None = None
         self._removes_from_s = 0.0
         self._writing: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
         self.attempts_total = 0
         self.failures_total = 0
 
@@ -173,7 +174,8 @@ class IncidentArchive:
 
         async def write() -> None:
             try:
-                await asyncio.to_thread(job)
+                async with self._turn:  # a verdict may change while the recording of an earlier one is being written
+                    await asyncio.to_thread(job)
             except Exception as error:  # noqa: BLE001 (as above)
                 self._failed(folder, error)
 

@@ -1,8 +1,10 @@
 """The recording of the core's input: kept, written, read and replayed."""
 
+import asyncio
 import json
 import re
 import tarfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.validation.bad_values import changed
 from tests.support.core_world import World
-from tests.support.coroutines import until
+from tests.support.coroutines import PATIENCE_S, until
 
 Watch = Callable[[Recording], None]
 
@@ -225,6 +227,35 @@ async def test_the_archive_writes_the_recording_of_a_new_verdict_once_and_the_st
     assert (archive.attempts_total, archive.failures_total) == (3, 0)
     assert (folder / incident_folder.STATE).stat().st_mtime_ns == written
     assert len(read_recording(folder).incident.actions) == len(world.incidents[-1].actions)
+
+
+async def test_the_recordings_of_a_verdict_that_changes_are_written_one_after_the_other(
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[list[int]] = []
+    may_end = threading.Event()
+
+    def write(_: Path, __: object, verdict: store.Verdict, **___: object) -> None:
+        began.append(list(verdict.culprits))
+        assert may_end.wait(PATIENCE_S)
+
+    monkeypatch.setattr(incident_folder, "write_recording", write)
+    archive = IncidentArchive(tmp_path, "r")
+    watch(archive.recording)
+    world = trained()
+    incident = hang(world)
+    archive.keep(incident)
+    await until(lambda: bool(began), "the first recording is being written")
+    later = store.Incident()
+    later.CopyFrom(incident)
+    later.verdict.culprits.append(7)
+    archive.keep(later)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(began) == 1
+    may_end.set()
+    await until(lambda: len(began) == 2, "the second recording is written")
+    assert began == [list(incident.verdict.culprits), list(later.verdict.culprits)]
 
 
 async def test_a_leader_that_took_over_after_the_verdict_leaves_its_recording_alone(
