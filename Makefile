@@ -142,6 +142,7 @@ bench: setup  ## Run the benchmarks beside their peers
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/checkpoint.py
 	$(BIN)/python benchmarks/checkpoint_memory.py
+	$(BIN)/python benchmarks/goodput.py
 
 gpu: setup  ## Prove the CUDA paths on a GPU and write docs/gpu.md (PART=name, FRESH=1, MINUTES=9)
 	$(BIN)/python -m benchmarks.gpu $(PART:%=--part %) $(FRESH:%=--fresh) $(MINUTES:%=--minutes %)

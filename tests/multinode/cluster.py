@@ -18,7 +18,7 @@ from holdfast_proto.run_files import run_key
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_OPEN, INCIDENT_STATE_STANDSTILL, Incident
 from tests.multinode.network import Link, Network, network
-from tests.support.local_runs import wait_for
+from tests.support.local_runs import FOUND_PATIENCE_S, wait_for
 
 RUN = "several"
 RANKS_PER_NODE = 2
@@ -63,20 +63,27 @@ class Cluster:
 
     def start(self, *, steps: int) -> None:
         """Start a run on nodes 1 and 2."""
-        data = self.folder / "redis"
-        data.mkdir()
-        socket = self.memory / "redis.sock"
-        settings = {"bind": self.net.address(0, Link.CONTROL), "protected-mode": "no", "dir": str(data), "save": ""}
-        words = [word for name, value in settings.items() for word in (f"--{name}", value)]
-        self._spawn("redis", 0, [str(find_server()), *words, "--unixsocket", str(socket)])
-        daemon = ["--directory", str(self.folder), "--control", str(self.memory / "daemon.sock")]
-        self._spawn("daemon", 0, [*HOLDFAST, "daemon", *self._store, *daemon])
+        self.start_redis()
+        self.start_daemon()
         if self.uses_object_store:
             self._start_object_store()
         for node in (1, 2):
             self.start_agent(node)
-        wait_for(lambda: answers(f"unix://{socket}"), "Redis")
+        wait_for(lambda: answers(f"unix://{self.memory}/redis.sock"), "Redis")
         self._publish(steps)
+
+    def start_redis(self) -> None:
+        """Start a server without data."""
+        data = self.folder / "redis"
+        data.mkdir(exist_ok=True)
+        settings = {"bind": self.net.address(0, Link.CONTROL), "protected-mode": "no", "dir": str(data), "save": ""}
+        words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+        self._spawn("redis", 0, [str(find_server()), *words, "--unixsocket", str(self.memory / "redis.sock")])
+
+    def start_daemon(self) -> None:
+        """Start the daemon."""
+        where = ["--directory", str(self.folder), "--control", str(self.memory / "daemon.sock")]
+        self._spawn("daemon", 0, [*HOLDFAST, "daemon", *self._store, *where])
 
     def start_agent(self, node: int) -> None:
         """Start the agent of a node. If two nodes train already, it is a spare."""
@@ -139,14 +146,16 @@ class Cluster:
     def control(self) -> ControlClient:
         return ControlClient(self.memory / "daemon.sock", RUN)
 
-    def until(self, condition: Callable[[RunStatus], object], what: str) -> RunStatus:
+    def until(
+        self, condition: Callable[[RunStatus], object], what: str, patience_s: float = FOUND_PATIENCE_S
+    ) -> RunStatus:
         """Wait until the run's status meets a condition."""
 
         def look() -> RunStatus | None:
             status = self.control.status()
             return status if condition(status) else None
 
-        return wait_for(look, what)
+        return wait_for(look, what, patience_s)
 
     def until_step(self, step: int) -> RunStatus:
         return self.until(lambda status: status.newest_step >= step, f"step {step}")
@@ -219,6 +228,26 @@ def cluster(folder: Path, *, nodes: int, steps: int, **settings: Any) -> Iterato
             yield made
         finally:
             made.close()
+
+
+def undisturbed_weights(folder: Path, steps: int, patience_s: float = PATIENCE_S) -> bytes:
+    """Train for ``steps`` steps under plain torchrun at full speed, and return the weights at the end."""
+    folder.mkdir()
+    (folder / "hurry").touch()
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(2 * RANKS_PER_NODE)]
+    command = [*torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(TRAINER), str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, str(steps)], env=environment, check=True, capture_output=True, timeout=patience_s)
+    return (folder / "weights-0").read_bytes()
+
+
+def flip_bit(path: Path) -> None:
+    """Flip a bit in the middle of a file."""
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
 
 
 def is_alive(pid: int) -> bool:

@@ -47,6 +47,11 @@ class Network:
         """Return the argv that runs a command on a node."""
         return ["nsenter", f"--net=/run/netns/{self.namespace(node)}", *command]
 
+    def pids(self, node: int) -> list[int]:
+        """Return the pids of all processes of a node."""
+        command = ["ip", "netns", "pids", self.namespace(node)]
+        return [int(pid) for pid in subprocess.run(command, check=True, capture_output=True, timeout=10).stdout.split()]
+
     def cut(self, node: int, *links: Link) -> None:
         """Cut a node off from all others."""
         self._set(node, links, "down")

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,15 @@ from holdfast_proto.v1.store_pb2 import (
     SOURCE_REPLICA,
     VERDICT_KIND_LOST_NODE,
 )
-from tests.multinode.cluster import PATIENCE_S, RANKS_PER_NODE, TRAINER, Cluster, cluster
+from tests.multinode.cluster import (
+    PATIENCE_S,
+    RANKS_PER_NODE,
+    TRAINER,
+    Cluster,
+    cluster,
+    flip_bit,
+    undisturbed_weights,
+)
 from tests.multinode.network import Link
 from tests.multinode.observed_cluster import observed_cluster
 from tests.support.local_runs import wait_for
@@ -26,17 +32,6 @@ pytestmark = pytest.mark.system
 
 STEPS = 150
 WORLD_SIZE = 2 * RANKS_PER_NODE
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(WORLD_SIZE))
-
-
-def undisturbed_weights(folder: Path) -> bytes:
-    """Train under plain torchrun at full speed, and return the weights at the end."""
-    folder.mkdir()
-    (folder / "hurry").touch()
-    command = [*TORCHRUN, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(TRAINER), str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, str(STEPS)], env=environment, check=True, capture_output=True, timeout=PATIENCE_S)
-    return (folder / "weights-0").read_bytes()
 
 
 def memory_of(run: Cluster, node: int) -> Path:
@@ -58,18 +53,9 @@ def newest_step(run: Cluster) -> int:
     return max(finished.step for finished in run.journal())
 
 
-def damage(shard: Path) -> None:
-    """Flip a bit of a file."""
-    with shard.open("r+b") as file:
-        file.seek(shard.stat().st_size // 2)
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 1]))
-
-
 @pytest.mark.gate
 def test_a_spare_continues_from_the_partners_memory_to_the_same_bits(tmp_path: Path) -> None:
-    expected = undisturbed_weights(tmp_path / "plain")
+    expected = undisturbed_weights(tmp_path / "plain", STEPS)
     folder = tmp_path / "run"
     folder.mkdir()
     with cluster(folder, nodes=4, steps=STEPS, replicate_every_s=0.5, checkpoint_every=0) as run:
@@ -89,7 +75,7 @@ def test_a_spare_continues_from_the_partners_memory_to_the_same_bits(tmp_path: P
 
 
 def test_a_damaged_replica_snapshot_is_never_used(tmp_path: Path) -> None:
-    expected = undisturbed_weights(tmp_path / "plain")
+    expected = undisturbed_weights(tmp_path / "plain", STEPS)
     folder = tmp_path / "run"
     folder.mkdir()
     with cluster(folder, nodes=4, steps=STEPS, replicate_every_s=0.5, checkpoint_every=40) as run:
@@ -97,7 +83,7 @@ def test_a_damaged_replica_snapshot_is_never_used(tmp_path: Path) -> None:
         run.start_agent(3)
         run.net.cut(2, Link.CONTROL, Link.DATA)
         for shard in memory_of(run, 1).glob("replicas/step-*/rank-00002.shard"):  # those that only node 1 still has
-            damage(shard)
+            flip_bit(shard)
         incident = run.until_recovered()
         assert (incident.source, incident.resumed_step) == (SOURCE_CHECKPOINT, 39)
         story = [action.what for action in incident.actions]
@@ -123,7 +109,7 @@ def test_a_partner_that_does_not_answer_costs_training_nothing(tmp_path: Path) -
 
 
 def test_torchruns_spare_continues_from_the_partners_memory_to_the_same_bits(tmp_path: Path) -> None:
-    expected = undisturbed_weights(tmp_path / "plain")
+    expected = undisturbed_weights(tmp_path / "plain", STEPS)
     folder = tmp_path / "run"
     folder.mkdir()
     with observed_cluster(folder, nodes=3, ranks_per_node=RANKS_PER_NODE) as run:

@@ -46,9 +46,9 @@ def restart_redis(run: LocalRun, *, empty: bool = False) -> None:
         time.sleep(0.02)
 
 
-def wait_for(look: Callable[[], Found | None], what: str) -> Found:
+def wait_for(look: Callable[[], Found | None], what: str, patience_s: float = FOUND_PATIENCE_S) -> Found:
     """Return what ``look`` finds, as soon as it finds something. A time without a daemon does no harm."""
-    deadline = time.monotonic() + FOUND_PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         with contextlib.suppress(ControlError):
             if found := look():
