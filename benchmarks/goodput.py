@@ -2,8 +2,8 @@
 
 Draws the faults of a month, and lets the same faults strike five jobs: Holdfast with its defaults, plain torchrun that
 saves every 15 or every 60 minutes, and both with the interval that is best for each. What a fault costs comes from our
-other benchmarks. ``--measure`` runs them again, which takes half an hour; else their recorded figures count. How costs
-grow with the size of a job comes from publications: benchmarks/goodput_month/costs.py names all.
+other benchmarks. ``--measure`` runs them again, which takes a quarter of an hour; else their recorded figures count.
+How costs grow with the size of a job comes from publications: benchmarks/goodput_month/costs.py names all.
 
 Then shows what limits Holdfast: its goodput if one part of the cost were free, and how much longer a start might take.
 

@@ -230,14 +230,19 @@ def cluster(folder: Path, *, nodes: int, steps: int, **settings: Any) -> Iterato
             made.close()
 
 
-def undisturbed_weights(folder: Path, steps: int, patience_s: float = PATIENCE_S) -> bytes:
-    """Train for ``steps`` steps under plain torchrun at full speed, and return the weights at the end."""
+def train_undisturbed(folder: Path, steps: int, *, script: Path = TRAINER, patience_s: float = PATIENCE_S) -> None:
+    """Let all ranks train for ``steps`` steps under plain torchrun, at full speed. The script writes to ``folder``."""
     folder.mkdir()
     (folder / "hurry").touch()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(2 * RANKS_PER_NODE)]
-    command = [*torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(TRAINER), str(folder)]
+    command = [*torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script), str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([*command, str(steps)], env=environment, check=True, capture_output=True, timeout=patience_s)
+
+
+def undisturbed_weights(folder: Path, steps: int, *, patience_s: float = PATIENCE_S) -> bytes:
+    """Return the weights at the end of such a training."""
+    train_undisturbed(folder, steps, patience_s=patience_s)
     return (folder / "weights-0").read_bytes()
 
 

@@ -1,15 +1,12 @@
 """A run trains on with fewer nodes after a loss, and then with all of them again, along the undisturbed curve."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, SOURCE_CHECKPOINT, VERDICT_KIND_LOST_NODE
-from tests.multinode.cluster import PATIENCE_S, RANKS_PER_NODE, cluster
+from tests.multinode.cluster import PATIENCE_S, RANKS_PER_NODE, cluster, train_undisturbed
 from tests.multinode.network import Link
 from tests.multinode.observed_cluster import observed_cluster
 from tests.support.local_runs import wait_for
@@ -22,12 +19,7 @@ SCRIPT = Path(__file__).with_name("resized_trainer.py")
 
 def undisturbed_losses(folder: Path) -> list[float]:
     """Train with all ranks under plain torchrun at full speed, and return the loss of each step."""
-    folder.mkdir()
-    (folder / "hurry").touch()
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(2 * RANKS_PER_NODE)]
-    command = [*launcher, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(SCRIPT), str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, str(STEPS)], env=environment, check=True, capture_output=True, timeout=PATIENCE_S)
+    train_undisturbed(folder, STEPS, script=SCRIPT)
     return [loss for _, loss in sorted(losses(folder).items())]
 
 

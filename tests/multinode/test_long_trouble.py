@@ -96,7 +96,8 @@ def live_through_many(folder: Path, count: int, seed: int) -> None:
     print(f"{SEED}={seed}")
     dice = random.Random(seed)
     steps = round(count * FAULT_EVERY_S / PACE_S)
-    expected = undisturbed_weights(folder / "plain", steps, PATIENCE_S + steps * HURRIED_STEP_S)
+    patience_s = PATIENCE_S + steps * HURRIED_STEP_S
+    expected = undisturbed_weights(folder / "plain", steps, patience_s=patience_s)
     place = folder / "run"
     place.mkdir()
     deck = [fault for _ in range(-(-count // len(FAULTS))) for fault in dice.sample(FAULTS, len(FAULTS))][:count]
@@ -113,7 +114,6 @@ def live_through_many(folder: Path, count: int, seed: int) -> None:
             time.sleep(pause_s)
             generation = live_through(run, fault, dice, generation)
         run.hurry()
-        patience_s = PATIENCE_S + steps * HURRIED_STEP_S
         status = run.until(lambda now: now.phase == RUN_PHASE_FINISHED, "the end", patience_s)
         assert [(place / f"weights-{rank}").read_bytes() == expected for rank in range(WORLD_SIZE)] == [True] * 4
         check_account(run, status)
