@@ -15,6 +15,7 @@ from holdfast_base.threads import show_name
 from holdfast_proto.v1.meeting_pb2 import MeetingRecord, MeetingWorld
 from holdfast_torchrun.meeting import LEASE_S, Sight
 from holdfast_torchrun.meeting_store import MeetingStore
+from holdfast_torchrun.reading import Reading
 
 RENEW_S = 0.5
 """Time between two renewals of a record while nothing happens."""
@@ -37,6 +38,7 @@ class Attendance:
         self._renew_s = RENEW_S
         self._sees_further = False
         """Whether this is the first member of a smaller world: it has to see how long further nodes wait."""
+        self._reading = Reading()
         self._changed = threading.Condition()
         self._asked = 0
         self._answered = 0
@@ -87,8 +89,10 @@ class Attendance:
     def begin_to_wait(self) -> None:
         """Tell all others that this torchrun waits for the next world."""
         with self._changed:
-            self._rings += 1
-            self._record.waiting, self._ring = True, f"{self._record.process} {self._rings}"
+            self._record.waiting = True
+            self._ring_bell()
+            is_newest = self._sight is None or self._sight.round <= self._record.round
+            self._reading.begin_to_wait(self._world if is_newest else None, self._record.process, monotonic())
             self._asked += 1
             self._changed.notify_all()
 
@@ -110,6 +114,13 @@ class Attendance:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._answered >= asked or self._is_over, _LOOK_TIMEOUT_S)
             return self._sight if self._answered >= asked else None
+
+    def _ring_bell(self) -> None:
+        """Let all others read the record of this node, unless it is a spare: they do not restart for one."""
+        members = [member.node for member in self._sight.members] if self._sight is not None else []
+        if self._world is not None or not members or self._record.node in members:
+            self._rings += 1
+            self._ring = f"{self._record.node} {self._record.process} {self._rings}"
 
     def _run(self) -> None:
         show_name()
@@ -139,11 +150,19 @@ class Attendance:
         # Others cannot have renewed their records in an outage either.
         if now_s - self._seen_s > LEASE_S / 2:
             self._steady_since_s = now_s
+            with self._changed:
+                if self._record.waiting:  # others may have chosen the first node without this one
+                    self._ring_bell()
         self._seen_s = now_s
         return sight
 
     def _exchange(self, record: MeetingRecord, ring: str) -> Sight:
-        sight = self._store.exchange(record, ring=ring, sees_all=record.waiting or self._sees_further)
+        with self._changed:
+            nodes = None if self._sees_further else self._reading.nodes_to_read(monotonic(), waits=record.waiting)
+        sight = self._store.exchange(record, ring=ring, nodes=nodes)
+        with self._changed:
+            if (record.waiting, record.round) == (self._record.waiting, self._record.round):
+                self._reading.learn(sight, record, monotonic())
         if self._world is not None and sight.round < self._world.round:
             # Redis came back empty or behind in time: without the world, no spare knows the ranks.
             self._store.replace(sight.stored, self._world)

@@ -26,7 +26,11 @@ class Sight:
     stored: bytes
     """The world as Redis holds it: it is replaced only if it is still that."""
     records: Mapping[str, MeetingRecord]
-    """The records of all nodes that are alive, by name."""
+    """The records of the nodes that are alive, by name."""
+    is_whole: bool = True
+    """Whether these are all records, as they are now. If not, most are older, or missing."""
+    has_rung: bool = False
+    """Whether a node has rung the bell since this one looked before."""
 
     @property
     def round(self) -> int:
@@ -41,7 +45,15 @@ class Sight:
     @property
     def is_alive(self) -> bool:
         """Whether a torchrun that is a member of the newest world is alive. If not, its job is over."""
-        return any(_is_same(member, self.records.get(member.node)) for member in self.members)
+        return self.witness is not None
+
+    @property
+    def witness(self) -> MeetingRecord | None:
+        """The record of a torchrun that is a member of the newest world and alive; None: there is none."""
+        found = (
+            self.records[member.node] for member in self.members if _is_same(member, self.records.get(member.node))
+        )
+        return next(found, None)
 
     @property
     def lost(self) -> list[str]:
@@ -125,6 +137,19 @@ def _further(sight: Sight, nodes: int) -> list[MeetingRecord]:
 def _waiting(sight: Sight, nodes: int) -> dict[str, MeetingRecord]:
     """Return the nodes of the job that wait. Those of another job have another ``--nnodes``."""
     return {node: record for node, record in sight.records.items() if record.waiting and record.nodes == nodes}
+
+
+def first_node(sight: Sight, nodes: int) -> MeetingRecord | None:
+    """Return the node that forms the next world once all that are alive wait; None: there is none.
+
+    That is its first member. As long as this node is alive, only one that begins to wait can come before it.
+    """
+    waiting = _waiting(sight, nodes)
+    if not sight.is_alive:
+        return waiting[min(waiting)] if waiting else None
+    alive = [sight.records[member.node] for member in sight.members if member.node in sight.records]
+    is_lost = alive[0].node != sight.members[0].node
+    return next(iter(_further(sight, nodes)), alive[0]) if is_lost else alive[0]
 
 
 def waits_again(sight: Sight, member: MeetingMember) -> bool:

@@ -26,23 +26,33 @@ MOST_NODES = 131072
 """Largest number of records that are read: others may fill Redis."""
 _HEAD_BYTES = 32
 """First bytes of a sealed value, with its signature."""
+_ALL = "*"
+"""Reads the records of all nodes. No node has this name."""
 KEEP_MS = 3_600_000
 """Time after which Redis forgets a run whose nodes are gone."""
 
-# KEYS: records, world, bell. ARGV: node, its record, the bell as it was read ('-' reads all records), a new bell or '',
-# most records, time to live in ms, the head of the world as it was read. Returns the world, the bell, the server's time
-# and the records. Without a new bell there are no records. A world with that head is nil: its head signs all of it.
+# KEYS: records, world, bell. ARGV: node, its record, the bell as it was read, a new bell or '', most records, time to
+# live in ms, the head of the world as it was read, and the nodes to read ('*': all). Returns the world, the bell, the
+# server's time and the records of those nodes and of the one that has rung since. A world with that head is nil: its
+# head signs all of it.
 EXCHANGE = """
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 if ARGV[4] ~= '' then redis.call('SET', KEYS[3], ARGV[4]) end
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ARGV[6]) end
 local bell = redis.call('GET', KEYS[3]) or ''
 local records = {}
-if bell ~= ARGV[3] and redis.call('HLEN', KEYS[1]) <= tonumber(ARGV[5]) then
-  records = redis.call('HGETALL', KEYS[1])
+if ARGV[8] == '*' then
+  if redis.call('HLEN', KEYS[1]) <= tonumber(ARGV[5]) then records = redis.call('HGETALL', KEYS[1]) end
+else
+  local nodes = {unpack(ARGV, 8)}
+  if bell ~= ARGV[3] then table.insert(nodes, string.match(bell, '^%S+')) end
+  for _, node in ipairs(nodes) do
+    local record = redis.call('HGET', KEYS[1], node)
+    if record then table.insert(records, node); table.insert(records, record) end
+  end
 end
-local world = redis.call('GET', KEYS[2]) or ''
-if ARGV[7] ~= '' and string.sub(world, 1, #ARGV[7]) == ARGV[7] then world = false end
+local is_known = ARGV[7] ~= '' and redis.call('GETRANGE', KEYS[2], 0, #ARGV[7] - 1) == ARGV[7]
+local world = not is_known and (redis.call('GET', KEYS[2]) or '')
 return {world, bell, redis.call('TIME'), records}
 """
 
@@ -86,7 +96,7 @@ class MeetingStore:
         self._lead_s: float | None = None
         """Time of Redis less this process's monotonic time: leases do not depend on the clocks of the nodes."""
         self._heard_bell = b""
-        self._last: Sight | None = None
+        self._last = Sight(None, b"", {}, is_whole=False)
 
     def claim(self, record: MeetingRecord) -> bool:
         """Take the name of a node; return whether no other torchrun that is alive has it."""
@@ -98,27 +108,32 @@ class MeetingStore:
         record.written_unix_s = self._now_s()
         return bool(self._claim([self._records], [record.node, held, self._sealed(record)]))
 
-    def exchange(self, record: MeetingRecord, *, ring: str = "", sees_all: bool) -> Sight:
+    def exchange(self, record: MeetingRecord, *, ring: str = "", nodes: Sequence[str] | None = None) -> Sight:
         """Write the record of this node and return what Redis holds.
 
-        ``ring``: a text that no node has used before makes all others read the records. ``sees_all``: read them in any
-        case. All nodes of a healthy run exchange, and none of them needs the records of the others.
+        ``nodes``: whose records are read; None: those of all. ``ring``: a new text that begins with the name of this
+        node makes all others read its record, too. What was read before stays in sight as long as the world does.
         """
         if self._lead_s is None:
             self._set_clock(self._client.time())
         record.written_unix_s = self._now_s()
-        known = None if sees_all else self._last
-        # Redis says "" for a bell that is not there, so "-" stands for one that was not heard.
-        heard, head = (self._heard_bell or b"-", known.stored[:_HEAD_BYTES]) if known else (b"-", b"")
-        arguments: list[bytes | str | int] = [record.node, self._sealed(record), heard, ring, MOST_NODES, KEEP_MS, head]
+        known = self._last
+        head = known.stored[:_HEAD_BYTES]
+        arguments: list[bytes | str | int] = [record.node, self._sealed(record), self._heard_bell, ring]
+        arguments += [MOST_NODES, KEEP_MS, head, *([_ALL] if nodes is None else nodes)]
         stored, bell, clock, found = self._exchange([self._records, self._world, self._bell], arguments)
         self._set_clock(clock)
-        records = self._fresh(found) if found or self._last is None else dict(self._last.records)
-        if stored is None and known is not None:
-            self._last = replace(known, records=records)
-        else:
-            self._last = Sight(self._read_world(stored or b""), stored or b"", records)
+        if stored is not None and stored != known.stored:
+            known = Sight(self._read_world(stored), stored, {})
+        has_rung = bell != self._heard_bell
+        records = self._fresh(found)
+        is_whole = nodes is None and bool(found)  # at least this node's own, unless there are too many
+        if not is_whole:
+            read = {*(nodes or ()), bell.partition(b" ")[0].decode(errors="replace") if has_rung else ""}
+            kept = {node: one for node, one in known.records.items() if node not in read}
+            records = {**kept, **records, record.node: record}
         self._heard_bell = bell
+        self._last = replace(known, records=records, is_whole=is_whole, has_rung=has_rung)
         return self._last
 
     def replace(self, stored: bytes, world: MeetingWorld) -> bool:

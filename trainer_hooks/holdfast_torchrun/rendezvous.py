@@ -126,8 +126,8 @@ class HoldfastRendezvous(RendezvousHandler):
             if attendance.is_over:
                 raise RendezvousClosedError(f"this node has left run {self._settings.run}")
             self._check_time(begun_s, sight)
-            # In a large run every node reads as many records as there are nodes.
-            self._pause.wait(min(_PAUSE_S + len(sight.records if sight else ()) / 1000, _LONGEST_PAUSE_S))
+            # In a large run many nodes ask one Redis.
+            self._pause.wait(min(_PAUSE_S + self._settings.nodes / 1000, _LONGEST_PAUSE_S))
 
     def num_nodes_waiting(self) -> int:
         """Return how many nodes make this one stop its ranks and rejoin. Never blocks or raises."""
@@ -251,6 +251,8 @@ class HoldfastRendezvous(RendezvousHandler):
 
         The first member serves the store. So it does that before, and a world is one value.
         """
+        if not sight.is_whole:  # another node is the first: see reading.py
+            return False
         members = self._size.members_to_form(sight, monotonic(), is_steady=attendance.is_steady)
         if members is None or members[0].process != self._record.process or self._store is None:
             return False

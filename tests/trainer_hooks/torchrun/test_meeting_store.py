@@ -40,52 +40,70 @@ def world(round_: int = 1, node: str = "a") -> MeetingWorld:
     )
 
 
-def names(store: MeetingStore, *, sees_all: bool = True) -> list[str]:
-    return sorted(store.exchange(record("a"), sees_all=sees_all).records)
+def names(store: MeetingStore, nodes: list[str] | None = None) -> list[str]:
+    return sorted(store.exchange(record("a"), nodes=nodes).records)
 
 
 def test_what_one_node_writes_another_reads(nodes: Nodes) -> None:
     a, b = nodes.store(), nodes.store()
     written = record("b", round=7)
-    b.exchange(written, sees_all=True)
-    seen = a.exchange(record("a"), sees_all=True)
+    b.exchange(written)
+    seen = a.exchange(record("a"))
     assert seen.records["b"] == written
+    assert seen.is_whole
     assert (seen.world, seen.round) == (None, 0)
     assert a.replace(seen.stored, world())
-    assert [b.exchange(written, sees_all=sees_all).world for sees_all in (False, False, True)] == [world()] * 3
+    assert [b.exchange(written, nodes=nodes).world for nodes in (["a"], ["a"], None)] == [world()] * 3
     b.remove("b")
     assert names(a) == ["a"]
 
 
 def test_of_two_nodes_that_form_a_world_one_succeeds(nodes: Nodes) -> None:
     a, b = nodes.store(), nodes.store()
-    seen_by_a, seen_by_b = (store.exchange(record(node), sees_all=True) for store, node in ((a, "a"), (b, "b")))
+    seen_by_a, seen_by_b = (store.exchange(record(node)) for store, node in ((a, "a"), (b, "b")))
     assert b.replace(seen_by_b.stored, world(node="b"))
     assert not a.replace(seen_by_a.stored, world(node="a"))
-    assert a.exchange(record("a"), sees_all=True).world == world(node="b")
+    assert a.exchange(record("a")).world == world(node="b")
 
 
-def test_records_are_read_again_only_after_a_bell(nodes: Nodes) -> None:
+def test_a_node_reads_the_records_that_it_asks_for_and_that_of_the_node_that_rings(nodes: Nodes) -> None:
+    a, b, c = nodes.store(), nodes.store(), nodes.store()
+    c.exchange(record("c"))
+    assert names(a, []) == ["a"]
+    b.exchange(record("b"), nodes=[])
+    assert names(a, []) == ["a"]
+    assert names(a, ["c", "d"]) == ["a", "c"]
+    b.exchange(record("b"), ring="b 1", nodes=[])
+    seen = a.exchange(record("a"), nodes=[])
+    assert (sorted(seen.records), seen.has_rung, seen.is_whole) == (["a", "b", "c"], True, False)
+    assert not a.exchange(record("a"), nodes=[]).has_rung
+    b.remove("b")
+    assert names(a, []) == ["a", "b", "c"]
+    assert names(a, ["b"]) == ["a", "c"]
+    assert a.exchange(record("a")).is_whole
+
+
+def test_with_a_new_world_all_that_was_read_before_is_forgotten(nodes: Nodes) -> None:
     a, b = nodes.store(), nodes.store()
-    assert names(a, sees_all=False) == ["a"]
-    a.exchange(record("a"), ring="a 1", sees_all=False)
-    b.exchange(record("b"), sees_all=False)
-    assert names(a, sees_all=False) == ["a"]
-    b.exchange(record("b"), ring="b 1", sees_all=False)
-    assert names(a, sees_all=False) == ["a", "b"]
+    b.exchange(record("b"))
+    seen = a.exchange(record("a"))
+    assert sorted(seen.records) == ["a", "b"]
+    assert b.replace(seen.stored, world())
+    assert names(a, []) == ["a"]
 
 
 def test_records_of_another_key_or_place_count_as_absent(nodes: Nodes, store_server: StoreServer) -> None:
     a, forger = nodes.store(), nodes.store("another key of at least 32 characters")
-    forger.exchange(record("forged"), sees_all=True)
-    nodes.store().exchange(record("b"), sees_all=True)
+    forger.exchange(record("forged"), ring="forged 1")
+    nodes.store().exchange(record("b"))
     with store_server.client() as client:
         copied = client.hget(keys.meeting_records(RUN), "b")
         assert isinstance(copied, bytes)
         client.hset(keys.meeting_records(RUN), mapping={"c": copied, "text": b"\xff\x00", "empty": b""})
         client.set(keys.meeting_world(RUN), b"no world")
+    assert names(a, ["c", "text"]) == ["a"]
     assert names(a) == ["a", "b"]
-    seen = a.exchange(record("a"), sees_all=True)
+    seen = a.exchange(record("a"))
     assert seen.world is None
     assert a.replace(seen.stored, world())  # it does not stay
 
@@ -102,16 +120,17 @@ def test_records_of_another_key_or_place_count_as_absent(nodes: Nodes, store_ser
 def test_a_world_that_cannot_be_counts_as_absent(nodes: Nodes, bad: MeetingWorld) -> None:
     store = nodes.store()
     assert store.replace(b"", bad)
-    assert store.exchange(record("a"), sees_all=True).world is None
+    assert store.exchange(record("a")).world is None
 
 
 def test_a_record_that_is_not_renewed_is_of_a_lost_node(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = nodes.store(), nodes.store()
-    b.exchange(record("b"), sees_all=True)
+    b.exchange(record("b"))
     assert names(a) == ["a", "b"]
     # As if the record was written that much earlier by the clock of Redis.
     monkeypatch.setattr("holdfast_torchrun.meeting_store.LEASE_S", 0.0)
     assert names(a) == []
+    assert names(a, ["b"]) == ["a"]
     assert LEASE_S == 3.0
 
 
