@@ -43,7 +43,7 @@ class Attendance:
         self._asked = 0
         self._answered = 0
         self._rings = 0
-        """How often this torchrun has begun to wait."""
+        """How often this torchrun has rung."""
         self._ring = ""
         """A bell that is not yet rung."""
         self._is_over = False
@@ -90,7 +90,7 @@ class Attendance:
         """Tell all others that this torchrun waits for the next world."""
         with self._changed:
             self._record.waiting = True
-            self._ring_bell()
+            self._ring_bell(self._sight)
             is_newest = self._sight is None or self._sight.round <= self._record.round
             self._reading.begin_to_wait(self._world if is_newest else None, self._record.process, monotonic())
             self._asked += 1
@@ -106,21 +106,30 @@ class Attendance:
             self._asked += 1
             self._changed.notify_all()
 
-    def look(self) -> Sight | None:
-        """Return what Redis holds after all changes made here so far; None: it cannot be used."""
+    def look(self, *, at_all: bool = False) -> Sight | None:
+        """Return what Redis holds after all changes made here so far; None: it cannot be used.
+
+        ``at_all``: of a node that waits, look at the records of all others.
+        """
         with self._changed:
+            if at_all:
+                self._reading.forget()
             self._asked += 1
             asked = self._asked
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._answered >= asked or self._is_over, _LOOK_TIMEOUT_S)
             return self._sight if self._answered >= asked else None
 
-    def _ring_bell(self) -> None:
+    def _ring_bell(self, sight: Sight | None) -> None:
         """Let all others read the record of this node, unless it is a spare: they do not restart for one."""
-        members = [member.node for member in self._sight.members] if self._sight is not None else []
+        members = [member.node for member in sight.members] if sight is not None else []
         if self._world is not None or not members or self._record.node in members:
-            self._rings += 1
-            self._ring = f"{self._record.node} {self._record.process} {self._rings}"
+            self._ring = self._new_ring()
+
+    def _new_ring(self) -> str:
+        # A text that others have heard already would hide that of a node which has rung in between.
+        self._rings += 1
+        return f"{self._record.node} {self._record.process} {self._rings}"
 
     def _run(self) -> None:
         show_name()
@@ -134,8 +143,8 @@ class Attendance:
                 record.CopyFrom(self._record)
             sight = self._try(record, ring)
             with self._changed:
-                if sight is not None and self._ring == ring:
-                    self._ring = ""
+                if ring and self._ring == ring:
+                    self._ring = "" if sight is not None else self._new_ring()
                 self._sight, self._answered = sight, asked
                 self._changed.notify_all()
 
@@ -152,7 +161,7 @@ class Attendance:
             self._steady_since_s = now_s
             with self._changed:
                 if self._record.waiting:  # others may have chosen the first node without this one
-                    self._ring_bell()
+                    self._ring_bell(sight)
         self._seen_s = now_s
         return sight
 

@@ -126,12 +126,12 @@ class MeetingStore:
         if stored is not None and stored != known.stored:
             known = Sight(self._read_world(stored), stored, {})
         has_rung = bell != self._heard_bell
-        records = self._fresh(found)
+        # This node is there, also if it was stopped for the time of a lease before Redis answered.
+        records = {**self._fresh(found), record.node: record}
         is_whole = nodes is None and bool(found)  # at least this node's own, unless there are too many
         if not is_whole:
             read = {*(nodes or ()), bell.partition(b" ")[0].decode(errors="replace") if has_rung else ""}
-            kept = {node: one for node, one in known.records.items() if node not in read}
-            records = {**kept, **records, record.node: record}
+            records = {node: one for node, one in known.records.items() if node not in read} | records
         self._heard_bell = bell
         self._last = replace(known, records=records, is_whole=is_whole, has_rung=has_rung)
         return self._last

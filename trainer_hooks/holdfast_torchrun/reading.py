@@ -1,8 +1,9 @@
 """Which records a waiting node reads: those of all nodes, or of the few on which it depends. Without I/O or a clock.
 
 If each of n waiting nodes read all records each time, Redis would send n x n of them. But only the first node forms the
-next world. It reads all records each time. Each of the others watches that one, and reads all records again only if it
-is lost. A node that begins to wait reads all, so it knows whether it is the first now.
+next world. It reads all records each time. Each of the others watches that one, and reads all records again if it is
+lost, if the world changes, and now and then for certainty. A node that begins to wait knows the first node of its last
+world, or reads all records.
 
 A node that trains hears of a restart by the bell, and reads the record of the node that rang.
 """
@@ -48,6 +49,10 @@ class Reading:
             return None
         return [one.node for one in self._watched] if waits else []
 
+    def forget(self) -> None:
+        """Read all records the next time, if this node waits."""
+        self._watched = ()
+
     def learn(self, sight: Sight, record: MeetingRecord, now_s: float) -> None:
         """Learn what was seen. ``record``: that of this node."""
         if sight.is_whole:
@@ -64,7 +69,9 @@ class Reading:
         ):
             self._watched = ()
         # The bell may have been that of a node which has not heard of the newest world, rung over that of a member.
-        if sight.has_rung and not nodes_to_join(sight, record.process, sight.round):
+        is_member = not record.waiting or sight.round > record.round
+        has_reason = nodes_to_join(sight, record.process, sight.round) > 0
+        if sight.has_rung and is_member and not has_reason and not self._is_unclear:
             self._is_unclear = True
             self._put_off(now_s)
 

@@ -236,6 +236,8 @@ class HoldfastRendezvous(RendezvousHandler):
     def _check_time(self, begun_s: float, sight: Sight | None) -> None:
         if monotonic() - begun_s <= self._settings.join_timeout_s:
             return
+        if self._attendance is not None:
+            sight = self._attendance.look(at_all=True) or sight
         who = (
             describe_wait(sight, self._settings.nodes)
             if sight
@@ -251,8 +253,6 @@ class HoldfastRendezvous(RendezvousHandler):
 
         The first member serves the store. So it does that before, and a world is one value.
         """
-        if not sight.is_whole:  # another node is the first: see reading.py
-            return False
         members = self._size.members_to_form(sight, monotonic(), is_steady=attendance.is_steady)
         if members is None or members[0].process != self._record.process or self._store is None:
             return False

@@ -26,7 +26,9 @@ class WorldSize:
 
         A world loses nodes only after the same ones have been missing for ``resize_after_s``.
         """
-        members = next_members(sight, self._settings.nodes, is_steady=is_steady, fewest=self._settings.shrink_to)
+        members = None
+        if sight.is_whole:  # if not, another node is the first: see reading.py
+            members = next_members(sight, self._settings.nodes, is_steady=is_steady, fewest=self._settings.shrink_to)
         shrinks = members is not None and sight.is_alive and len(members) < len(sight.members)
         waited_s = self._missing.longest_s([frozenset(sight.lost)] if shrinks else [], now_s)
         return None if shrinks and waited_s < self._settings.resize_after_s else members

@@ -83,6 +83,15 @@ def test_a_node_reads_the_records_that_it_asks_for_and_that_of_the_node_that_rin
     assert a.exchange(record("a")).is_whole
 
 
+def test_a_node_sees_itself_although_it_was_stopped_for_the_time_of_a_lease(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = nodes.store()
+    monkeypatch.setattr("holdfast_torchrun.meeting_store.LEASE_S", 0.0)
+    seen = a.exchange(record("a"))
+    assert (list(seen.records), seen.is_whole) == (["a"], True)
+
+
 def test_with_a_new_world_all_that_was_read_before_is_forgotten(nodes: Nodes) -> None:
     a, b = nodes.store(), nodes.store()
     b.exchange(record("b"))
@@ -129,7 +138,7 @@ def test_a_record_that_is_not_renewed_is_of_a_lost_node(nodes: Nodes, monkeypatc
     assert names(a) == ["a", "b"]
     # As if the record was written that much earlier by the clock of Redis.
     monkeypatch.setattr("holdfast_torchrun.meeting_store.LEASE_S", 0.0)
-    assert names(a) == []
+    assert names(a) == ["a"]
     assert names(a, ["b"]) == ["a"]
     assert LEASE_S == 3.0
 

@@ -122,3 +122,23 @@ def test_a_node_that_trains_reads_all_records_if_a_bell_has_no_reason(
     assert reading.nodes_to_read(2 * LONG_S, waits=False) == read
     reading.learn(sight(ABC, training("a"), ringer), training("a"), LONG_S)
     assert reading.nodes_to_read(2 * LONG_S, waits=False) == []
+
+
+@pytest.mark.parametrize(("seen", "read"), [(sight(None, record("b")), []), (sight(ABC, record("c")), None)])
+def test_while_no_world_has_formed_a_bell_needs_no_reason(seen: Sight, read: list[str] | None) -> None:
+    reading = Reading()
+    reading.learn(partly(seen, has_rung=True), record("a"), NEVER_S)
+    assert reading.nodes_to_read(LONG_S, waits=False) == read
+
+
+def test_needless_bells_do_not_keep_a_node_from_reading_all_records() -> None:
+    reading = Reading()
+    for now_s in range(int(LONG_S), int(LONG_S) + 100):
+        reading.learn(partly(sight(ABC, training("a"), record("d")), has_rung=True), training("a"), now_s)
+    assert reading.nodes_to_read(LONG_S + 1, waits=False) is None
+
+
+def test_a_node_that_gives_up_reads_all_records_once_more() -> None:
+    reading = waits_after(AB_WAIT)
+    reading.forget()
+    assert reading.nodes_to_read(NEVER_S, waits=True) is None

@@ -106,7 +106,7 @@ def test_a_member_that_returns_restarts_all_with_their_ranks(torchruns: Torchrun
     assert places(torchruns.meet(a, b)) == [(0, 2), (1, 2)]
     spare = torchruns.start("a")  # first by name, and still a spare
     (waiting,) = torchruns.meet(spare)
-    wait_until(lambda: torchruns.sees("a"), "the spare is seen")
+    wait_until(lambda: torchruns.sees("a", waiting=True), "the spare is seen")
     assert (a.num_nodes_waiting(), b.num_nodes_waiting()) == (0, 0)
     (returned,) = torchruns.meet(b)
     wait_until(lambda: a.num_nodes_waiting() == 1, "a is asked to restart")
@@ -138,8 +138,7 @@ def test_a_world_shrinks_and_grows_if_the_user_allows_it(
     assert "run r continues with 1 of 2 nodes: none came within 0.2 s" in capfd.readouterr().err
     leaves = start_to_shrink(torchruns, "c")
     torchruns.meet(leaves)
-    # It can be seen a moment before it can leave.
-    wait_until(lambda: leaves._attendance is not None and torchruns.sees("c"), "c is seen")
+    wait_until(lambda: torchruns.sees("c", waiting=True), "c is seen")
     assert leaves.shutdown()
     wait_until(lambda: not torchruns.sees("c"), "c has left")
     assert b.num_nodes_waiting() == 0
@@ -157,7 +156,7 @@ def test_a_world_with_a_node_that_died_while_it_waited_is_given_up(
     monkeypatch.setattr("holdfast_torchrun.world_store.MEMBERS_TIMEOUT", timedelta(seconds=0.3))
     a, dying, spare = torchruns.start("a"), torchruns.start("b"), torchruns.start("c")
     torchruns.meet(dying)
-    wait_until(lambda: dying._attendance is not None and torchruns.sees("b"), "b waits")
+    wait_until(lambda: torchruns.sees("b", waiting=True), "b waits")
     kill(dying)
     (first,) = torchruns.meet(a)  # within the time of the lease of b
     wait_until(lambda: "round 1 has failed" in capfd.readouterr().err, "a gives the world up")
@@ -168,7 +167,7 @@ def test_a_run_that_ends_releases_its_spare(torchruns: Torchruns, capfd: pytest.
     a, b, spare = torchruns.start("a"), torchruns.start("b"), torchruns.start("c")
     assert places(torchruns.meet(a, b)) == [(0, 2), (1, 2)]
     (waiting,) = torchruns.meet(spare)
-    wait_until(lambda: torchruns.sees("c"), "the spare waits")
+    wait_until(lambda: torchruns.sees("c", waiting=True), "the spare waits")
     spare_error = a.shutdown() and waiting.exception(PATIENCE_S)
     assert isinstance(spare_error, SystemExit)
     assert spare_error.code == 0
@@ -184,7 +183,7 @@ def test_a_spare_that_leaves_ends_nothing(torchruns: Torchruns, store_server: St
     assert places(torchruns.meet(a, b)) == [(0, 2), (1, 2)]
     spare = torchruns.start("c")
     (waiting,) = torchruns.meet(spare)
-    wait_until(lambda: torchruns.sees("c"), "the spare waits")
+    wait_until(lambda: torchruns.sees("c", waiting=True), "the spare waits")
     assert spare.shutdown()
     assert isinstance(waiting.exception(PATIENCE_S), RendezvousClosedError)
     with store_server.client() as client:
@@ -207,7 +206,7 @@ def test_a_job_without_spares_waits_for_the_end_of_an_earlier_one(torchruns: Tor
     assert places(torchruns.meet(*old)) == [(0, 2), (1, 2)]
     new = [torchruns.start(node, most=2) for node in "cd"]
     meetings = torchruns.meet(*new)
-    wait_until(lambda: new[0]._attendance is not None and torchruns.sees("d"), "the new job waits")
+    wait_until(lambda: torchruns.sees("d", waiting=True), "the new job waits")
     assert old[0].shutdown()
     assert torchruns.sees("b")
     assert not any(one.done() for one in meetings)

@@ -48,6 +48,7 @@ def test_a_world_loses_nodes_after_the_wait(size: WorldSize) -> None:
         pytest.param(seen("abc", record("a"), record("b", waiting=False)), True, id="another one still trains"),
         pytest.param(seen("abc", record("a")), True, id="another one is lost too"),
         pytest.param(LOST_C, False, id="Redis could not be used"),
+        pytest.param(replace(LOST_C, is_whole=False), True, id="another node was the first"),
     ],
 )
 def test_the_wait_begins_again_if_it_is_interrupted(size: WorldSize, between: Sight, is_steady: bool) -> None:
