@@ -15,7 +15,7 @@ from holdfast_base.threads import show_name
 from holdfast_proto.v1.meeting_pb2 import MeetingRecord, MeetingWorld
 from holdfast_torchrun.meeting import LEASE_S, Sight
 from holdfast_torchrun.meeting_store import MeetingStore
-from holdfast_torchrun.reading import Reading
+from holdfast_torchrun.reading_plan import ReadingPlan
 
 RENEW_S = 0.5
 """Time between two renewals of a record while nothing happens."""
@@ -38,7 +38,7 @@ class Attendance:
         self._renew_s = RENEW_S
         self._sees_further = False
         """Whether this is the first member of a smaller world: it has to see how long further nodes wait."""
-        self._reading = Reading()
+        self._reading = ReadingPlan()
         self._changed = threading.Condition()
         self._asked = 0
         self._answered = 0

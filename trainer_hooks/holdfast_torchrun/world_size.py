@@ -27,7 +27,7 @@ class WorldSize:
         A world loses nodes only after the same ones have been missing for ``resize_after_s``.
         """
         members = None
-        if sight.is_whole:  # if not, another node is the first: see reading.py
+        if sight.is_whole:  # if not, another node is the first: see reading_plan.py
             members = next_members(sight, self._settings.nodes, is_steady=is_steady, fewest=self._settings.shrink_to)
         shrinks = members is not None and sight.is_alive and len(members) < len(sight.members)
         waited_s = self._missing.longest_s([frozenset(sight.lost)] if shrinks else [], now_s)

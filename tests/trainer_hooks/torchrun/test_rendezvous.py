@@ -19,7 +19,7 @@ from torch.distributed.elastic.rendezvous.api import (
 from holdfast_proto import keys
 from holdfast_proto.run_key import RunKey
 from holdfast_proto.v1.meeting_pb2 import MeetingRecord
-from holdfast_torchrun import reading, rendezvous
+from holdfast_torchrun import reading_plan, rendezvous
 from holdfast_torchrun.meeting_store import MeetingStore
 from holdfast_torchrun.node_companion import NoCompanion
 from holdfast_torchrun.rendezvous import HoldfastRendezvous, create_rendezvous
@@ -66,13 +66,13 @@ class Torchruns:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-@pytest.fixture(params=[reading.RECORDS_PER_S, 1e-6], ids=["few nodes", "as if nodes were many"])
+@pytest.fixture(params=[reading_plan.RECORDS_PER_S, 1e-6], ids=["few nodes", "as if nodes were many"])
 def torchruns(
     request: pytest.FixtureRequest, store_server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Torchruns]:
     monkeypatch.setattr(rendezvous, "NodeCompanion", lambda _: NoCompanion())
     # A node of many reads all records once, and later only if it is the first or the one before it is lost.
-    monkeypatch.setattr(reading, "RECORDS_PER_S", request.param)
+    monkeypatch.setattr(reading_plan, "RECORDS_PER_S", request.param)
     made = Torchruns(store_server, write_key(tmp_path, "r"))
     yield made
     made.end()

@@ -18,7 +18,7 @@ RECORDS_PER_S = 100_000.0
 """Records that all nodes of a run but the first one read in a second, for certainty: a tenth of what Redis can send."""
 
 
-class Reading:
+class ReadingPlan:
     """What one node reads. All times are in seconds of one monotonic clock."""
 
     def __init__(self) -> None:

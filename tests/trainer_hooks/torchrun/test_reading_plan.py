@@ -6,7 +6,7 @@ import pytest
 
 from holdfast_proto.v1.meeting_pb2 import MeetingRecord
 from holdfast_torchrun.meeting import Sight, first_node
-from holdfast_torchrun.reading import RECORDS_PER_S, Reading
+from holdfast_torchrun.reading_plan import RECORDS_PER_S, ReadingPlan
 from tests.trainer_hooks.torchrun.test_meeting import again, process_of, record, sight, training, world
 
 ABC = world(1, "a", "b", "c")
@@ -38,9 +38,9 @@ def partly(seen: Sight, *, has_rung: bool = False) -> Sight:
     return replace(seen, is_whole=False, has_rung=has_rung)
 
 
-def waits_after(seen: Sight, node: str = "b") -> Reading:
+def waits_after(seen: Sight, node: str = "b") -> ReadingPlan:
     """Return what a node reads that waits for the first time, and has seen all once."""
-    reading = Reading()
+    reading = ReadingPlan()
     reading.begin_to_wait(None, process_of(node), NEVER_S)
     assert reading.nodes_to_read(NEVER_S, waits=True) is None
     reading.learn(seen, seen.records[node], NEVER_S)
@@ -98,7 +98,7 @@ def test_all_nodes_together_read_a_bounded_number_of_records_for_certainty() -> 
 
 @pytest.mark.parametrize(("node", "read"), [("a", None), ("b", ["a"]), ("c", ["a"])])
 def test_a_member_knows_the_first_one_before_it_has_read_anything(node: str, read: list[str] | None) -> None:
-    reading = Reading()
+    reading = ReadingPlan()
     reading.begin_to_wait(ABC, process_of(node), NEVER_S)
     assert reading.nodes_to_read(NEVER_S, waits=True) == read
 
@@ -114,7 +114,7 @@ def test_a_member_knows_the_first_one_before_it_has_read_anything(node: str, rea
 def test_a_node_that_trains_reads_all_records_if_a_bell_has_no_reason(
     ringer: MeetingRecord, read: list[str] | None
 ) -> None:
-    reading = Reading()
+    reading = ReadingPlan()
     assert reading.nodes_to_read(LONG_S, waits=False) == []
     reading.learn(partly(sight(ABC, training("a"), training("b"))), training("a"), LONG_S)
     assert reading.nodes_to_read(LONG_S, waits=False) == []
@@ -126,13 +126,13 @@ def test_a_node_that_trains_reads_all_records_if_a_bell_has_no_reason(
 
 @pytest.mark.parametrize(("seen", "read"), [(sight(None, record("b")), []), (sight(ABC, record("c")), None)])
 def test_while_no_world_has_formed_a_bell_needs_no_reason(seen: Sight, read: list[str] | None) -> None:
-    reading = Reading()
+    reading = ReadingPlan()
     reading.learn(partly(seen, has_rung=True), record("a"), NEVER_S)
     assert reading.nodes_to_read(LONG_S, waits=False) == read
 
 
 def test_needless_bells_do_not_keep_a_node_from_reading_all_records() -> None:
-    reading = Reading()
+    reading = ReadingPlan()
     for now_s in range(int(LONG_S), int(LONG_S) + 100):
         reading.learn(partly(sight(ABC, training("a"), record("d")), has_rung=True), training("a"), now_s)
     assert reading.nodes_to_read(LONG_S + 1, waits=False) is None
