@@ -91,8 +91,7 @@ class Attendance:
         with self._changed:
             self._record.waiting = True
             self._ring_bell(self._sight)
-            is_newest = self._sight is None or self._sight.round <= self._record.round
-            self._reading.begin_to_wait(self._world if is_newest else None, self._record.process, monotonic())
+            self._reading.begin_to_wait(self._world, self._record.process, monotonic())
             self._asked += 1
             self._changed.notify_all()
 

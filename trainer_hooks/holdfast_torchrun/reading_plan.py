@@ -34,7 +34,10 @@ class ReadingPlan:
         """Whether a bell has rung, and the record of the node that rang does not say why."""
 
     def begin_to_wait(self, world: MeetingWorld | None, process: str, now_s: float) -> None:
-        """Watch the first member of ``world``, the newest one, if that is not this node. None: it is no member."""
+        """Watch the first member of the newest world of which this node was a part. None: there has been none.
+
+        If there is a newer one, the first look shows it, and the next one is at all records.
+        """
         members = world.members if world is not None else []
         self._watched = [member for member in members[:1] if member.process != process]
         self._chosen = (world.round, True) if world is not None else (0, False)

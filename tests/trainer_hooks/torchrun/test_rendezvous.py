@@ -232,6 +232,17 @@ def test_a_redis_that_comes_back_empty_learns_the_world_again(torchruns: Torchru
     assert places(torchruns.meet(a, b)) == [(1, 2), (0, 2)]
 
 
+def test_a_node_that_waits_rings_again_after_an_outage(torchruns: Torchruns, store_server: StoreServer) -> None:
+    a = torchruns.start("a")
+    torchruns.meet(a)
+    wait_until(lambda: torchruns.sees("a", waiting=True), "a waits")
+    with store_server.client() as client:
+        heard = wait_until(lambda: client.get(keys.meeting_bell("r")), "a has rung")
+        assert a._attendance is not None
+        a._attendance._seen_s -= 60.0  # as if it had seen nothing for that long
+        wait_until(lambda: client.get(keys.meeting_bell("r")) != heard, "a rings again")
+
+
 def test_what_others_write_without_the_key_forms_no_world(torchruns: Torchruns, store_server: StoreServer) -> None:
     forger = MeetingStore(store_server.client(), "r", RunKey(SECRET[::-1].replace("5", "6"), "r").seal)
     forged = MeetingRecord(node="0", process="p", address="evil", nodes=2, waiting=True)
