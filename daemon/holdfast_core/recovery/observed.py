@@ -52,7 +52,10 @@ def see_launches(tick: Tick, nodes: Mapping[str, store.NodeState]) -> tuple[int,
             if not (launch.continues(present.get(name)) or launch.continues(earlier.get(name)))
         ]
         if new and state.record.phase not in ENDED:
-            if any(name in present for name in new) or _is_complete(present, state.nodes):
+            # To a new leader, a world that has lost a node looks as if it was not complete yet.
+            is_known = state.record.phase != store.RUN_PHASE_STARTING
+            is_joined = is_known and any(name not in state.record.nodes for name in new)
+            if is_joined or any(name in present for name in new) or _is_complete(present, state.nodes):
                 generation = max(generation + 1, *(launches[name].generation for name in new))
                 earlier, present = {name: one for name, one in present.items() if name not in new}, {}
             present.update({name: launches[name] for name in new})

@@ -1,6 +1,7 @@
 """The core of runs that another launcher starts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast_core import coordinator
@@ -23,7 +24,7 @@ class Observed:
     def launch(self, generation: int, pids: Sequence[int], *, node: str = "a", step: int = 0, size: int = 0) -> None:
         """Let a launcher start the ranks of a node. ``size``: of the world; 0: it has no others."""
         made = store.NodeState(run="r", node=node, instance="i", generation=generation, world_size=size or len(pids))
-        for rank, pid in enumerate(pids, 2 * (node == "b")):
+        for rank, pid in enumerate(pids, 2 * (node != "a")):
             progress = common.Progress(step=step, phase=common.PHASE_FORWARD_BACKWARD)
             made.ranks.add(rank=rank, pid=pid, life=store.LIFE_RUNNING, progress=progress, steps_done=step)
             made.ranks[-1].first_step_ended_unix_s = self.now if step else 0.0
@@ -99,6 +100,28 @@ def test_a_world_is_followed_from_its_first_hello_to_its_end_and_its_ranks_get_n
 def test_a_world_is_not_over_while_its_ranks_do_not_report() -> None:
     world = launched()
     del world.nodes["a"]
+    world.tick()
+    assert world.where == ("running", 1)
+
+
+def test_a_spare_takes_the_place_of_a_lost_node_although_the_leader_was_lost_with_it() -> None:
+    world = on_two_nodes()
+    assert world.where == ("running", 1)
+    del world.nodes["b"]
+    world.state = replace(world.state, launches={}, earlier_launches={})  # those of a new leader
+    world.tick()
+    world.launch(1, [30, 31], node="c", size=4)
+    world.launch(2, [12, 13], size=4)
+    generation = world.state.record.generation
+    assert (generation, {name: node.generation for name, node in world.state.nodes.items()}) == (2, {"a": 2, "c": 2})
+
+
+def test_a_node_that_a_new_leader_sees_late_is_no_new_world() -> None:
+    world = on_two_nodes()
+    late = world.nodes.pop("b")
+    world.state = replace(world.state, launches={}, earlier_launches={})
+    world.tick()
+    world.nodes["b"] = late
     world.tick()
     assert world.where == ("running", 1)
 
