@@ -62,7 +62,7 @@ class Node:
         self.given: StartingPoint | None = None
         """The state that the ranks of another launcher start from; None: it is not chosen, or not prepared, yet."""
         self.restored_generation = 0
-        """Generation of the run to which that belongs; 0: none."""
+        """Newest generation of the run whose state its ranks have got; 0: none. Those that wait are of a later one."""
         self.ranks: dict[int, Rank] = {}
         """Rank number -> rank of the newest generation."""
         self.leave_by_s: float | None = None
@@ -114,6 +114,11 @@ class Node:
         return is_asked and self.spec.nodes > 1 and self.saves
 
     @property
+    def pids(self) -> dict[int, int]:
+        """Rank number -> pid of the ranks of the newest generation."""
+        return {rank.rank: rank.pid for rank in self.ranks.values()}
+
+    @property
     def stopped(self) -> bool:
         """Whether no rank of the newest generation is alive."""
         return not any(rank.is_alive for rank in self.ranks.values())
@@ -149,7 +154,7 @@ class Node:
         """Replace the ranks of the last generation by those of a new one, which has none yet."""
         self.generation = generation
         self.start = start
-        self.given, self.restored_generation = None, 0
+        self.given = None
         self.ranks = {}
         self.summaries = StepSummaries(generation, start.ranks)
         self.logged = LoggedNames()
@@ -228,6 +233,8 @@ class Node:
             with contextlib.suppress(OSError):
                 rank.snapshots = self._memory.complete_steps(rank.rank)
             rank.last_state = rank.state(rank.snapshots)
+            if self.given is not None:
+                rank.last_state.awaits_start = False  # it has said Hello late, and hears its state with the welcome
             gpu = self.devices.state_of(rank) if rank.is_alive else None
             if gpu is not None:
                 rank.last_state.gpu.CopyFrom(gpu)

@@ -115,8 +115,10 @@ class RankSupervisor:
 
         A rank that trains already must never lose its slots to another state.
         """
-        node, launched = self._node, self._node.generation
-        ranks = sorted(node.ranks)
+        node, pids = self._node, self._node.pids
+        if start.pid and start.pid != pids.get(min(pids, default=-1)):
+            log.info("generation %d: the launcher has replaced its ranks since", generation)
+            return
         may_train = node.given is not None and not all(rank.awaits_start for rank in node.ranks.values())
         if may_train or any(rank.steps_done for rank in node.ranks.values()):
             log.warning("generation %d: its ranks have their state already", generation)
@@ -126,10 +128,10 @@ class RankSupervisor:
         start.first_rank, start.ranks = node.start.first_rank, node.start.ranks
         patience = asyncio.create_task(self._ask_for_patience())
         try:
-            point = await self._checkpoints.starting_point(start, ranks, generation)
+            point = await self._checkpoints.starting_point(start, sorted(node.ranks), generation)
         finally:
             patience.cancel()
-        if node.generation == launched and ranks == sorted(node.ranks):  # else the launcher has begun another world
+        if node.pids == pids:  # else the launcher has begun another world
             node.start, node.given, node.restored_generation = start, point, generation
 
     async def _ask_for_patience(self) -> None:
@@ -255,6 +257,7 @@ class RankSupervisor:
         node.begin_generation(saved.generation, saved.start)
         if saved.restored_generation:
             node.restored_generation = saved.restored_generation
+        if node.observes and saved.start.source != store.SOURCE_UNSPECIFIED:
             node.given = self._checkpoints.point_in_memory(saved.start, [entry.rank for entry in saved.ranks])
         first_step = 0 if saved.start.source == store.SOURCE_SEED else saved.start.step + 1
         for entry in saved.ranks:

@@ -112,6 +112,45 @@ async def test_a_rank_that_has_lost_its_session_hears_it_again_and_so_does_one_o
     assert (start.start_from.generation, start.start_from.step) == (5, 30)
 
 
+async def test_a_state_for_ranks_that_the_launcher_has_replaced_is_not_given_to_the_new_ones(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, fetched = Waiting(folder), asyncio.Event()
+
+    async def fetch(*_: object) -> StartingPoint:
+        await fetched.wait()
+        return StartingPoint()
+
+    monkeypatch.setattr(NodeCheckpoints, "starting_point", staticmethod(fetch))
+    monkeypatch.setattr(command_runner, "TURN_S", 0.01)
+    await waiting.start(source=store.SOURCE_SEED, pid=waiting.rank.pid)
+    waiting.rank.pid += 1  # the launcher replaces it, and counts the restart on another node
+    fetched.set()
+    await waiting.start(source=store.SOURCE_SEED, pid=waiting.rank.pid - 1)  # the leader has not seen it yet
+    await waiting.start(6, source=store.SOURCE_SEED, pid=waiting.rank.pid)
+    await until(lambda: not waiting.rank.awaits_start, "the new rank has a state")
+    assert [one.start_from.generation for one in waiting.heard() if not one.start_from.preparing] == [6]
+
+
+async def test_a_rank_that_says_hello_after_the_others_got_their_state_is_not_shown_as_waiting(folder: Path) -> None:
+    waiting = Waiting(folder)
+    await waiting.start(source=store.SOURCE_SEED)
+    waiting.hello()
+    assert not waiting.node.state(ready=False).ranks[0].awaits_start
+
+
+async def test_an_adopted_node_has_no_state_for_ranks_that_wait_again(folder: Path) -> None:
+    waiting = Waiting(folder)
+    await waiting.start(source=store.SOURCE_SEED)
+    waiting.node.ranks[0].exit = store.RankExit()
+    waiting.hello(generation=2)
+    saved = agent_record.load(waiting.node.options.record)
+    assert saved is not None
+    successor = make_node(folder, command=())
+    successor.supervisor().adopt(saved)
+    assert (successor.restored_generation, successor.given) == (5, None)
+
+
 async def test_a_rank_that_trains_never_loses_its_snapshots_to_a_command(folder: Path) -> None:
     waiting = Waiting(folder)
     fill(waiting, 30, 40)
@@ -159,7 +198,7 @@ async def test_the_next_world_of_the_launcher_waits_again(folder: Path) -> None:
     waiting.node.ranks[0].exit = store.RankExit()
     waiting.rank = waiting.hello(generation=2)
     state = waiting.node.state(ready=False)
-    assert (state.restored_generation, state.ranks[0].awaits_start) == (0, True)
+    assert (state.restored_generation, state.ranks[0].awaits_start) == (5, True)
     assert await waiting.start(6, generation=2, source=store.SOURCE_SEED) == []
     assert [one.start_from.step for one in waiting.heard()] == [-1]
 

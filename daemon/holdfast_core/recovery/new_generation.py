@@ -110,9 +110,15 @@ def send_start(tick: Tick, nodes: list[str], world_size: int) -> None:
         if tick.observes:  # the node knows which of the launcher's ranks it has
             start.first_rank = start.ranks = 0
             start.run_generation = record.generation
+            start.pid = _lowest_pid(tick, node)
         return store.NodeCommand(start=start)
 
     tick.send(nodes, command)
+
+
+def _lowest_pid(tick: Tick, node: str) -> int:
+    shown = tick.state.members.get(node, store.NodeState())
+    return min(((rank.rank, rank.pid) for rank in shown.ranks), default=(0, 0))[1]
 
 
 def _holders(tick: Tick, nodes: list[str], first_rank: Mapping[str, int]) -> dict[str, list[store.ReplicaHolder]]:

@@ -22,6 +22,8 @@ from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import ENDED
 
+_BEFORE_TRAINING = (store.RUN_PHASE_WAITING, store.RUN_PHASE_STARTING)
+
 
 def see_launches(tick: Tick, nodes: Mapping[str, store.NodeState]) -> tuple[int, dict[str, store.NodeState]]:
     """Return the run's generation as the nodes show it, and their states with that number.
@@ -29,6 +31,9 @@ def see_launches(tick: Tick, nodes: Mapping[str, store.NodeState]) -> tuple[int,
     The numbers of the nodes may differ: torchrun counts a restart only on nodes on which ranks had failed. So a new
     generation begins when a node replaces its ranks, or when a node joins a world that is complete. The others belong
     to it as soon as they have replaced theirs.
+
+    That is a guess: a node may replace its ranks twice, or a spare join, before a world is complete, and a new leader
+    does not know which ranks belong to it. Once the ranks that live are a whole world, they are one generation.
     """
     state, spec = tick.state, tick.state.spec
     running = {name: node for name, node in nodes.items() if _runs(node, spec)}
@@ -43,28 +48,34 @@ def see_launches(tick: Tick, nodes: Mapping[str, store.NodeState]) -> tuple[int,
         # Ranks that have got a state have the number that an earlier leader gave them: the store has lost its record.
         generation = max(max(node.generation, node.restored_generation) for node in running.values())
         present = launches
-    elif not present:  # this leader is new: its record does not say which launches belong to the generation
-        present = launches
-    else:
-        new = [
-            name
+    elif state.record.phase not in ENDED:
+        present = present or launches  # a new leader takes what runs for the generation
+        new = {
+            name: launch
             for name, launch in launches.items()
-            if not (launch.continues(present.get(name)) or launch.continues(earlier.get(name)))
-        ]
-        if new and state.record.phase not in ENDED:
-            # To a new leader, a world that has lost a node looks as if it was not complete yet.
-            is_known = state.record.phase != store.RUN_PHASE_STARTING
-            is_joined = is_known and any(name not in state.record.nodes for name in new)
-            if is_joined or any(name in present for name in new) or _is_complete(present, state.nodes):
-                generation = max(generation + 1, *(launches[name].generation for name in new))
-                earlier, present = {name: one for name, one in present.items() if name not in new}, {}
-            present.update({name: launches[name] for name in new})
-            earlier = {name: one for name, one in earlier.items() if name not in new}
+            if _waits_again(running[name], generation)
+            or not (launch.continues(present.get(name)) or launch.continues(earlier.get(name)))
+        }
+        if new:
+            if not present.keys().isdisjoint(new) or _is_complete(present, state.nodes):
+                generation = max(generation + 1, *(launch.generation for launch in new.values()))
+                earlier, present = {**earlier, **present}, {}
+            present = {**present, **new}
+        # Nothing is chosen any more for a generation that has trained or failed: ranks that wait are of the next.
+        is_over = generation == state.record.generation and state.record.phase not in _BEFORE_TRAINING
+        is_next = is_over and all(map(_waits, running.values()))
+        is_starting = state.record.phase == store.RUN_PHASE_STARTING
+        whole = _whole_world(running) if is_starting or is_next or not earlier.keys().isdisjoint(running) else set()
+        if whole:
+            generation += is_next
+            earlier.update(present)
+            present = {name: launches[name] for name in whole}
+        earlier = {name: one for name, one in earlier.items() if name not in present}
         # A launch grows while its ranks say hello.
         present = {name: _newest(one, launches.get(name)) for name, one in present.items()}
     tick.state = replace(state, launches=present, earlier_launches=earlier)
     numbered = {name: _numbered(node, generation - (name in earlier)) for name, node in running.items()}
-    return generation, {**_left(state, generation, nodes), **nodes, **numbered}
+    return generation, {**_left(tick.state, generation, nodes), **nodes, **numbered}
 
 
 def follow(tick: Tick, generation: int) -> None:
@@ -75,8 +86,8 @@ def follow(tick: Tick, generation: int) -> None:
     launches = tick.state.launches
     in_rank_order = sorted(launches, key=lambda name: min(launches[name].pids, default=0))
     if generation == record.generation:
-        if not launches.keys() <= set(record.nodes):
-            missing = [name for name in record.nodes if name not in launches]
+        missing = [name for name in record.nodes if name not in launches and name not in tick.state.earlier_launches]
+        if launches.keys() | set(missing) != set(record.nodes):
             with tick.edit_record() as edited:
                 edited.nodes[:] = [*in_rank_order, *missing]
         return
@@ -118,12 +129,8 @@ def choose_state(tick: Tick) -> bool:
     if failed is not None:
         _choose_again(tick, failed.failure)
         return True
-    behind = [
-        node.node
-        for node in tick.state.members.values()
-        if _waits(node) and node.restored_generation != record.generation
-    ]
-    if behind and tick.now - tick.state.sent_unix_s > RESEND_S:
+    behind = [node.node for node in tick.state.members.values() if _waits(node)]
+    if behind and _all_live(tick) and tick.now - tick.state.sent_unix_s > RESEND_S:
         new_generation.send_start(tick, behind, tick.world_size)
     return bool(behind)  # a large checkpoint takes long to fetch, and the ranks do nothing meanwhile
 
@@ -171,6 +178,18 @@ def _is_complete(launches: Mapping[str, Launch], nodes: Mapping[str, store.NodeS
     return 0 < size <= sum(len(launch.pids) for launch in launches.values())
 
 
+def _whole_world(running: Mapping[str, store.NodeState]) -> set[str]:
+    """Return the nodes whose living ranks are a whole world; none: the world lacks ranks, or there are others.
+
+    All of them are equally far: ranks that have trained may have ended, and their node has not said so yet.
+    """
+    living = [(node, rank) for node in running.values() for rank in node.ranks if not rank.HasField("exit")]
+    sizes = {node.world_size for node, _ in living}
+    is_whole = len(sizes) == 1 and sorted(rank.rank for _, rank in living) == list(range(*sizes))
+    is_even = len({(rank.awaits_start, rank.steps_done > 0) for _, rank in living}) == 1
+    return {node.node for node, _ in living} if is_whole and is_even else set()
+
+
 def _newest(known: Launch, launch: Launch | None) -> Launch:
     return known if launch is None or not launch.continues(known) else launch
 
@@ -195,6 +214,7 @@ def _left(state: CoreState, generation: int, nodes: Mapping[str, store.NodeState
         name: heard
         for name, heard in state.heard_of.items()
         if name not in nodes
+        and name not in state.earlier_launches
         and heard.generation == generation
         and heard.ranks
         and all(rank.HasField("exit") for rank in heard.ranks)
@@ -205,10 +225,23 @@ def _waits(node: store.NodeState) -> bool:
     return any(rank.awaits_start for rank in node.ranks)
 
 
+def _waits_again(node: store.NodeState, generation: int) -> bool:
+    """Return whether a node's ranks wait although it has passed on the state of this generation, or of a later one.
+
+    They are newer than those that got it. A new leader has no other sign of that.
+    """
+    living = [rank for rank in node.ranks if not rank.HasField("exit")]
+    return node.restored_generation >= generation and bool(living) and all(rank.awaits_start for rank in living)
+
+
 def _is_due(tick: Tick) -> bool:
-    """Return whether all ranks are known, and one waits. The others may attach later, or may have no state at all."""
-    ranks = tick.ranks
-    return len(ranks) == tick.world_size and any(rank.awaits_start for rank in ranks.values())
+    """Return whether all ranks are known and alive, and one waits. The others may have no state at all."""
+    return _all_live(tick) and any(rank.awaits_start for rank in tick.ranks.values())
+
+
+def _all_live(tick: Tick) -> bool:
+    """Return whether all ranks are known and alive. Else the launcher will replace them, also those that wait."""
+    return len(tick.ranks) == tick.world_size and not any(rank.HasField("exit") for rank in tick.ranks.values())
 
 
 def _choose_again(tick: Tick, reason: str) -> None:

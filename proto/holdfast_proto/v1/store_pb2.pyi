@@ -1312,7 +1312,7 @@ class CheckNode(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class StartGeneration(_message.Message):
-    __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step", "history", "run_generation", "replica_generation", "replica_holders", "left_out")
+    __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step", "history", "run_generation", "replica_generation", "replica_holders", "left_out", "pid")
     FIRST_RANK_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -1324,6 +1324,7 @@ class StartGeneration(_message.Message):
     REPLICA_GENERATION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_HOLDERS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
     first_rank: int
     ranks: int
     world_size: int
@@ -1335,7 +1336,8 @@ class StartGeneration(_message.Message):
     replica_generation: int
     replica_holders: _containers.RepeatedCompositeFieldContainer[ReplicaHolder]
     left_out: _containers.RepeatedCompositeFieldContainer[_session_pb2.LeftOut]
-    def __init__(self, first_rank: _Optional[int] = ..., ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., rendezvous_node: _Optional[str] = ..., source: _Optional[_Union[Source, str]] = ..., step: _Optional[int] = ..., history: _Optional[_Union[History, _Mapping]] = ..., run_generation: _Optional[int] = ..., replica_generation: _Optional[int] = ..., replica_holders: _Optional[_Iterable[_Union[ReplicaHolder, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ...) -> None: ...
+    pid: int
+    def __init__(self, first_rank: _Optional[int] = ..., ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., rendezvous_node: _Optional[str] = ..., source: _Optional[_Union[Source, str]] = ..., step: _Optional[int] = ..., history: _Optional[_Union[History, _Mapping]] = ..., run_generation: _Optional[int] = ..., replica_generation: _Optional[int] = ..., replica_holders: _Optional[_Iterable[_Union[ReplicaHolder, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[_session_pb2.LeftOut, _Mapping]]] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class ReplicaHolder(_message.Message):
     __slots__ = ("rank", "address")

@@ -1,7 +1,6 @@
 """The core of runs that another launcher starts."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from holdfast_core import coordinator
@@ -108,7 +107,7 @@ def test_a_spare_takes_the_place_of_a_lost_node_although_the_leader_was_lost_wit
     world = on_two_nodes()
     assert world.where == ("running", 1)
     del world.nodes["b"]
-    world.state = replace(world.state, launches={}, earlier_launches={})  # those of a new leader
+    world.state = coordinator.begin(world.spec, world.state.record)
     world.tick()
     world.launch(1, [30, 31], node="c", size=4)
     world.launch(2, [12, 13], size=4)
@@ -116,10 +115,22 @@ def test_a_spare_takes_the_place_of_a_lost_node_although_the_leader_was_lost_wit
     assert (generation, {name: node.generation for name, node in world.state.nodes.items()}) == (2, {"a": 2, "c": 2})
 
 
+def test_a_spare_that_is_a_whole_world_takes_the_place_of_a_node_that_was_lost_before_it_was_one() -> None:
+    world = Observed()
+    world.launch(1, [10, 11], step=3)
+    world.launch(2, [12], size=2)
+    del world.nodes["a"]
+    world.launch(1, [30, 31], node="c")
+    for rank, number in zip(world.nodes["c"].ranks, (0, 1), strict=True):
+        rank.rank = number
+    world.tick()
+    assert (list(world.state.record.nodes), world.seen) == (["c"], [0, 1])
+
+
 def test_a_node_that_a_new_leader_sees_late_is_no_new_world() -> None:
     world = on_two_nodes()
     late = world.nodes.pop("b")
-    world.state = replace(world.state, launches={}, earlier_launches={})
+    world.state = coordinator.begin(world.spec, world.state.record)
     world.tick()
     world.nodes["b"] = late
     world.tick()
@@ -241,7 +252,9 @@ def test_nodes_that_count_a_restart_differently_are_one_world() -> None:
 def test_a_node_that_joins_a_complete_world_begins_a_new_one() -> None:
     world = on_two_nodes()
     world.nodes["c"] = lost = world.nodes.pop("b")
-    lost.node, lost.ranks[0].pid, lost.ranks[1].pid = "c", 30, 31
+    lost.node = "c"
+    for rank in lost.ranks:
+        rank.pid, rank.steps_done, rank.first_step_ended_unix_s = rank.pid + 10, 0, 0.0
     world.tick()
     assert (world.where, world.seen) == (("starting", 2), [2, 3])
     world.launch(1, [12, 13], size=4)
