@@ -292,6 +292,8 @@ class Launch:
     """The node's own number of the launch. Launchers do not count alike on all nodes."""
     pids: Mapping[int, int]
     """Rank -> pid of the ranks that have said hello."""
+    reported_unix_s: float = field(default=0.0, compare=False)
+    """Time of the node's newest state when the launch was last one of the present generation, by the node's clock."""
 
     def continues(self, known: "Launch | None") -> bool:
         """Return whether this is ``known`` as it is now: its number is the same, and no rank was replaced."""
@@ -388,7 +390,7 @@ class CoreState:
     launches: Mapping[str, Launch] = field(default_factory=dict)
     """Node of an observed run -> its launch that belongs to the present generation."""
     earlier_launches: Mapping[str, Launch] = field(default_factory=dict)
-    """Node of an observed run -> its launch of the generation before, while its ranks have not been replaced."""
+    """Node of an observed run -> its launch of an earlier generation, while its ranks have not been replaced."""
     launcher_codes: Mapping[str, int] = field(default_factory=dict)
     """Node of an observed run whose launcher has ended in this generation -> exit code, as in a shell."""
     live_requests: Mapping[str, LiveRequest] = field(default_factory=dict)

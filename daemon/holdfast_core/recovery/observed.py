@@ -22,6 +22,9 @@ from holdfast_core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import ENDED
 
+_SURE_AFTER_S = 2.0
+"""Time for which a node must say that ranks of an earlier launch live. States of nodes come late by less than that."""
+
 _BEFORE_TRAINING = (store.RUN_PHASE_WAITING, store.RUN_PHASE_STARTING)
 
 
@@ -33,12 +36,13 @@ def see_launches(tick: Tick, nodes: Mapping[str, store.NodeState]) -> tuple[int,
     to it as soon as they have replaced theirs.
 
     That is a guess: a node may replace its ranks twice, or a spare join, before a world is complete, and a new leader
-    does not know which ranks belong to it. Once the ranks that live are a whole world, they are one generation.
+    does not know which ranks belong to it. If the ranks that live are a whole world that starts, they are a generation.
     """
     state, spec = tick.state, tick.state.spec
     running = {name: node for name, node in nodes.items() if _runs(node, spec)}
     launches = {
-        name: Launch(node.generation, {rank.rank: rank.pid for rank in node.ranks}) for name, node in running.items()
+        name: Launch(node.generation, {rank.rank: rank.pid for rank in node.ranks}, node.reported_unix_s)
+        for name, node in running.items()
     }
     present, earlier = dict(state.launches), dict(state.earlier_launches)
     generation = state.record.generation
@@ -46,26 +50,27 @@ def see_launches(tick: Tick, nodes: Mapping[str, store.NodeState]) -> tuple[int,
         if len(running) < spec.nodes and not _is_complete(launches, running):
             return 0, dict(nodes)
         # Ranks that have got a state have the number that an earlier leader gave them: the store has lost its record.
-        generation = max(max(node.generation, node.restored_generation) for node in running.values())
+        generation = max(map(_least_number, running.values()))
         present = launches
     elif state.record.phase not in ENDED:
         present = present or launches  # a new leader takes what runs for the generation
         new = {
             name: launch
             for name, launch in launches.items()
-            if _waits_again(running[name], generation)
+            if (name not in state.launches and _waits_again(running[name], generation))
             or not (launch.continues(present.get(name)) or launch.continues(earlier.get(name)))
         }
         if new:
-            if not present.keys().isdisjoint(new) or _is_complete(present, state.nodes):
-                generation = max(generation + 1, *(launch.generation for launch in new.values()))
+            is_again = any(name in present or _waits_again(running[name], generation) for name in new)
+            if is_again or _is_complete(present, state.nodes):
+                generation = max(generation + 1, *(_least_number(running[name]) for name in new))
                 earlier, present = {**earlier, **present}, {}
             present = {**present, **new}
         # Nothing is chosen any more for a generation that has trained or failed: ranks that wait are of the next.
         is_over = generation == state.record.generation and state.record.phase not in _BEFORE_TRAINING
         is_next = is_over and all(map(_waits, running.values()))
         is_starting = state.record.phase == store.RUN_PHASE_STARTING
-        whole = _whole_world(running) if is_starting or is_next or not earlier.keys().isdisjoint(running) else set()
+        whole = _whole_world(running, earlier) if is_starting or is_next else set()
         if whole:
             generation += is_next
             earlier.update(present)
@@ -178,16 +183,21 @@ def _is_complete(launches: Mapping[str, Launch], nodes: Mapping[str, store.NodeS
     return 0 < size <= sum(len(launch.pids) for launch in launches.values())
 
 
-def _whole_world(running: Mapping[str, store.NodeState]) -> set[str]:
-    """Return the nodes whose living ranks are a whole world; none: the world lacks ranks, or there are others.
+def _whole_world(running: Mapping[str, store.NodeState], earlier: Mapping[str, Launch]) -> set[str]:
+    """Return the nodes whose living ranks are a whole world; none: the world lacks ranks, or it is not sure.
 
-    All of them are equally far: ranks that have trained may have ended, and their node has not said so yet.
+    Ranks of an earlier launch may have ended, and their node has not said so yet. So all ranks are equally far, and
+    such a node says for a while that its ranks live.
     """
     living = [(node, rank) for node in running.values() for rank in node.ranks if not rank.HasField("exit")]
     sizes = {node.world_size for node, _ in living}
     is_whole = len(sizes) == 1 and sorted(rank.rank for _, rank in living) == list(range(*sizes))
     is_even = len({(rank.awaits_start, rank.steps_done > 0) for _, rank in living}) == 1
-    return {node.node for node, _ in living} if is_whole and is_even else set()
+    whole = {node.node for node, _ in living}
+    is_sure = all(
+        running[name].reported_unix_s > earlier[name].reported_unix_s + _SURE_AFTER_S for name in whole & earlier.keys()
+    )
+    return whole if is_whole and is_even and is_sure else set()
 
 
 def _newest(known: Launch, launch: Launch | None) -> Launch:
@@ -228,10 +238,19 @@ def _waits(node: store.NodeState) -> bool:
 def _waits_again(node: store.NodeState, generation: int) -> bool:
     """Return whether a node's ranks wait although it has passed on the state of this generation, or of a later one.
 
-    They are newer than those that got it. A new leader has no other sign of that.
+    They are newer than those that got it. A leader that does not know those has no other sign of that.
     """
+    return node.restored_generation >= generation and _all_wait(node)
+
+
+def _least_number(node: store.NodeState) -> int:
+    """Return the least number that the generation of a node's ranks can have."""
+    return max(node.generation, node.restored_generation + _all_wait(node))
+
+
+def _all_wait(node: store.NodeState) -> bool:
     living = [rank for rank in node.ranks if not rank.HasField("exit")]
-    return node.restored_generation >= generation and bool(living) and all(rank.awaits_start for rank in living)
+    return bool(living) and all(rank.awaits_start for rank in living)
 
 
 def _is_due(tick: Tick) -> bool:
@@ -240,8 +259,9 @@ def _is_due(tick: Tick) -> bool:
 
 
 def _all_live(tick: Tick) -> bool:
-    """Return whether all ranks are known and alive. Else the launcher will replace them, also those that wait."""
-    return len(tick.ranks) == tick.world_size and not any(rank.HasField("exit") for rank in tick.ranks.values())
+    """Return whether all ranks are known, and none has failed: else the launcher replaces those that wait, too."""
+    ranks = tick.ranks.values()
+    return len(ranks) == tick.world_size and all(rank.exit.finished for rank in ranks if rank.HasField("exit"))
 
 
 def _choose_again(tick: Tick, reason: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from holdfast_core import coordinator
 from holdfast_core.model import CheckpointAnswered, CheckpointRequest, Send
 from holdfast_core.recovery.hang_aborts import REACTION_PATIENCE_S
 from holdfast_proto.v1 import common_pb2 as common
@@ -116,6 +117,54 @@ def test_a_world_that_gets_another_state_keeps_its_size() -> None:
     world.nodes["a"].failure = "disk"
     world.tick()
     assert [one.start.world_size for _, one in world.starts] == [2, 2]
+
+
+def test_ranks_that_have_ended_and_whose_node_has_not_said_so_get_no_state_with_the_next_ones() -> None:
+    world = Restored(nodes=2)
+    world.wait(1, [10, 11], size=4)
+    world.wait(1, [20, 21], node="b", size=4)
+    first = len(world.chosen)
+    world.wait(2, [22, 23], node="b", size=4)
+    assert len(world.chosen) == first
+    world.wait(2, [12, 13], size=4)
+    assert world.chosen[first:] == [("a", store.SOURCE_SEED, -1, 2), ("b", store.SOURCE_SEED, -1, 2)]
+
+
+def test_a_rank_that_has_finished_does_not_keep_the_state_from_those_that_wait() -> None:
+    world = Restored(nodes=2)
+    world.wait(1, [10, 11], size=4)
+    world.wait(1, [20, 21], node="b", size=4)
+    world.give("a")
+    world.end(0, 1, code=0, finished=True)
+    world.tick(seconds=3.0)
+    assert world.chosen[-1] == ("b", store.SOURCE_SEED, -1, 1)
+    assert len(world.chosen) == 3
+
+
+def test_ranks_that_wait_again_begin_a_generation_although_a_new_leader_has_not_known_the_ones_before() -> None:
+    world = Restored(nodes=2)
+    world.wait(1, [10, 11], size=4)
+    world.wait(1, [20, 21], node="b", size=4)
+    world.give("a")
+    again = world.nodes.pop("a")
+    world.state = coordinator.begin(world.spec, world.state.record)
+    world.wait(2, [22, 23], node="b", size=4)
+    sent = len(world.chosen)
+    world.nodes["a"] = again
+    for rank in again.ranks:
+        rank.pid, rank.awaits_start = rank.pid + 10, True
+    world.tick(seconds=3.0)
+    world.tick()
+    assert world.chosen[sent:] == [("a", store.SOURCE_SEED, -1, 2), ("b", store.SOURCE_SEED, -1, 2)]
+
+
+def test_a_number_that_the_store_has_lost_is_not_used_again_for_ranks_that_wait() -> None:
+    world = Restored(nodes=2)
+    world.wait(1, [10, 11], size=4)
+    world.nodes["a"].restored_generation = 5
+    world.wait(1, [20, 21], node="b", size=4)
+    assert world.chosen == [("a", store.SOURCE_SEED, -1, 6), ("b", store.SOURCE_SEED, -1, 6)]
+    assert world.state.record.restarts_total == 0
 
 
 def test_a_node_that_has_not_passed_the_state_on_gets_the_command_again_and_the_others_do_not() -> None:

@@ -46,6 +46,7 @@ class Observed:
         shown = {name: store.NodeState() for name in self.nodes}
         for name, node in self.nodes.items():
             shown[name].CopyFrom(node)
+            shown[name].reported_unix_s = self.now
         observation = Observation(nodes=shown, events=events, requests=requests)
         self.state, self.actions = coordinator.step(self.state, self.now, observation)
         self.commands |= {action.command.WhichOneof("kind") for action in self.actions if isinstance(action, Send)}
@@ -111,6 +112,7 @@ def test_a_spare_takes_the_place_of_a_lost_node_although_the_leader_was_lost_wit
     world.tick()
     world.launch(1, [30, 31], node="c", size=4)
     world.launch(2, [12, 13], size=4)
+    world.tick(seconds=3.0)
     generation = world.state.record.generation
     assert (generation, {name: node.generation for name, node in world.state.nodes.items()}) == (2, {"a": 2, "c": 2})
 
@@ -125,6 +127,18 @@ def test_a_spare_that_is_a_whole_world_takes_the_place_of_a_node_that_was_lost_b
         rank.rank = number
     world.tick()
     assert (list(world.state.record.nodes), world.seen) == (["c"], [0, 1])
+
+
+def test_living_ranks_of_an_earlier_world_take_no_place_in_one_that_trains() -> None:
+    world = on_two_nodes()
+    for step in (0, 4):
+        world.launch(2, [12, 13], size=4, step=step)
+        world.launch(1, [30, 31], node="c", size=4, step=step)
+    hidden = world.nodes.pop("c")
+    world.tick(seconds=3.0)
+    world.nodes["c"] = hidden
+    world.tick()
+    assert (world.where, set(world.state.record.nodes)) == (("running", 2), {"a", "c"})
 
 
 def test_a_node_that_a_new_leader_sees_late_is_no_new_world() -> None:

@@ -26,6 +26,7 @@ class Job:
         self.state = coordinator.begin(self.spec)
         self.now, self.pid = 1_000_000.0, 100
         self.nodes: dict[str, store.NodeState] = {}
+        self.newest: dict[str, store.NodeState] = {}
         self.commands: list[tuple[str, store.StartGeneration]] = []
         self.given: dict[str, tuple[int, int]] = {}
         self.seen_rate, self.late_rate = self.luck.choice([0.3, 0.7, 1.0]), self.luck.choice([0.0, 0.4, 0.8])
@@ -36,15 +37,19 @@ class Job:
     def tick(self, *hidden: str) -> None:
         """Let the leader see the nodes, and the nodes carry out the commands that arrive."""
         self.now += 0.5
-        shown = {name: store.NodeState.FromString(one.SerializeToString()) for name, one in self.nodes.items()}
-        shown = {name: one for name, one in shown.items() if name not in hidden}
+        newest = {name: store.NodeState.FromString(one.SerializeToString()) for name, one in self.nodes.items()}
+        for node in newest.values():
+            node.reported_unix_s = self.now
+        stale = {name: one for name, one in self.newest.items() if name in newest and self.luck.random() < 0.2}
+        shown = {name: one for name, one in {**newest, **stale}.items() if name not in hidden}
+        self.newest = newest
         self.state, actions = coordinator.step(self.state, self.now, Observation(nodes=shown))
         sent = [one for one in actions if isinstance(one, Send) and one.command.HasField("start")]
         self.commands += [(one.node, one.command.start) for one in sent]
         late = [one for one in self.commands if self.luck.random() < self.late_rate]
-        for node, start in [one for one in self.commands if one not in late]:
-            if node in self.nodes:
-                self.obey(node, start)
+        for name, start in [one for one in self.commands if one not in late]:
+            if name in self.nodes:
+                self.obey(name, start)
         self.commands = late
 
     def obey(self, name: str, start: store.StartGeneration) -> None:
@@ -70,6 +75,7 @@ class Job:
         hellos = [(name, local) for name in self.members for local in range(self.local)]
         self.luck.shuffle(hellos)
         started: set[str] = set()
+        self.newest = {}  # to start takes longer than a state needs to arrive
         for name, local in hellos[:ranks]:
             if name not in started:
                 started.add(name)
