@@ -254,7 +254,7 @@ def _all_wait(node: store.NodeState) -> bool:
 
 
 def _is_due(tick: Tick) -> bool:
-    """Return whether all ranks are known and alive, and one waits. The others may have no state at all."""
+    """Return whether all ranks are known, none has failed, and one waits. The others may have no state at all."""
     return _all_live(tick) and any(rank.awaits_start for rank in tick.ranks.values())
 
 
