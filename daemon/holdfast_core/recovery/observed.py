@@ -23,7 +23,7 @@ from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.vocabulary import ENDED
 
 _SURE_AFTER_S = 2.0
-"""Time for which a node must say that ranks of an earlier launch live. States of nodes come late by less than that."""
+"""Time for which a node must say that ranks of an earlier launch live: its first state may be older than their end."""
 
 _BEFORE_TRAINING = (store.RUN_PHASE_WAITING, store.RUN_PHASE_STARTING)
 

@@ -28,7 +28,7 @@ class Job:
         self.nodes: dict[str, store.NodeState] = {}
         self.newest: dict[str, store.NodeState] = {}
         self.commands: list[tuple[str, store.StartGeneration]] = []
-        self.given: dict[str, tuple[int, int]] = {}
+        self.given: dict[str, int] = {}  # the generation whose state a node has passed on to its ranks
         self.seen_rate, self.late_rate = self.luck.choice([0.3, 0.7, 1.0]), self.luck.choice([0.0, 0.4, 0.8])
         self.spares = [f"n{number}" for number in range(self.size + 4)]
         self.members = [self.spares.pop(0) for _ in range(self.size)]
@@ -58,7 +58,7 @@ class Job:
         lowest = min(node.ranks, key=lambda rank: rank.rank)
         if start.pid == lowest.pid and start.run_generation > node.restored_generation and not lowest.steps_done:
             node.restored_generation = start.run_generation
-            self.given[name] = (start.source, start.step)
+            self.given[name] = start.run_generation
             for rank in node.ranks:
                 rank.awaits_start = False
 
@@ -71,7 +71,7 @@ class Job:
             self.tick(*hidden)
 
     def start(self, ranks: int) -> None:
-        """Let the launcher start the next world, of which so many ranks say hello."""
+        """Let the launcher start the next world, of which this number of ranks say hello."""
         hellos = [(name, local) for name in self.members for local in range(self.local)]
         self.luck.shuffle(hellos)
         started: set[str] = set()
